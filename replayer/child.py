@@ -42,7 +42,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# `--steps N` ends the script after N training steps, or after this many times N steps of training and evaluation together.
+# `--steps N` ends the script after N training steps, or after 20 * N training and evaluation steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds

@@ -1,7 +1,6 @@
 """Defines type aliases for PyTorch's operators and their arguments, which have no precise Python types.
 
-    def launches(func: Op, args: Args, kwargs: Kwargs) -> bool:
-        return func in OPS_WITH_KERNELS
+    launches: Callable[[Op, Args, Kwargs], bool] = lambda func, args, kwargs: func in OPS_WITH_KERNELS
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store the start time of a collective that the script called from Python, to ignore the collective's entry in
-        PyTorch's flight recorder."""
+        """Remember that the script called this collective from Python, so that its entry in PyTorch's flight recorder is
+        skipped."""
         if self._flight is not None:
             self._flight.called(began_ns)
 

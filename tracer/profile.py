@@ -141,7 +141,7 @@ class Profiler:
             self._abandon()
 
     def use(self) -> ProfilerUse:
-        """Return the numbers of the profiled steps, or the reason why no step was profiled."""
+        """Return the numbers of the profiled steps, or the reason why there are none."""
         numbers = tuple(number for window in self._windows for number in window)
         return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
 

@@ -43,7 +43,8 @@ class _KindOfStep:
 
     @classmethod
     def occurs(cls, kinds: _Kinds, key: tuple[object, ...], number: int) -> _KindOfStep:
-        """Return the kind of step number `number`. If `_MOST_KINDS` kinds are known, a new kind is not profiled."""
+        """Return the kind of step number `number`. If `_MOST_KINDS` kinds of steps have been seen, no step of a new kind is
+        profiled."""
         known = kinds.get(key)
         if known is None:
             known = cls(number)

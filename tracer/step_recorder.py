@@ -141,8 +141,8 @@ class StepRecorder:
     # --- reports
 
     def _reporter(self) -> Callable[..., None]:
-        """Return the closure that handles all reports. A closure is faster than a method. One closure for all kinds of reports
-        is faster than several, because the processor's caches keep the variables of a closure that is called often."""
+        """Return the closure that handles all reports. A closure is faster than a method. One large closure is faster than
+        several small ones, because the variables of a frequently called closure stay in the processor's caches."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
         offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event

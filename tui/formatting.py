@@ -94,7 +94,7 @@ def printable(text: str, *, colour: bool) -> str:
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Format a number for each device. For more than four devices, only the lowest and the highest number are shown."""
+    """Format a number for each device. If there are more than four devices, print only the lowest and the highest number."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))

@@ -22,7 +22,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
-# The host reads a value in these calls of a graph, and in these recorded ops.
+# In calls of `_READING_CALLS`, a compiled graph reads a tensor's value on the host.
 _READING_CALLS = (
     torch.ops.aten._local_scalar_dense.default, torch.ops.higher_order.cond, torch.ops.higher_order.while_loop,
 )  # fmt: skip
@@ -30,8 +30,8 @@ _READS = frozenset({"aten::item", "aten::_local_scalar_dense"})
 
 
 class CompiledRegion:
-    """Represents one compilation of a function. In a name such as "0/1", 0 is the number of the function and 1 is the number of
-    the compilation."""
+    """Represents one compilation of a function. In torch.compile's names, such as "0/1", the first number stands for a
+    function, and the second number for one of its compilations."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # A graph that reads values copies them to the host itself. The recorded copies of these reads are left out.
+        # If the graph itself copies values to the host, the recorded copies are left out, because they would be counted twice.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._graph_ops: dict[tuple[int, ...], GraphOps] = {}  # by the sizes that replace symbolic sizes

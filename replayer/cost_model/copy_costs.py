@@ -113,7 +113,7 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return all kinds of copies that the name may stand for. Not all names say whether the host memory is pinned."""
+    """Return the kinds of memory copies that a name may stand for. Some names do not say whether the host memory is pinned."""
     direction = copy_direction(name)
     if not direction:
         return []

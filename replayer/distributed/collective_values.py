@@ -80,7 +80,7 @@ def concatenated(ranks: list[RankValues]) -> torch.Tensor | None:
 
 
 def part_of_rank(combine: Combine, rank: int, sizes: list[int]) -> Combine:
-    """Return the part of `rank`. `sizes` are the numbers of elements of all ranks' parts."""
+    """Return the part of `rank`. The list `sizes` contains the number of elements that each rank contributes."""
 
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)

@@ -144,7 +144,8 @@ class GroupOperations:
 
 
 def _gpu_of_machine(index: int) -> str:
-    """Identify a GPU among all machines. Ranks that torchrun counts to different machines have different GPUs."""
+    """Identify a GPU among all machines. GPUs with the same number are different GPUs if torchrun places their ranks on
+    different machines."""
     ranks = [os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK")]
     machine = int(ranks[0]) - int(ranks[1]) if all(map(str.isdigit, ranks)) else 0
     visible = torch.cuda._parse_visible_devices()

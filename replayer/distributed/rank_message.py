@@ -84,13 +84,13 @@ def convert_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage
 
 
 def backend_error() -> type[Exception]:
-    """Return the class of NCCL's errors, which releases before 2.1 lack."""
+    """Return PyTorch's class of NCCL errors, or RuntimeError in PyTorch releases before 2.1."""
     kind: TorchAny = getattr(dist, "DistBackendError", RuntimeError)
     return kind  # type: ignore[no-any-return]
 
 
 def shared_gpu(messages: Sequence[RankMessage]) -> tuple[int, int] | None:
-    """Return two ranks on the same GPU, the later one first. NCCL rejects such a group."""
+    """Return two ranks that use the same GPU, or None if each rank has its own GPU. NCCL rejects such a group."""
     places: dict[str, int] = {}
     for place, message in enumerate(messages):
         if message.gpu and (first := places.setdefault(message.gpu, place)) != place:

@@ -91,8 +91,8 @@ class WorkFuture(_Future):  # type: ignore[misc]
 
 
 class ScriptFuture(WorkFuture):
-    """A future that the script creates with CUDA devices. Its result is ready after the work on the current streams of these
-    devices at the time of `set_result`."""
+    """Replaces a `torch.futures.Future` that a script creates with a list of CUDA devices. The future becomes ready when the
+    GPU work that was queued before `set_result` has ended."""
 
     _devices: list[TorchAny]
 

@@ -159,8 +159,8 @@ _WITH_DENSE = (aten.add.Tensor, aten.mul.Tensor)
 
 
 def _nested_and_dense(func: TorchAny, nested: torch.Tensor, dense: TorchAny, *_: TorchAny) -> torch.Tensor | None:
-    """Add or multiply a nested and a dense tensor. Only CUDA has kernels for them: see `NestedTensor_elementwise_Tensor` in
-    ATen/native/nested/NestedTensorBinaryOps.cpp. Return None for other arguments."""
+    """Add or multiply a nested and a dense tensor, which only CUDA supports (`NestedTensor_elementwise_Tensor` in
+    ATen/native/nested/NestedTensorBinaryOps.cpp). Return None for other arguments."""
     if not nested.is_nested or dense.is_nested or nested.dtype is not dense.dtype:
         return None
     sizes, shape = _sizes(nested), list(dense.shape)

@@ -30,7 +30,8 @@ Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
 GraphOps = dict[str, set[Shapes]]  # maps the canonical name of each op in a graph to the op's shapes
 
-# Minimum similarity (0 to 1) between a compiled function of the script and a recorded function if their input shapes differ.
+# If input shapes differ, a compiled function matches a recorded function only if their similarity (0 to 1) has at least this
+# value.
 _ALIKE = 0.25
 
 

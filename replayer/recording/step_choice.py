@@ -121,7 +121,7 @@ class StepChoice:
 
     @cached_property
     def _windows(self) -> list[tuple[int, set[int]]]:
-        """For each profiler window, return the index of its first step in `_trained`, and the set of its steps."""
+        """Return the steps of each profiler window, together with the index of the window's first step in `_trained`."""
         profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
         for place, i in enumerate(self._trained):
             if i in profiled and not (place and self._trained[place - 1] in profiled):
@@ -140,7 +140,7 @@ class StepChoice:
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return the recorded steps with a call of the op with these shapes and dtypes, among steps of the same kind as `step`.
+        """Return the recorded steps of the same kind as `step` that call the op with the same shapes and dtypes.
 
         Args:
             place: the phase's name and its number in the step
@@ -161,8 +161,7 @@ class StepChoice:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return the recorded steps in which a call of an op has the most similar shapes, among steps of the same kind as
-        `step`.
+        """Return the recorded steps of the same kind as `step` that call the op with the most similar shapes.
 
         Args:
             place: as in `steps_with`

@@ -211,7 +211,7 @@ class VirtualGraph:
         return id(self._executable)
 
     def _retain_pool(self, pool: VirtualMemPool) -> None:
-        """Keep the memory pool of a `use_mem_pool` block as long as this graph, which was captured in the block."""
+        """A CUDA graph that was captured in a `use_mem_pool` block keeps the block's memory pool alive."""
         self._retained.append(pool)
 
 

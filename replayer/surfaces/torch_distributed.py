@@ -112,8 +112,8 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Keep the work that the Reducer waits for in the backward pass. C++ code keeps only the C++ part of the work, which cannot
-    call the methods of a Python class."""
+    """Store the Work object for which DDP's Reducer waits in the backward pass. PyTorch's C++ code keeps only the C++ part of a
+    Work object, which cannot call methods that are written in Python."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)
 

@@ -60,7 +60,8 @@ def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: Torch
 
 
 def _install_dlpack(torch_module: TorchAny) -> None:
-    """Let torch.from_dlpack make views of virtual tensors. Other libraries would read the memory, so they get no capsule."""
+    """Let torch.from_dlpack make views of virtual tensors. The replay does not export virtual tensors to other libraries,
+    because those would read the tensors' memory."""
     dlpack = torch_module.utils.dlpack
 
     def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:

@@ -28,8 +28,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
-    """Make every DataLoader return copies of its first batch. The argument `at_most` is the number of batches if a DataLoader
-    has no length."""
+    """Make every DataLoader return copies of its first batch."""
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
     firsts: WeakKeyDictionary[TorchAny, tuple[TorchAny, ...]] = WeakKeyDictionary()

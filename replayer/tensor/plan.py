@@ -29,7 +29,7 @@ class New(NamedTuple):
 
 
 class View(NamedTuple):
-    """The op returns a view of one of its arguments."""
+    """Marks an op's result that is a view of one of the op's arguments."""
 
     tensor_meta: TensorMeta
     of: Where

@@ -127,7 +127,7 @@ class VirtualStorage(torch.UntypedStorage):
         self.as_bytes().fill_(value & 0xFF)
         return self
 
-    # The errors of the next two methods are those of torch/csrc/StorageMethods.cpp and torch/csrc/Storage.cpp.
+    # The next two methods raise the same errors as torch/csrc/StorageMethods.cpp and torch/csrc/Storage.cpp.
     def __getitem__(self, index: TorchAny) -> TorchAny:
         if isinstance(index, bool) or not isinstance(index, int):
             return self.cpu()[index]

@@ -131,7 +131,7 @@ def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
 
 
 class _Printed(torch.Tensor):
-    """A tensor in host memory that PyTorch prints like the virtual tensor `of`."""
+    """Represents a CPU tensor that prints like the virtual tensor `of`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     of: VirtualTensor

@@ -146,7 +146,7 @@ class VirtualClock(Clock):
         self.resume()
 
     def replays(self) -> None:
-        """Called when a replay begins in this process."""
+        """Handle the start of a replay in this process."""
 
 
 class RecordedClock(VirtualClock):

@@ -98,7 +98,7 @@ class StepMatcher:
         self.nearest: list[int] | None = None  # rows of the recorded steps with the most similar shapes, if they were needed
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """Begin the next phase with the name `name`, such as "forward"."""
+        """Begin a phase, such as "forward"."""
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -124,7 +124,8 @@ class StepMatcher:
         return None
 
     def pass_over(self, under_way: SegmentMatcher, exact: str) -> None:
-        """Continue a phase in the next recorded phase with its name that calls the op."""
+        """If the current recorded phase does not call the op, continue with the next recorded phase of the same name that
+        does."""
         # see Note [Recorded phases without GPU work]
         for (name, count), segment in self.step.segments.items():
             if name == under_way.name and count > under_way.count and exact in segment.exact:
@@ -171,7 +172,8 @@ class SegmentMatcher:
     def pair_with(self, recorded: RecordedSegment | None) -> None:
         self.recorded = recorded
         self.may_pass_over = recorded is not None and recorded.is_host_only
-        self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of recorded kernels without a replayed op
+        # GPU time of recorded kernels without a replayed op
+        self.unmatched_ns = recorded.work_ns if recorded else 0
         # The list `deferred` has a maximum length, because it would grow forever in a script without training steps.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.history = self.step.histories.get(recorded) if recorded else None
@@ -269,7 +271,7 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if an op without a recorded call may get the GPU time of kernels that match no other op."""
+        """Return True if ops without a recorded call may still get the GPU time of recorded kernels."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:

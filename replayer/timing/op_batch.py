@@ -56,8 +56,8 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, is_other_program: bool = False
     ) -> OpBatchSchedule:
-        """Compute the host and GPU times of many op calls. If the script is not the recorded program, each op takes the median
-        of its recorded host times."""
+        """Compute the host and GPU times of many op calls. If the script differs from the recorded program, each op takes the
+        median of its recorded host times."""
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
         advance_ns, own_ns = list[int](), list[int]()

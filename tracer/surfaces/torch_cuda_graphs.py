@@ -16,7 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Patch the methods of torch.cuda.CUDAGraph. PyTorch builds without CUDA do not have them."""
+    """Patch the methods of torch.cuda.CUDAGraph. PyTorch builds without CUDA lack these methods."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return

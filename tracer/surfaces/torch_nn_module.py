@@ -4,7 +4,7 @@
     model.cuda()                # set-up: its copies are not input batches
     ranges.begin()              # the profiler now records "nn.Module: ResNet_0", "nn.Module: Conv2d_0", ...
 
-The copies of a module to a GPU are set-up and belong to no training step.
+Copying a module's parameters to a GPU is set-up, and belongs to no training step.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
-A communication hook would change how gradients are reduced, so none is registered.
+The recorder registers no communication hook, because a hook would change how gradients are reduced.
 """
 
 from __future__ import annotations

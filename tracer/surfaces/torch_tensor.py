@@ -50,8 +50,8 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if reads of the tensor are recorded. On a machine without a GPU, reads of CPU tensors are recorded,
-        except in an optimizer, which reads its step counts."""
+        """Return True if reads of the tensor are recorded. On a machine without a GPU, reads of CPU tensors are recorded, but
+        not the step counts that an optimizer reads."""
         if DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()

@@ -34,7 +34,7 @@ def communication_kernels(trace: Trace) -> Column:
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """Return "broadcast" or "reduce" for each NCCL kernel of nn.DataParallel, for which PyTorch records no collectives."""
+    """Return for each NCCL kernel of nn.DataParallel whether it is a "broadcast" or a "reduce"."""
     if len(trace.collectives):
         return {}
     table = trace.device
@@ -94,7 +94,7 @@ def communication(trace: Trace) -> Communication:
 
 
 def exposed_copies_ns(trace: Trace) -> int:
-    """Return the mean time per step in which a device only copies from or to the host, in ns. A copy belongs to the step that
+    """Return how many nanoseconds per step a device spends only on copies from or to the host. A copy belongs to the step that
     launched it."""
     rows, names = profiled_steps(trace), trace.device.name
     to_host = trace.strings.matching(names, lambda name: copy_direction(name) in ("h2d", "d2h"))

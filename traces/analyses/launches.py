@@ -55,7 +55,7 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """Stores how many launched kernels have not started yet, over time."""
+    """Stores how many launched kernels are waiting to start, as a function of time."""
 
     time_ns: Column
     length: Column
@@ -72,7 +72,7 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return the end of each kernel's launch call, or the kernel's start if the kernel started earlier. Unknown times are
+    """For each kernel, return the end of its launch call or the start of the kernel, whichever is earlier. Unknown times are
     NONE."""
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]

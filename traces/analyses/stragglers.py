@@ -84,8 +84,8 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Divides ranks into two groups: `first` contains the ranks to show one by one, and `similar` the ranks to show as a single
-    rank."""
+    """Lists the ranks to show one by one (`first`), and the ranks that are so alike that one of them is shown for all
+    (`similar`)."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()
@@ -102,7 +102,7 @@ def rank_groups(*traces: Trace) -> RankGroups:
 
 
 def _standing_out(trace: Trace) -> list[int]:
-    """Return the ranks that are late, the latest first, and the ranks that do more or less work than most."""
+    """Return the ranks that delay other ranks, the latest first, and then the ranks with an unusual amount of work."""
     found = stragglers(trace)
     similar = set(_with_similar_work(trace, similar_ranks(found) if found else trace.ranks))
     return [rank for rank in dict.fromkeys([*(of.rank for of in found), *trace.ranks]) if rank not in similar]
@@ -118,8 +118,8 @@ def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
 
 
 def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Trace]]:
-    """Return the groups of ranks, and the traces with only one of the similar ranks. Traces with different ranks are not
-    changed."""
+    """Group the ranks, and return copies of the traces that contain only one of the similar ranks. Traces with different ranks
+    are not changed."""
     groups = rank_groups(*traces)
     if not groups.similar or any(trace.ranks != traces[0].ranks for trace in traces):
         return groups, list(traces)
@@ -145,7 +145,8 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _timed_collectives(trace: Trace) -> Collectives:
-    """Return the collectives with known ends, in order of their calls. Without any, return the communication kernels."""
+    """Return the collectives whose end was recorded, in the order of their calls. Without any, return the communication
+    kernels."""
     # see Note [Only kernels]
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     if len(seen):

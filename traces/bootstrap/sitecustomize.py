@@ -14,7 +14,7 @@ import importlib.machinery
 import os
 import sys
 
-# Import as few modules as possible here, because the script may have a module with the same name.
+# A module of the script may hide a module that is imported here, so this file imports as few modules as possible.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

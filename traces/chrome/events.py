@@ -119,8 +119,8 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Correlation ids start 2**16 above the largest op id. If correlation ids fitted into 16 bits, Holistic Trace Analysis
-        would store row numbers in 16 bits too."""
+        """Correlation ids start 2**16 above the largest op id. Holistic Trace Analysis stores row numbers with as many bits as
+        correlation ids, and 16 bits would be too few."""
         launch = self.trace.device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)
         launches, number = np.unique(launch, return_inverse=True)

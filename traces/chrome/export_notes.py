@@ -123,8 +123,7 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the slice of the events that the original trace contained, and the events' original start times and
-        durations."""
+        """Undo the changes that the export made to the start times and durations of events."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

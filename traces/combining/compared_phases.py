@@ -96,7 +96,7 @@ def _of_first_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Colum
 
 
 def _work_of(trace: Trace, step: int) -> Hashable:
-    """Return the ops of a step with their shapes, and how often each was called."""
+    """Return how often a step calls each op, for each combination of op name and input shapes."""
     host, steps = trace.host, trace.steps
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == steps.rank[step]]
     rows = (host.start_ns >= steps.start_ns[step]) & (host.start_ns < steps.end_ns[step])
@@ -166,7 +166,7 @@ def compared_phases(
 
 
 def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
-    """Return only the steps with the most frequent counts of events, if they are more than half of the steps."""
+    """Select the steps with the most common numbers of events, if they are more than half of all steps."""
     # see Note [Profiled steps with other work]
     counts = [steps.counts[at][:, [OP, PLAIN_OP, LAUNCH]].sum(axis=0).tobytes() for at in places]
     usual, times = Counter(counts).most_common(1)[0] if counts else (b"", 0)

@@ -27,12 +27,10 @@ NameAndCount = tuple[str, int]  # of the phases of one step
 
 
 class PhaseLabels:
-    """Contains a label for each phase of a trace. The phase in row `row` of `trace.phases` has the label `texts[of[row]]`, such
-    as "backward#2/3", and the name `names[of[row]]`, such as "backward"."""
+    """Gives each phase of a trace a label, such as "backward#2/3" for the second of three backward phases in a step."""
 
     def __init__(self, trace: Trace, numbered: Collection[NameAndCount] = ()) -> None:
-        """The pairs in `numbered` say which phases get numbers. For example, ("backward", 3) numbers the phases "backward" of
-        steps with three such phases."""
+        """The pair ("backward", 3) in `numbered`, for example, numbers the backward phases of each step that has three."""
         phases, (place, count) = trace.phases, _occurrences(trace)
         is_numbered = np.zeros(len(phases), dtype=bool)
         for name, usual in numbered:
@@ -47,7 +45,7 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """Return (name, n) if most steps have n phases of this name, with the profiler and without it."""
+    """Return pairs such as ("backward", 3) if most steps have three backward phases, with the profiler and without it."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():
@@ -59,14 +57,13 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """Return the pairs (NAME, COUNT) from all keys of the form `NAME#PLACE/COUNT`."""
+    """Convert labels such as "backward#2/3" to pairs of name and count, such as ("backward", 3)."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 
 
 def _occurrences(trace: Trace) -> tuple[Column, Column]:
-    """For each phase, return two numbers: its place among the phases with the same name in its step (1 for the first), and how
-    many such phases the step has."""
+    """Number the phases with the same name in each step, beginning with 1, and count them."""
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.name, phases.step))
     step, name = phases.step[order], phases.name[order]
@@ -79,6 +76,6 @@ def _occurrences(trace: Trace) -> tuple[Column, Column]:
 
 
 def _usual_count(counts: list[int], steps: int) -> int:
-    """Return the most frequent number in `counts`, or 0 if it applies to at most half of the steps."""
+    """Return the most common number in `counts`, unless it applies to at most half of the steps."""
     count, times = Counter(counts).most_common(1)[0] if counts else (0, 0)
     return count if 2 * times > steps else 0

@@ -56,7 +56,7 @@ class HostEvents(NamedTuple):
 
 
 class ProfiledSteps:
-    """Counts the events in each phase of profiled steps."""
+    """Counts the profiler's events in each phase of each profiled step."""
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
@@ -81,8 +81,8 @@ class ProfiledSteps:
         return [labels.texts[row] for row in np.unique(labels.of[self.rows]).tolist()]
 
     def rows_by_step(self, labels: PhaseLabels, texts: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """For each step, return the indices of the phases with the labels `texts`, but omit steps without these phases. If
-        `steps` is given, omit phases that the recorder has not seen completely (mask `unseen`)."""
+        """Return one array of indices per step, for the phases with the labels `texts`. If `steps` is given, phases that the
+        recorder has seen only in part are left out."""
         named = np.isin(labels.of[self.rows], [labels.ids[text] for text in texts])
         if steps is not None:
             named &= ~self.unseen

@@ -50,8 +50,7 @@ _WAIT = -1.0  # in place of a GPU time, which is never negative: the host waits
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection[str] = ()) -> Run:
-    """Return a copy of a run with an estimate of the profiler's overhead, from steps with and without the profiler. The
-    argument `cut_otherwise` contains the names of phases that the recorder saw only in part."""
+    """Return a copy of a run with an estimate of the profiler's overhead, from steps with and without the profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     kinds = comparable_steps(trace, rank, steps)
@@ -190,7 +189,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return a factor for the host time of each label, such as "backward#1/2", and of each name, such as "backward"."""
+    """Return the factors that convert host times with the profiler to host times without it, by label and by phase name."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

@@ -192,7 +192,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Select the missing ops that `trace` contains in the steps `steps`, or does not contain at all."""
+    """Leave out missing ops that `trace` calls only in steps other than `steps`."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):

@@ -274,7 +274,7 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
-    # `trace record` profiles only some steps, but an imported profile contains only profiled steps.
+    # An imported profile contains only profiled steps, whereas `trace record` also records steps without the profiler.
     sources = [_paced_by(of) for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)

@@ -27,8 +27,8 @@ _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 
 
 def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Return the rows of the steps to compare. If `other` is a replay, its steady steps are compared with the recorded steps
-    that they repeated. For other traces, profiled steps are compared."""
+    """Return the rows of the steps that are compared. If `other` is a replay, its steps after the warm-up are compared with the
+    recorded steps that they repeat. For other traces, profiled steps are compared."""
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step
@@ -63,8 +63,9 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Return the steps whose ops show whether the program is the same. A replay's steps are paired with recorded steps of the
-    same numbers. For other traces, the longest run of steps of the same kinds is compared."""
+    """Return the steps whose ops are compared, to decide whether both traces show the same program. A step of a replay is
+    compared with the recorded step that has the same number. In other traces, the longest sequence of steps with the same
+    numbers of forward and backward passes is compared."""
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)
@@ -98,8 +99,7 @@ def without_profiler(trace: Trace, rows: Column) -> Column:
 
 
 def shared_evaluations(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Keep the evaluation steps that both the recording and its replay contain, if the recorded steps ran without the
-    profiler."""
+    """Leave out evaluation steps that only the recording or only its replay contains."""
     # The evaluation steps of one run may differ, for example if each step generates one token of a text. A replay repeats them
     # in order.
     is_clean = not np.array_equal(other.steps.recorded_step[theirs], ours)

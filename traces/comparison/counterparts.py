@@ -191,9 +191,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Each tuple in `_LEVELS` lists columns of GPU events. A GPU event of one trace is paired with a GPU event of the other trace if
-# all listed columns are equal. The tuples are tried in order. GPU events that are equal in all listed columns are paired in
-# launch order.
+# Two GPU events are paired if they are equal in all columns of a tuple in `_LEVELS`. The tuples are tried in order. If several
+# GPU events are equal in these columns, they are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

@@ -3,9 +3,9 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-The explanation compares the GPU times of phases if a GPU limits the step time, and the host times of phases if the host limits
-the step time. Reasons are sorted by decreasing size. If the host limits the step time, phases come first, then idle time
-and communication.
+If the GPU limits the step time, GPU times of phases are compared, and if the host limits the step time, host times are
+compared. Reasons are sorted by decreasing size. If the host limits the step time, the explanation lists phases first, then idle
+time and communication.
 """
 
 from __future__ import annotations
@@ -327,8 +327,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """Return the divisor of each trace's GPU times, and a note that the times are means over GPUs. If both traces use equally
-    many GPUs, the divisors are 1, and the note is empty."""
+    """Return the number of GPUs by which each trace's GPU times are divided, and a note that times are means over GPUs. If both
+    traces use equally many GPUs, GPU times are not divided, and the note is empty."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -52,9 +52,8 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
 
 
 def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
-    """Return a dictionary for each CUDA graph, ordered by the first launch of each graph. The keys are the rows of the launches
-    in the table `host`, and the values are the rows of the launched work in the table `device`. `rows` limits the device
-    rows."""
+    """Return the GPU work of each CUDA graph, with one dictionary per graph. Each dictionary maps the row of a launch in the
+    table `host` to the rows of the launched work in the table `device`. `rows` limits the device rows."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():

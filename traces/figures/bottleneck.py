@@ -143,7 +143,7 @@ def why_idle_is_unknown(trace: Trace) -> str:
 
 
 def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
-    """Return True if the GPU works for more than another step after the last step, with work of unknown launches."""
+    """Return True if the GPU works for longer than a step after the last step has ended."""
     rows = work_rows(trace)
     rows = rows[(launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
     rows = rows[trace.device.start_ns[rows] >= trace.steps.end_ns.max(initial=0)]

@@ -70,9 +70,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If all training steps ran during the
-    warm-up, with the profiler or after the profiler, return the first group that is not empty: steps after a profile, profiled
-    steps, warm-up steps, evaluation steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. If there are none, return the first of
+    these groups that is not empty: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -306,7 +305,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Return a boolean mask of the copy ops that a hook called to copy a tensor to the host while another op ran."""
+    """Return a boolean mask of the copies to the host that hooks of saved tensors made inside other ops."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
@@ -386,7 +385,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class HostOpSum:
-    """Counts the ops that have the same name, and adds up their times on the host without the ops that they call."""
+    """Counts the calls of ops with one name, and sums up their host times without the ops that they call."""
 
     name: str
     count: int

@@ -339,8 +339,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return two means over steps: the time in which the device neither runs work nor has work queued, and the step time on the
-    device."""
+    """Return the mean time per step in which a device has no work running or queued, and the mean step time on the device."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0

@@ -186,8 +186,8 @@ class Outline:
 
 @result_cache()
 def outline(trace: Trace, whole: Trace | None = None) -> Outline:
-    """Return fewer statistics than `summarize`, in less time. `trace` may contain only some of the ranks of
-    `whole`. Then the numbers of ranks, devices and events are those of `whole`."""
+    """Return fewer statistics than `summarize`, in less time. If `trace` contains only some ranks of `whole`, the summary
+    counts the ranks, devices and events of `whole`."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=(whole or trace).ranks,

@@ -73,7 +73,7 @@ def compress(codec: int, content: bytes, level: int = 9) -> bytes:
 
 
 def _decompressed(codec: int, payload: bytes, piece_bytes: int) -> Iterator[bytes]:
-    """Yield the content in pieces of at most `piece_bytes`; a stored payload is one piece."""
+    """Yield the decompressed content in pieces of at most `piece_bytes`, or uncompressed content as a single piece."""
     if codec == STORED:
         yield payload
         return

@@ -83,7 +83,7 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Return the position of each op's start, and the position of its end, in the list of the starts and ends of all ops."""
+    """Sort all starts and ends of ops by time, and return the position of each op's start and end."""
     opens = 2 * np.arange(len(depth)) - depth
     is_open = np.zeros(2 * len(depth), bool)
     is_open[opens] = True

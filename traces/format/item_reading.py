@@ -72,7 +72,7 @@ class TableHead(NamedTuple):
 
 
 def table_head(beginning: bytes) -> TableHead | None:
-    """Read the head of a table from the first bytes of a frame. Return None if they are not the beginning of a table."""
+    """Read the head of a table from the first bytes of a frame. Return None if the frame does not begin with a table."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(beginning)
     try:

@@ -152,7 +152,7 @@ class Assembly:
             raise Damaged(str(error), offset_bytes) from error
 
     def add_later(self, head: TableHead, pieces: Iterator[bytes], offset_bytes: int) -> None:
-        """Add the table of a frame, whose content is unpacked when a column is first read."""
+        """Add a table to the trace, and unpack the table's columns when they are first read."""
         self._grow(_ROW_BYTES[head.kind] * head.rows)
         later = LaterTable(head, self._rows[head.kind], pieces, offset_bytes)
         self._append(head.kind, TABLES[head.kind].deferred(head.rows, lambda name: {name: later.column(name)}))
@@ -213,8 +213,8 @@ class Assembly:
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
-        """Raise Damaged if the timeline rows (threads, devices, streams and loaders) of the given tables would exceed the
-        memory limit."""
+        """Raise Damaged if the trace would have so many threads, devices, streams and loaders that it exceeds the memory
+        limit."""
         tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
         try:
             self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")

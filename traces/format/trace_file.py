@@ -62,8 +62,8 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. If `load` would
-    reject a file as too small for its content (`UnpackLimit`), `save` adds blanks to the file."""
+    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. `save` pads a small
+    file with blanks if its content is so large that `load` would reject the file (`UnpackLimit`)."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
@@ -199,11 +199,11 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     contents_bytes = sum(frame.content_bytes for frame in found.frames)
     limit.check(contents_bytes, f"frames of {size_text(contents_bytes)}")
     pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="trace-decompress")
-    # A frame with more content than _SHARED_BYTES has a single item, see `_shared`.
+    # Only frames of at most _SHARED_BYTES contain several items (`_shared`).
     is_later = [assembly.is_lazy and frame.content_bytes > _SHARED_BYTES for frame in found.frames]
     heads = [table_head(frame.beginning()) if later else None for frame, later in zip(found.frames, is_later, strict=True)]
-    # If a table has several large frames, a caller that reads few ranks needs few of the frames, so they are decompressed when
-    # they are read. All other frames are decompressed in advance.
+    # A large table consists of several frames, which are decompressed when they are read, because a caller may need only a few
+    # ranks. All other frames are decompressed in advance.
     frames_of = Counter(head.kind for head in heads if head is not None)
     contents: list[Iterator[bytes]] = []
     for frame, head in zip(found.frames, heads, strict=True):

@@ -96,7 +96,8 @@ class WorkloadSignature:
         )
 
     def at_batch(self, batch: int, recorded: int) -> WorkloadSignature:
-        """Return the signature for another batch size. If the first dimension of an input is `recorded`, it becomes `batch`."""
+        """Return the signature for another batch size. Replace the first dimension of each input by `batch`, if it equals
+        `recorded`."""
         if not self.inputs:
             return self
         grown = [(batch, *of.shape[1:]) if of.shape[:1] == (recorded,) else of.shape for of in self.inputs]
@@ -160,8 +161,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Leave out modules that only wrap a network, unless both scripts have the same number of them. Also leave out loss modules
-    if the other script has none: it may call a function, or the signature may describe only a network."""
+    """Leave out modules that only wrap a network, unless both scripts have the same number of them. Loss modules are left out
+    unless both scripts have them, because a script may call a loss function instead."""
     if of.modules is None or beside.modules is None:
         return of
     left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}

@@ -70,7 +70,7 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
-    # The original function is an attribute of our wrapper. Guards on default arguments and closures must read it there.
+    # Dynamo's guards on default arguments and closures must read them from the original function, an attribute of our wrapper.
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         original = _original_of(fn)
         if original is not fn and type(self) is variables.UserFunctionVariable and kwargs.get("source") is not None:
@@ -140,8 +140,8 @@ def _caller(file: str) -> str:
 
 
 def wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap the method that Dynamo calls for each frame. The wrappers get the file name of PyTorch's method, because
-    `torch.compiler.disable(recursive=False)` searches the Python stack for the first frame outside of this file."""
+    """Wrap the method that Dynamo calls for each frame. The wrapper gets the file name of PyTorch's method, because
+    `torch.compiler.disable(recursive=False)` skips only stack frames of that file."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

@@ -58,7 +58,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a phase begins."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called when a phase such as "backward" ends."""
+        """Handle the end of a phase, such as "backward"."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
         # see Note [Set-up is no step]

@@ -290,7 +290,7 @@ class _DiffPage:
             return []
         delta_ns, reasons = of.delta_ns or 0, of.reasons
         if abs(delta_ns) <= small_ns and gpu.error is not None and abs(gpu.error) > self.of.tolerance:
-            # The step time is similar, but the GPU time is not: only ops and kernels are a reason.
+            # The step times are nearly equal, but the GPU times differ, so only ops and kernels can be the reason.
             delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
         elif abs(delta_ns) <= small_ns:
             delta_ns = 0

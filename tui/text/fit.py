@@ -40,7 +40,7 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. If the largest batch was measured, the measurement counts, and not the
+    """Describes whether a script fits on one GPU. A measured largest batch size takes precedence over the result of the
     simulated allocator."""
 
     card: Card

@@ -209,7 +209,7 @@ def note_sentences(summary: Summary) -> list[str]:
 def _slow_steps(summary: Summary) -> list[str]:
     pace = summary.pace
     usual = [step for step in summary.steps if step.kind not in ("warmup", "evaluation", "incomplete")]
-    # If the steps hardly vary, `pace.mean` is set only because of single long steps.
+    # If most steps take equally long, a few very long steps are the reason why `pace.mean` is set.
     is_alike = pace is not None and pace.mean is not None and pace.noise is not None and pace.noise < MUCH_SPREAD
     least = LONG_STEP if is_alike else SLOW_STEP
     slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= least * pace.pace_ns]
@@ -232,7 +232,6 @@ def estimate_line(run: Run, indent: str = "") -> list[str]:
 
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
-    # Leave out the facts that have their own sections in the output.
     run = replace(summary.run, loaders=(), recorder=None, clean=None, host_scale={}, profiler_cost=None)
     facts = {"source": run.source, **to_json(replace(summary.machine, oom_text=None)), **to_json(run), **summary.provenance}
     return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None) and key != "era"]

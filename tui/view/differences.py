@@ -32,8 +32,8 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first. If `everything` is true, warm-up steps and waits for data are
-    included."""
+    """Return up to TABLE_ROWS differences, largest first. With `everything`, the list also contains differences in warm-up
+    steps and waits for data."""
     found = scene.counterparts
     if found is None:
         return ()
@@ -48,7 +48,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return the indices of the compared pairs in `scene.step_pairs`. For traces without steps, return [0]."""
+    """Return the indices of the step pairs that are compared (in `scene.step_pairs`). For traces without steps, return [0]."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

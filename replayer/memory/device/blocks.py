@@ -60,7 +60,7 @@ _STREAMS_OF_A_POOL = 1 << 20
 
 
 def stream_in_pool(pool: int, stream: int) -> int:
-    """Return the number under which a stream allocates from a private memory pool. Pool 0 is the memory outside private
+    """Return one number that stands for both a stream and its private memory pool. Pool 0 is the memory outside private
     pools."""
     return pool * _STREAMS_OF_A_POOL + stream_of(stream)
 

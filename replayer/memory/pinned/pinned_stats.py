@@ -5,8 +5,7 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, the reported peak is the sum of separate peaks for each block size, so the reported peak may exceed the true
-peak.
+Like PyTorch, a replay adds up the peaks of all block sizes, and the sum may exceed the true peak.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _suits_flash(
     dropout: float,
 ) -> bool:
     size = query.size(-1)
-    # If attention heads are large, the backward pass needs more shared memory than GPUs of these compute capabilities have.
+    # For large attention heads, the backward pass needs more shared memory than GPUs in `_SMALL_SHARED_MEMORY` have.
     is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and dropout))
     if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False
@@ -281,7 +281,8 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. For CUDA tensors, only scatter's kernel checks the classes (ATen/native/Onehot.cpp)."""
+    """Run `one_hot`. On CUDA, `one_hot` leaves the check of class numbers to the kernel of `scatter`
+    (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if num_classes < 1 and (num_classes != -1 or not labels.numel()):

@@ -22,8 +22,8 @@ from replayer.torch_types import TorchAny, TorchFunction
 aten = torch.ops.aten
 pad = torch.nn.functional.pad
 
-# Values of the argument custom_mask_type of `_efficient_attention_forward`, for causal masks that are aligned at the top left
-# or at the bottom right.
+# The argument custom_mask_type of `_efficient_attention_forward` is 1 to align causal masks at the top left, and 2 at the
+# bottom right.
 _FROM_TOP_LEFT, _FROM_BOTTOM_RIGHT = 1, 2
 _FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # rows; the kernels round lengths up to these multiples
 
@@ -182,8 +182,8 @@ Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
-    """Yield the sequences of a call. `of_q` and `of_k` are the cumulative lengths of the query and key sequences, and `used`
-    contains the number of keys to use per sequence."""
+    """Yield the sequences of a call. The tensors `of_q` and `of_k` contain cumulative sequence lengths, and `used` limits the
+    number of keys per sequence."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return

@@ -159,8 +159,8 @@ class CpuCompute:
             handler = self._plans.composite(func)
         if handler is not None:
             return handler(*args, **(kwargs or {}))
-        # After NotImplemented, PyTorch calls `__torch_dispatch__` of an argument with a different class, such as a sparse
-        # gradient.
+        # If this method returns NotImplemented, PyTorch calls `__torch_dispatch__` of another argument's class, such as a
+        # sparse gradient.
         if len(types) > 1 and any(each.__torch_dispatch__ is not self._tensor_class.__torch_dispatch__ for each in types):
             return NotImplemented
         if func in _INDEXED and is_virtual(args[0], self._tensor_class):

@@ -138,7 +138,8 @@ def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -
 
 
 def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offsets: torch.Tensor, *rest: TorchAny) -> TorchAny:
-    """CUDA's kernels replace the first offset by 0, and the CPU rejects another one."""
+    """The CPU kernel of `embedding_bag` rejects a first offset other than 0, so the offset is replaced by 0, as in CUDA's
+    kernel."""
     bounds = offsets.clone()
     bounds[:1] = 0
     if len(rest) > 4 and rest[4]:  # with the end of the last bag

@@ -368,7 +368,8 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
     """Require the tensors of a fused optimizer kernel to be without gaps, and to have the same dtype, shape and strides
     (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names`
-    are the names of the lists. If the last name ends with "?", the last list is used only with `amsgrad`."""
+    are the names of the lists. If the last name ends with "?", the optimizer uses the last list only with the option
+    `amsgrad`."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]

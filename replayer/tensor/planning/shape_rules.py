@@ -122,7 +122,7 @@ def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
 
 
 def _with_scalars(name: str) -> dict[TorchAny, TorchFunction]:
-    """Return the rule of a foreach op that reads one scalar per tensor from a host tensor. The rule replaces each scalar by
+    """Return a shape rule for foreach ops that read one scalar per tensor from a host tensor. The rule replaces each scalar by
     1.0."""
     packet = getattr(aten, f"_foreach_{name}")
     return {packet.Tensor: lambda *lists: packet.ScalarList(*lists[:3], [1.0] * lists[3].numel())}

@@ -85,7 +85,7 @@ def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
 
 
 def _bags(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """The kernel replaces the first offset by 0, and ends the last bag at the last index."""
+    """The kernel of `embedding_bag` replaces the first offset by 0, and ends the last bag at the last index."""
     offsets = host(args[2])
     if offsets is not None and offsets.numel():
         with_last = len(args) > 7 and args[7]

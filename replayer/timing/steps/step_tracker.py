@@ -270,9 +270,8 @@ class StepTracker:
             return
         choice = self.recording.choice
         chosen = choice.evaluation(self._evaluated) if is_evaluation else choice.training(self.trained)
-        # A training step may launch a CUDA graph that was captured without gradients. So a step that launches a CUDA graph
-        # while gradients are enabled counts as an evaluation step only if the recorded evaluation step launches the graph and
-        # the recorded training step does not.
+        # A training step may launch a CUDA graph that was captured without gradients. A step that launches a CUDA graph with
+        # gradients enabled is an evaluation step only if just the recorded evaluation step launches this graph.
         launch = self.launches_graph
         if is_evaluation and launch and self.trained and self.grads_enabled is not None and self.grads_enabled():
             exact = self.recording.keys[launch].exact
@@ -496,9 +495,9 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Continue the replay with a recorded step that contains the op with these shapes, or with more similar shapes than the
-    current recorded step. Return the current phase of the new recorded step, or None if there is no such step. See Note
-    [Training steps of several shapes] in step_choice.py."""
+    """Continue the replay with another recorded step, if it calls the op with the same shapes or with more similar shapes.
+    Return the current phase of the chosen recorded step, or None if no other step is chosen. See Note [Training steps of
+    several shapes] in step_choice.py."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or (segment.recorded is not None and segment.recorded.phase_grained):
         return None

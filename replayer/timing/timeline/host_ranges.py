@@ -4,8 +4,8 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-The script's threads only store integers. The thread that writes the trace file computes from these integers when each module
-call began and ended.
+The script's threads only store integers. The thread that writes the trace file computes the start and end times of module calls
+from the stored integers.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. An object with an empty op name lists the kernels that belong to no op."""
+    """Describes an op in a profile. If the op name is empty, the object lists the kernels that belong to no op."""
 
     thread: int
     name: str

@@ -37,7 +37,7 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Nesting(Enum):
-    """Says which op counts as the call if an op with GPU work is nested in other ops."""
+    """If an op calls other ops, this setting says which of them are compared between two traces."""
 
     SHARED = 0  # the outermost op that both traces have
     INNERMOST = 1  # the innermost one, because torch.func.vmap runs other ops inside the called ops
@@ -86,7 +86,8 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        # In a recording, autocast's conversions are calls inside the op. In a replay, they come before the op.
+        # In a recording, autocast's conversions are calls inside the op. In a replay, autocast converts tensors before the op
+        # is called.
         is_converted |= converts[at]
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]

@@ -2,7 +2,7 @@
 
     batches = BatchEnds(host, events, strings)
     batches.between(begin_ns, end_ns)           # the ends of all batches except the last
-    batches.of_recording(first_ns, last_ns)     # the ends of all batches, and the method: "optimizer", "inference", ...
+    batches.of_recording(first_ns, last_ns)     # the ends of all batches, and the method, such as "optimizer"
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class Scene:
 
     @classmethod
     def of(cls, *named: tuple[str, Trace], omits_similar_ranks: bool = False) -> Scene:
-        """Make the rows that need no host events. If `omits_similar_ranks` is true, only the first of the similar ranks is
-        shown."""
+        """Make the timeline's rows, except for those that show host events. If `omits_similar_ranks` is true, only the first of
+        several similar ranks is shown."""
         names, whole = zip(*named, strict=True)
         ranks, traces = without_similar_ranks(whole) if omits_similar_ranks else (rank_groups(*whole), whole)
         tracks = tuple(map(quick_tracks, traces))
