@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.combining.merge import merge_ranks, trace_of_rank  # noqa: E402
+from traces.combining.merge import merge_ranks, trace_of_ranks  # noqa: E402
 from traces.format.trace_file import load, save  # noqa: E402
 
 SCRIPT = [
@@ -197,7 +197,7 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
 def print_picture_times(recording: Path, ranks: int) -> None:
     """Print the processor time of a screenshot and of a report of many ranks."""
     trace = load(recording)
-    parts = [trace_of_rank(trace, rank) for rank in trace.ranks]
+    parts = [trace_of_ranks(trace, [rank]) for rank in trace.ranks]
     with tempfile.TemporaryDirectory() as folder:
         merged, one = Path(folder) / "ranks.msgpack", Path(folder) / "one.msgpack"
         save(merge_ranks([parts[number % len(parts)] for number in range(ranks)], [*range(ranks)]), merged)

@@ -65,10 +65,6 @@ def start_here(session: Mapping[str, Any]) -> None:
     PATCHES.extend_to_importers()
 
 
-def write_timeline() -> None:
-    state.STATE.flush()
-
-
 def watch_refusals(listener: Callable[[str], object]) -> None:
     """Call `listener` with an error message if the script calls a torch function that is not emulated."""
 

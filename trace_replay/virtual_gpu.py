@@ -117,7 +117,7 @@ class InProcessGpu:
             from traces.model.trace import TraceError
 
             if self.is_running:
-                _child().write_timeline()
+                _child().state.STATE.flush()
             processes = timelines_in(self._folder, are_complete=not self.is_running)
             if not processes:
                 raise TraceError("the script has not used the virtual GPU, so there is no timeline")

@@ -3,7 +3,7 @@
     repeated.add_call(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)  # `ScriptSplitter` handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
     repeated.known[len(repeated.times_ns)]      # the next report, if the current step is like the one before
-    times_ns = repeated.ended(now_ns, start_ns)     # the same step at other times
+    times_ns = [start_ns, *repeated.ended()]     # the same step at other times
     repeated.plan.segments(times_ns)                # [Segment("other", ...), Segment("zero_grad", ...), ...]
 
 Note [Steps repeat]

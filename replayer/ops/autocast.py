@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from replayer import state
 from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import Kwargs, Op, TorchAny
+from replayer.torch_types import Op, TorchAny
 from traces.script.patching import patch, patch_around
 
 LOWER = (
@@ -70,7 +70,8 @@ class Autocast:
         """Run the op in `dtype`, or in autocast's low-precision dtype if `dtype` is None."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
-            return op(*self._cast(args, to), **self._cast_named(kwargs, to))
+            named = {name: self._cast_one(value, to) if _is_on_device(value) else value for name, value in kwargs.items()}
+            return op(*self._cast(args, to), **named)
 
     def in_float32_and_back(self, op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Run the op in float32, and cast the result to the dtype of the first argument."""
@@ -110,9 +111,6 @@ class Autocast:
             for value in reversed(values)
         ]
         return cast[::-1]
-
-    def _cast_named(self, kwargs: Kwargs, dtype: torch.dtype) -> dict[str, TorchAny]:
-        return {name: self._cast_one(value, dtype) if _is_on_device(value) else value for name, value in kwargs.items()}
 
     def _cast_one(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         now = tensor.dtype

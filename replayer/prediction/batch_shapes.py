@@ -16,7 +16,7 @@ from traces.model.layouts import Shape
 Shapes = tuple[Shape, ...]
 
 _FIXED_PHASES = frozenset({"optimizer", "zero_grad"})
-_PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
+PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
 _WEIGHTED = frozenset({"convolution", "linear", "addmm", "layer_norm", "batch_norm", "embedding", "_addmm_activation"})
 
 
@@ -51,7 +51,7 @@ class BatchShapes:
     def _at(self, batch: int, op: str, shapes: Shapes, phase: str) -> Shapes:
         if phase in _FIXED_PHASES:
             return shapes
-        if op in _PRODUCTS and sum(len(shape) > 1 for shape in shapes) >= 2 and all(len(shape) <= 2 for shape in shapes):
+        if op in PRODUCTS and sum(len(shape) > 1 for shape in shapes) >= 2 and all(len(shape) <= 2 for shape in shapes):
             return self._product(batch, op, shapes)
         if op in ("convolution", "convolution_backward"):
             wide = [i for i, shape in enumerate(shapes) if len(shape) > 2]

@@ -117,7 +117,7 @@ class Predictor:
         if not self.recording.match_keys.has_shapes and (strict or conditions.batch):
             text = "the recording has no shapes (record_shapes=True), so its kernels cannot be scaled by their work"
             raise TraceError(text)
-        batch = conditions.recorded_batch or self._batch(required=bool(conditions.batch or conditions.gpus > 1))
+        batch = conditions.recorded_batch or self.recorded_batch(required=bool(conditions.batch or conditions.gpus > 1))
         per_gpu = conditions
         if conditions.gpus > 1 and batch:
             per_gpu = replace(conditions, batch=max((conditions.batch or batch) // conditions.gpus, 1))
@@ -160,10 +160,7 @@ class Predictor:
     def forget(self) -> None:
         self._known.clear()
 
-    def recorded_batch(self) -> int:
-        return self._batch(required=False)
-
-    def _batch(self, *, required: bool) -> int:
+    def recorded_batch(self, *, required: bool = False) -> int:
         try:
             return recorded_batch(self.recorded, self.calls)
         except TraceError:

@@ -27,7 +27,7 @@ import numpy as np
 
 from replayer.cost_model.collective_costs import CollectiveCosts, wire_bytes
 from replayer.cost_model.op_costs import OpCosts
-from replayer.prediction.batch_shapes import Shapes
+from replayer.prediction.batch_shapes import PRODUCTS, Shapes
 from replayer.prediction.layers import layers_of
 from replayer.prediction.optimizer_states import states_of
 from replayer.prediction.parallel import Parallel
@@ -38,7 +38,6 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, HostKind, Trace, TraceError
 from traces.rates.op_cost import itemsize
 
-_PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
 _ADDS_A_BIAS_FIRST = frozenset({"addmm", "_addmm_activation", "baddbmm"})  # the first input is added to the product
 
@@ -56,7 +55,7 @@ class Product:
     @classmethod
     def of(cls, op: str, shapes: Shapes) -> Product | None:
         left, right = (*shapes[_first_factor(op) :], (), ())[:2]
-        if op not in _PRODUCTS or len(left) < 2 or len(right) != 2:
+        if op not in PRODUCTS or len(left) < 2 or len(right) != 2:
             return None
         columns = right[0] if op == "linear" else right[1]
         return cls(prod(left[:-1]), left[-1], columns)

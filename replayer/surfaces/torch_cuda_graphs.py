@@ -59,7 +59,6 @@ class VirtualGraph:
     """Replaces `torch._C._CUDAGraph`, the base class of `torch.cuda.CUDAGraph`."""
 
     _pools: PrivatePools
-    _capturing: weakref.WeakKeyDictionary[GraphCapture, VirtualGraph]
     _graph: CapturedGraph | None
     _pool: PoolHandle | None
     _drop_pool: weakref.finalize[TorchAny, TorchAny] | None
@@ -117,7 +116,7 @@ class VirtualGraph:
         self._capture = here.launches.begin_capture(self._pool[1], mode=capture_error_mode, refuse=refuse)
         if not SINCE_2_14:
             self._capture.registered = frozenset(self._states)
-        self._capturing[self._capture] = self
+        self._capture.graph = self
         for device in here.devices:
             device.memory.before_reserving = _forbid_reserving
         STATE.capturing = True
@@ -153,12 +152,12 @@ class VirtualGraph:
             self._template = None
 
     @classmethod
-    def get_currently_capturing_graph(cls) -> VirtualGraph:
+    def get_currently_capturing_graph(cls) -> TorchAny:
         here = gpu()
         capture = here.launches.capture_of(here.current.stream(here.current.device()))
         if capture is None:
             raise RuntimeError("The current stream is not currently capturing.")
-        return cls._capturing[capture]
+        return capture.graph
 
     def instantiate(self) -> None:
         """Check that the graph was captured. Virtual graphs are not compiled."""
@@ -242,7 +241,6 @@ def _is_capturing() -> bool:
 
 def install(torch_module: ModuleType) -> None:
     VirtualGraph._pools = VirtualMemPool.pools
-    VirtualGraph._capturing = weakref.WeakKeyDictionary()
     patch(
         torch_module._C,
         _CUDAGraph=VirtualGraph,

@@ -41,12 +41,14 @@ class PrivatePools:
         for device in gpu().devices:
             device.memory.private.add(pool[1])
 
-    def drop(self, pool: PoolHandle) -> None:
+    def drop(self, pool: PoolHandle, *, empties: bool = False) -> None:
         self._users[pool] -= 1
         if not self._users[pool]:
             del self._users[pool]
             for device in [] if (here := started()) is None else here.devices:
                 device.memory.private.discard(pool[1])
+                if empties:
+                    device.memory.empty_pool(pool[1])
 
     def count(self, pool: PoolHandle) -> int:
         return self._users[pool]
@@ -63,7 +65,7 @@ class VirtualMemPool:
                 raise NotEmulated(f"torch.cuda.MemPool({name}=...)", "leave out the argument; other pools are emulated")
         self.id = self.pools.handle()
         self.pools.keep(self.id)
-        weakref.finalize(self, _delete, self.pools, self.id).atexit = False
+        weakref.finalize(self, self.pools.drop, self.id, empties=True).atexit = False
 
     @property
     def allocator(self) -> None:
@@ -77,25 +79,10 @@ class VirtualMemPool:
         return memory.memory_snapshot(self.id, include_traces=include_traces)
 
 
-def _delete(pools: PrivatePools, pool: PoolHandle) -> None:
-    pools.drop(pool)
-    if not pools.count(pool):
-        for device in [] if (here := started()) is None else here.devices:
-            device.memory.empty_pool(pool[1])
-
-
 def _begin(device: int, pool: PoolHandle, thread: int | None) -> None:
     if not gpu().devices[device].allocator.begin_pool(pool[1], thread):
         raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
     VirtualMemPool.pools.keep(pool)
-
-
-def begin_in_all_threads(device: int, pool: PoolHandle) -> None:
-    _begin(device, pool, None)
-
-
-def begin_in_thread(device: int, pool: PoolHandle) -> None:
-    _begin(device, pool, threading.get_ident())
 
 
 def end(device: int, pool: PoolHandle) -> None:
@@ -111,8 +98,8 @@ def install(torch_module: ModuleType) -> None:
     VirtualMemPool.pools = PrivatePools()
     cuda: TorchAny = torch_module.cuda
     functions = {
-        "_cuda_beginAllocateToPool": begin_in_all_threads,
-        "_cuda_beginAllocateCurrentThreadToPool": begin_in_thread,
+        "_cuda_beginAllocateToPool": lambda device, pool: _begin(device, pool, None),
+        "_cuda_beginAllocateCurrentThreadToPool": lambda device, pool: _begin(device, pool, threading.get_ident()),
         "_cuda_endAllocateToPool": end,
         "_cuda_releasePool": release,
     }

@@ -66,6 +66,7 @@ class GraphCapture:
         self._calls: list[Call] = []
         self._computing: list[Callable[[], None]] = []
         self.generators: set[object] = set()
+        self.graph: TorchAny = None  # the script's torch.cuda.CUDAGraph
         self.registered: frozenset[object] | None = None  # generators that captured ops may use; None means any
         self._as_before: dict[int, Callable[[], None]] = {}
         self._add(stream)

@@ -67,7 +67,7 @@ class Simulator:
         name, works = next(names, "cudaGraphLaunch"), recording.match_keys.works_of_graphs
         self._recorded_graphs = [(OpSignature(name, (), (), direction=str(of)), count) for of, count in enumerate(works)]
         self._unrecorded_graph = OpSignature(name, (), ())
-        # see Note [Recorded graphs] in cuda_graph.py in cuda_graph.py
+        # see Note [Recorded graphs] in cuda_graph.py
         self._launches = WeakKeyDictionary[CapturedGraph, list[OpSignature]]()
         self._launched_in: dict[str, WeakKeyDictionary[CapturedGraph, OpSignature | None]] = {}  # by phase
         self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}

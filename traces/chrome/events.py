@@ -16,7 +16,7 @@ from traces.chrome.counters import COUNTER, counters
 from traces.chrome.export_notes import EventNotes, ExportNotes
 from traces.chrome.strict_nesting import after_work, nested_ends
 from traces.chrome.tracks import RANGE_OF_PARTS, TRACK_OF_PHASES, side_tracks
-from traces.combining.merge import trace_of_rank
+from traces.combining.merge import trace_of_ranks
 from traces.figures.measure import op_of
 from traces.kineto.reading.eras import DTYPES
 from traces.model.layouts import LAYOUT_ARG
@@ -52,7 +52,7 @@ class RankEvents:
     """Iterates over the events of one rank. Time stamps count from `base_ns`."""
 
     def __init__(self, whole: Trace, rank: int) -> None:
-        self.trace = trace = trace_of_rank(whole, rank)
+        self.trace = trace = trace_of_ranks(whole, [rank])
         self.rank = rank
         self._whole = whole
         self._pid = _HOST_PID + rank

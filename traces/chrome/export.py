@@ -22,8 +22,8 @@ from traces.chrome.events import RankEvents
 from traces.chrome.export_notes import HEADER_KEY
 from traces.format.atomic_write import atomic_write
 from traces.model.machine import to_kineto
-from traces.model.run import distributed_info
 from traces.model.trace import NONE, Trace
+from traces.model.typed_json import to_json
 from traces.names.profiler_json import ProfilerJson
 
 _BATCH = 4096  # number of events converted to text at a time, to limit memory
@@ -49,8 +49,8 @@ def export_chrome(trace: Trace, path: str | os.PathLike[str], ranks: Sequence[in
 
 
 def _header(trace: Trace, rank: int) -> ProfilerJson:
-    facts = trace.run_of(rank).distributed
-    distributed = distributed_info(facts, rank, trace.machine_of(rank).nccl) if facts is not None else {}
+    facts, nccl = trace.run_of(rank).distributed, trace.machine_of(rank).nccl
+    distributed = {} if facts is None else to_json(facts) | ({"nccl_version": nccl} if nccl else {})
     devices = [
         {**to_kineto(device.properties), "id": device.index, "name": device.name}
         | ({"totalGlobalMem": device.total_memory_bytes} if device.total_memory_bytes != NONE else {})

@@ -89,10 +89,6 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
     return merged
 
 
-def trace_of_rank(trace: Trace, rank: int) -> Trace:
-    return trace_of_ranks(trace, [rank])
-
-
 def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
     """Return the part of the trace that belongs to the given ranks. Columns of a lazy trace stay lazy."""
     of_steps = np.append(trace.steps.rank, NONE)

@@ -60,6 +60,7 @@ from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
 from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden
 from traces.model.json_facts import OMITTED_IF_NONE
+from traces.model.result_cache import cached_result
 from traces.model.trace import NONE, Column, DeviceKind, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
 
@@ -124,6 +125,7 @@ def caught_up(trace: Trace) -> CaughtUp | None:
     return found[max(found)] if found else None
 
 
+@cached_result
 def why_idle_is_unknown(trace: Trace) -> str:
     """Return the reason why the idle time of GPUs is unknown, or "" if the idle time is known."""
     if reason := why_work_is_hidden(trace):

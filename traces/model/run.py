@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from traces.model.json_facts import Json
-from traces.model.typed_json import fitting, to_json
+from traces.model.typed_json import fitting
 from traces.script.configuration import RecordConfig, ReplayConfig
 
 RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"
@@ -235,7 +234,3 @@ def distributed_of(facts: object) -> Distributed | None:
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
     distributed = replace(fitting(Distributed, facts), pg_config=groups)
     return distributed if distributed != Distributed() else None
-
-
-def distributed_info(distributed: Distributed, rank: int, nccl: str | None) -> dict[str, Json]:
-    return {"rank": rank, **to_json(distributed)} | ({"nccl_version": nccl} if nccl else {})

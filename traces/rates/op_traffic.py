@@ -39,6 +39,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 
+import numpy as np
+
 from traces.comparison.thresholds import INDEX_BLOCKS
 from traces.model.layouts import Shape
 from traces.rates.op_cost import MATMULS, SCALED_PRODUCTS, flops
@@ -144,15 +146,10 @@ def _output_gradient(images: list[Operand]) -> Operand | None:
 
 
 def _broadcast(shapes: tuple[Shape, ...]) -> int:
-    found: list[int] = []
-    for shape in shapes:
-        found = [1] * (len(shape) - len(found)) + found
-        for place in range(1, len(shape) + 1):
-            size = shape[-place]
-            if size != found[-place] and 1 not in (size, found[-place]):
-                return max(map(prod, shapes))
-            found[-place] = max(found[-place], size)
-    return prod(found)
+    try:
+        return prod(np.broadcast_shapes(*shapes))
+    except ValueError:
+        return max(map(prod, shapes))
 
 
 def _copy(operands: tuple[Operand, ...], in_place: bool) -> Traffic:

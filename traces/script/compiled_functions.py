@@ -16,11 +16,10 @@ from traceback import walk_stack
 from types import FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
-from traces.names.own_packages import package_folder
+from traces.names.own_packages import IN_SCRIPTS
 from traces.script.patching import PATCHES, patch, patch_around, when_imported
 
-_ROOMS = {room: package_folder(room) for room in ("replayer", "traces", "tracer")}
-_OURS = tuple(f"{folder}/" for folder in _ROOMS.values())
+_OURS = tuple(f"{folder}/" for folder in IN_SCRIPTS.values())
 _WITH_WRAPPERS = (
     "traces/script/patching.py",
     "traces/script/script_hooks.py",
@@ -28,7 +27,7 @@ _WITH_WRAPPERS = (
     "replayer/surfaces/",
     "replayer/torch_shortcuts.py",
 )
-_WRAPPERS = tuple(f"{_ROOMS[room]}/{place}" for room, _, place in (at.partition("/") for at in _WITH_WRAPPERS))
+_WRAPPERS = tuple(f"{IN_SCRIPTS[room]}/{place}" for room, _, place in (at.partition("/") for at in _WITH_WRAPPERS))
 
 
 def see_through_wrappers(generated: Sequence[str] = ()) -> None:

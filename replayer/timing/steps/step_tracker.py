@@ -56,12 +56,12 @@ _ENTERED = ("loader", "h2d", "zero_grad", "backward", "optimizer")  # phases tha
 
 class LibraryPhases:
     def __init__(self, library: LibraryPace, slowdown: float = 1.0) -> None:
-        self._library, self._slowdown = library, slowdown
+        self.pace, self._slowdown = library, slowdown
         self._segments: dict[str, RecordedSegment] = {}  # one object per phase, because caches belong to the object
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        known = self._library.phase(name)
+        known = self.pace.phase(name)
         if known is None:
             return None
         device_ns, origin = round(known[0] * self._slowdown) if known[0] > COUNTED_ELSEWHERE_NS else known[0], known[1]
@@ -78,19 +78,13 @@ class LibraryPhases:
 
     def take_call(self) -> ModelCall | None:
         """Return the published times for the script's current call of a model, or None if no times were published."""
-        call = self._library.take_call()
+        call = self.pace.take_call()
         if call is not None:
-            self._library.called(call)
+            self.pace.called(call)
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
-
-    def set_up_ends(self) -> None:
-        self._library.set_up_ends()
-
-    def step_ended(self, *, trained: bool) -> int:
-        return self._library.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:
         recorded = self._segments.setdefault(name, RecordedSegment(name))
@@ -256,7 +250,7 @@ class StepTracker:
         """Drop the work before the first batch."""
         self._finish(thread, now_ns)
         if self._library is not None:
-            self._library.set_up_ends()
+            self._library.pace.set_up_ends()
         self.remainder.forget()
         self.step = self._matcher(self.recording.choice.training(0))
         self._scheduler.stats.restart()
@@ -302,7 +296,7 @@ class StepTracker:
         self._charge_unvisited(thread)
         row = self.step.step.row
         if self._library is not None:
-            row = self._library.step_ended(trained=not evaluation)
+            row = self._library.pace.step_ended(trained=not evaluation)
             thread.host_ns = max(thread.host_ns, self._step_done_ns)
             self._step_done_ns = scheduler.work_end_ns(thread.host_ns)
         scheduler.wait(thread.host_ns)

@@ -11,7 +11,7 @@ from tests.goldens import assert_golden, in_short, tables_in_short
 from tests.traces.crowded import GRID, crowded
 from tests.traces.handmade import US, data_parallel, phase_grained, training
 from traces.combining.excerpt import excerpt_between
-from traces.combining.merge import merge_ranks, trace_of_rank, with_profile
+from traces.combining.merge import merge_ranks, trace_of_ranks, with_profile
 from traces.model.trace import Trace
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -22,7 +22,7 @@ def made() -> dict[str, Trace]:
     whole = training(6, jitter_us=(0, 2))
     return {
         "three_ranks": three,
-        "rank_two": trace_of_rank(three, 2),
+        "rank_two": trace_of_ranks(three, [2]),
         "profiled": with_profile(data_parallel(6), training(2), [7, 8]),
         "crowded": excerpt_between(many := crowded(seed=1), int(many.steps.start_ns[1]) + 7 * GRID, int(many.steps.end_ns[3])),
         "excerpt": excerpt_between(whole, int(whole.steps.start_ns[2]) + 25 * US, int(whole.steps.start_ns[4]) + 35 * US),

@@ -10,7 +10,7 @@ import numpy as np
 
 from traces.comparison.changed_ops import kernel_key, named_ops
 from traces.comparison.program.despite_same_ops import other_update
-from traces.comparison.program.device_ops import device_ops_of, launching_ops, work_of
+from traces.comparison.program.device_ops import device_ops_of, launching_ops, names_of, work_of
 from traces.comparison.program.op_numbers import similarity, step_counts
 from traces.comparison.program.verdict import Evidence, Verdict, percent
 from traces.comparison.thresholds import SAME_NAMES, SAME_NUMBERS, SAME_SHAPES
@@ -51,7 +51,7 @@ def otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) -> 
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, update)
     steps = step_counts(a_steps, b_steps)
     rows = [work_of(trace, of, DeviceKind.KERNEL) for trace, of in ((a, a_steps), (b, b_steps))]
-    kernels = [[t.strings[name] for name in t.device.name[of].tolist()] for t, of in zip((a, b), rows, strict=True)]
+    kernels = [names_of(trace, of) for trace, of in zip((a, b), rows, strict=True)]
     in_graphs = [(graph_launch_of(trace)[of] != NONE).any() for trace, of in zip((a, b), rows, strict=True)]
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name).tolist()} for trace in (a, b)]
     fused = [{op for name in set(names) for op in named_ops(name, _LAYERS)} for names in kernels]

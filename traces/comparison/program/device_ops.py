@@ -161,5 +161,9 @@ def work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
     return np.asarray(rows[(trace.device.kind[rows] == kind) & inside])
 
 
+def names_of(trace: Trace, rows: Column) -> list[str]:
+    return [trace.strings[name] for name in trace.device.name[rows].tolist()]
+
+
 def shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape))

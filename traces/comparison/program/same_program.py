@@ -17,7 +17,16 @@ import numpy as np
 
 from traces.comparison.program.compiled_programs import otherwise_compiled
 from traces.comparison.program.despite_same_ops import lone_phase, otherwise_made
-from traces.comparison.program.device_ops import FLOATING, DeviceOp, Nesting, alike_nested, launching_ops, shape_text, work_of
+from traces.comparison.program.device_ops import (
+    FLOATING,
+    DeviceOp,
+    Nesting,
+    alike_nested,
+    launching_ops,
+    names_of,
+    shape_text,
+    work_of,
+)
 from traces.comparison.program.op_numbers import similarity, step_counts
 from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
 from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
@@ -32,17 +41,22 @@ from traces.names.device_names import copy_direction
 _HALVES = ("float16", "bfloat16")
 _HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
 _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
+_Side = tuple[Trace, Column]  # a trace and the compared steps
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
     """Compare the chosen steps of two traces. An empty array means the whole trace."""
-    verdict = _same_program(recorded, other, recorded_steps, other_steps)
+    if _identical(recorded, other):
+        return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
+    sides = (recorded, recorded_steps), (other, other_steps)
+    launched = _launched(*sides)
+    verdict = _compared(*sides, *alike_nested(*launched, nesting=Nesting.SHARED))
     for nesting in (Nesting.INNERMOST, Nesting.WITHOUT_PARTS):
         if verdict.sameness is Sameness.OTHER_PROGRAM:
-            again = _same_program(recorded, other, recorded_steps, other_steps, nesting)
+            again = _compared(*sides, *alike_nested(*launched, nesting=nesting))
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:  # Mixed precision adds casts.
-        again = _same_program(recorded, other, recorded_steps, other_steps, casts=False)
+        again = _compared(*sides, *alike_nested(*_launched(*sides, casts=False), nesting=Nesting.SHARED))
         verdict = again if again.sameness is Sameness.OTHER_DTYPES else verdict
     if verdict.sameness in (Sameness.OTHER_PROGRAM, Sameness.CANNOT_BE_TOLD):
         verdict = otherwise_compiled(recorded, other, recorded_steps, other_steps) or verdict
@@ -51,22 +65,19 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         reason = f"the end of the {cut[0]} trace's file is missing, so ops may be missing"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     ours, theirs = _graph_kernels(recorded, recorded_steps), _graph_kernels(other, other_steps)
-    if verdict.sameness is Sameness.SAME_PROGRAM and verdict.evidence is not Evidence.IDENTICAL and ours and theirs:
+    if verdict.sameness is Sameness.SAME_PROGRAM and ours and theirs:
         alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps))
         if alike < SAME_NAMES:
             reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
             return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     if not verdict.same and bool(ours) != bool(theirs):
-        return _with_and_without_graphs((recorded, recorded_steps), (other, other_steps), "first" if ours else "second")
+        return _with_and_without_graphs(*sides, "first" if ours else "second")
     return verdict
 
 
-def _with_and_without_graphs(recorded: tuple[Trace, Column], other: tuple[Trace, Column], which: str) -> Verdict:
+def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdict:
     """Compare kernels if one trace launches most of its work without ops, by CUDA graphs."""
-    ours, theirs = (
-        [trace.strings[name] for name in trace.device.name[work_of(trace, steps, DeviceKind.KERNEL)].tolist()]
-        for trace, steps in (recorded, other)
-    )
+    ours, theirs = (names_of(trace, work_of(trace, steps, DeviceKind.KERNEL)) for trace, steps in (recorded, other))
     alike = similarity(ours, theirs, step_counts(recorded[1], other[1]))
     reason = f"the {which} trace launches most work by CUDA graphs without ops"
     reason = f"{reason}, and {percent(alike)} of the kernels have the same names"
@@ -80,25 +91,15 @@ def _graph_kernels(trace: Trace, steps: Column) -> list[str]:
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():
         return []
-    return [trace.strings[name] for name in trace.device.name[rows[in_graph]].tolist()]
+    return names_of(trace, rows[in_graph])
 
 
-def _same_program(
-    recorded: Trace,
-    other: Trace,
-    recorded_steps: Column,
-    other_steps: Column,
-    nesting: Nesting = Nesting.SHARED,
-    *,
-    casts: bool = True,
-) -> Verdict:
-    if _identical(recorded, other):
-        return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
-    ours, theirs = alike_nested(
-        (recorded, *launching_ops(recorded, recorded_steps, other, casts=casts)),
-        (other, *launching_ops(other, other_steps, recorded, casts=casts)),
-        nesting=nesting,
-    )
+def _launched(a: _Side, b: _Side, *, casts: bool = True) -> list[tuple[Trace, Column, Column]]:
+    return [(trace, *launching_ops(trace, steps, other, casts=casts)) for (trace, steps), (other, _) in ((a, b), (b, a))]
+
+
+def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) -> Verdict:
+    (recorded, recorded_steps), (other, other_steps) = a, b
     if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
         return _without_ops(recorded, other)
     if not ours or not theirs:
@@ -188,7 +189,7 @@ def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
 def _half_share(trace: Trace, calls: list[DeviceOp], steps: Column) -> float | None:
     is_half = [call.dtype in _HALVES for call in calls if call.dtype in FLOATING]
     if not is_half:
-        names = [trace.strings[name] for name in trace.device.name[work_of(trace, steps, DeviceKind.KERNEL)].tolist()]
+        names = names_of(trace, work_of(trace, steps, DeviceKind.KERNEL))
         is_half = [bool(half) for half, single in ((_HALF.search(n), _SINGLE.search(n)) for n in names) if half or single]
     return sum(is_half) / len(is_half) if is_half else None
 

@@ -28,13 +28,12 @@ import numpy as np
 from traces.model.invariants import REFERENCES
 from traces.model.row_order import repointed, with_rows
 from traces.model.trace import NONE, Column, HostKind, Strings, Trace
-from traces.names.own_packages import package_folder
+from traces.names.own_packages import IN_SCRIPTS
 
 SHORT_NS = 10_000
 
-_ROOMS = {room: package_folder(room) for room in ("traces", "tracer", "replayer")}
 # The profiler removes an entry of `sys.path` from the beginning of a file name.
-_PREFIXES = (*(f"{folder.parent.as_posix()}/" for folder in _ROOMS.values()), "trace_replay/public/", "trace_replay/")
+_PREFIXES = (*(f"{folder.parent.as_posix()}/" for folder in IN_SCRIPTS.values()), "trace_replay/public/", "trace_replay/")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "
 _LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}
@@ -128,7 +127,7 @@ def _owner_of(call: str) -> int:
         return _SCRIPTS if call.startswith(_MODULE) else _LIBRARYS
     file = found["file"].replace("\\", "/")
     own = file.removeprefix(next((prefix for prefix in _PREFIXES if file.startswith(prefix)), ""))
-    if own.split("/")[0] in _ROOMS and any(int(found["line"]) in lines for lines in _lines_of(own).get(found["name"], ())):
+    if own.split("/")[0] in IN_SCRIPTS and any(int(found["line"]) in lines for lines in _lines_of(own).get(found["name"], ())):
         return _TOOLS
     return _LIBRARYS if file.split("/")[0].removesuffix(".py") in _LIBRARIES else _SCRIPTS
 
@@ -137,7 +136,7 @@ def _owner_of(call: str) -> int:
 def _lines_of(file: str) -> dict[str, list[range]]:
     try:
         room, _, inside = file.partition("/")
-        code = compile((_ROOMS[room] / inside).read_bytes(), file, "exec")
+        code = compile((IN_SCRIPTS[room] / inside).read_bytes(), file, "exec")
     except OSError:
         return {}
     found: dict[str, list[range]] = {}
