@@ -1,4 +1,4 @@
-"""Divides a step into phases like the previous step, if both steps make the same calls.
+"""Divides a step into the same phases as the previous step, if both steps make the same calls.
 
     repeated.add_call(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)  # `ScriptSplitter` handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended

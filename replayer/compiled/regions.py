@@ -22,7 +22,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
-# In calls of `_READING_CALLS`, a compiled graph reads a tensor's value on the host.
+# `_READING_CALLS` contains calls in compiled graphs that copy a tensor's value to the host.
 _READING_CALLS = (
     torch.ops.aten._local_scalar_dense.default, torch.ops.higher_order.cond, torch.ops.higher_order.while_loop,
 )  # fmt: skip
@@ -30,8 +30,7 @@ _READS = frozenset({"aten::item", "aten::_local_scalar_dense"})
 
 
 class CompiledRegion:
-    """Represents one compilation of a function. In torch.compile's names, such as "0/1", the first number stands for a
-    function, and the second number for one of its compilations."""
+    """Represents one compilation of a function. The name "0/1", for example, stands for compilation 1 of function 0."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -368,7 +368,7 @@ class RecordingIndexer:
                 segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
 
     def _ops_of(self, first: int, phases: list[int]) -> dict[int, list[int]]:
-        """For each op, return the kernels that it and the ops below it launched."""
+        """For each op, return the kernels that the op and the ops inside it launched."""
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         above: dict[int, int] = {}

@@ -145,8 +145,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes with which the batch does not fit on the virtual GPU, or None if the batch fitted on
-        the real GPU."""
+        """Return a memory limit in bytes that makes the batch fail on the virtual GPU, or None if the batch fitted on the real
+        GPU."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None

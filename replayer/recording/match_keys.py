@@ -41,8 +41,7 @@ class RecordedKeys:
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def graph_of(self, row: int) -> str:
-        """Return the number of the CUDA graph that the call in row `row` of `trace.host` launched, or "" if it launched
-        none."""
+        """Return the number of the CUDA graph that the call in row `row` of `trace.host` launched, or "" for other calls."""
         return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:

@@ -2,7 +2,7 @@
 
     TORCH_CUDA_SANITIZER=1 trace replay train.py --trace TRACE      # or torch.cuda._sanitizer.enable_cuda_sanitizer()
 
-`torch._C._activate_gpu_trace` installs the wrappers of this file, so other scripts do not pay for them.
+`torch._C._activate_gpu_trace` installs the wrappers of this file, so scripts without the sanitizer are not slowed down.
 """
 
 from __future__ import annotations

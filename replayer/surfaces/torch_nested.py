@@ -2,7 +2,7 @@
 
     torch.nested.nested_tensor([[1.0, 2.0], [3.0]], device="cuda")
 
-PyTorch's C++ code cannot create nested tensors on the virtual GPU, so each entry is first moved there.
+PyTorch's C++ code cannot create nested tensors on the virtual GPU, so each entry is moved to the virtual GPU separately.
 """
 
 from __future__ import annotations

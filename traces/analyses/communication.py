@@ -1,4 +1,4 @@
-"""Measures communication between ranks, and how much of it overlaps with other GPU work.
+"""Measures communication between ranks, and its overlap with other GPU work.
 
     of = communication(trace)
     of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)

@@ -84,8 +84,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Lists the ranks to show one by one (`first`), and the ranks that are so alike that one of them is shown for all
-    (`similar`)."""
+    """Divides ranks into those that are shown one by one (`first`), and those with similar work (`similar`)."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()

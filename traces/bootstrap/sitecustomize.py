@@ -14,7 +14,7 @@ import importlib.machinery
 import os
 import sys
 
-# A module of the script may hide a module that is imported here, so this file imports as few modules as possible.
+# This file imports few modules, because a module of the script may have the same name as a standard module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

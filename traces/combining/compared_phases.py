@@ -166,7 +166,7 @@ def compared_phases(
 
 
 def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
-    """Select the steps with the most common numbers of events, if they are more than half of all steps."""
+    """Keep only the steps with the most common numbers of events, if they are the majority of the steps."""
     # see Note [Profiled steps with other work]
     counts = [steps.counts[at][:, [OP, PLAIN_OP, LAUNCH]].sum(axis=0).tobytes() for at in places]
     usual, times = Counter(counts).most_common(1)[0] if counts else (b"", 0)

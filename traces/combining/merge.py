@@ -154,7 +154,7 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
-    """Return the names of phases that the recorder saw only in part, although the profile contains them completely."""
+    """Return the names of phases that the profile contains completely, although the recorder saw only a part of them."""
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
         for trace in (
@@ -298,7 +298,7 @@ def _steps_with_own_graphs(profile: Trace) -> Column:
 
 
 def _fit_phases(trace: Trace, steps: Column) -> None:
-    """Stretch the phases of each step so that they fill the step without gaps."""
+    """Stretch the phases of each step until there are no gaps between them."""
     phases = trace.phases
     for step in steps.tolist():
         rows = np.flatnonzero(phases.step == step)

@@ -189,7 +189,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return the factors that convert host times with the profiler to host times without it, by label and by phase name."""
+    """Return for each phase the ratio of its host time without the profiler to its host time with the profiler."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

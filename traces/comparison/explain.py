@@ -3,9 +3,8 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-If the GPU limits the step time, GPU times of phases are compared, and if the host limits the step time, host times are
-compared. Reasons are sorted by decreasing size. If the host limits the step time, the explanation lists phases first, then idle
-time and communication.
+The explanation compares GPU times of phases if the GPU limits the step time, and otherwise host times. Reasons are sorted by
+decreasing size. If the host limits the step time, the explanation lists phases first, then idle time and communication.
 """
 
 from __future__ import annotations

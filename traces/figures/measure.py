@@ -70,8 +70,9 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If there are none, return the first of
-    these groups that is not empty: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. If the warm-up or the profiler slowed all
+    training steps, return the first group that is not empty: steps after a profile, profiled steps, warm-up steps, evaluation
+    steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -86,8 +87,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 def clean_evaluations(trace: Trace) -> Column:
     """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If fewer than
     FEWEST_CLEAN_STEPS evaluation steps ran before the first profiled step, later evaluation steps without the profiler are
-    returned too. If a script only evaluates, no step is marked as warm-up, so slow steps at the beginning are left out
-    here."""
+    returned too. If a script only evaluates, no step is marked as warm-up, so this function leaves out slow steps at the
+    beginning."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -367,8 +368,8 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace, steps: Column | None = None) -> list[WorkSum]:
-    """Return the kernels, copies and memsets with the most GPU time. If `steps` is given, only work launched in `steps`
-    counts."""
+    """Return the kernels, copies and memsets with the most GPU time. If `steps` is given, only GPU work that these steps
+    launched is counted."""
     rows = work_rows(trace)
     spans = trace.device.take(rows if steps is None else rows[np.isin(launch_steps(trace)[rows], steps)])
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))

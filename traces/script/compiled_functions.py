@@ -69,7 +69,7 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
-    # Dynamo's guards on default arguments and closures must read them from the original function, an attribute of our wrapper.
+    # Dynamo's guards must read default arguments and closures from the original function, which is an attribute of our wrapper.
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         original = _original_of(fn)
         if original is not fn and type(self) is variables.UserFunctionVariable and kwargs.get("source") is not None:

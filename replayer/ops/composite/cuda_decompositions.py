@@ -70,8 +70,8 @@ def attention_kernel(
     """
     if query.dim() != 4:
         return MATH
-    # Some GPUs prefer cuDNN's attention kernel. All other GPUs use cuDNN's kernel only if the other attention kernels are
-    # switched off.
+    # Some GPUs prefer cuDNN's attention kernel. Most GPUs use cuDNN's attention only if no other attention kernel supports the
+    # inputs and the math kernel is switched off.
     comes_first = capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER
     considered = comes_first or (capability >= (8, 0) and not torch.backends.cuda.math_sdp_enabled())
     suits_cudnn = (

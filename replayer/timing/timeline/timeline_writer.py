@@ -320,8 +320,8 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace with the events since the call of the method `watch`. The second result is a column with the index of
-        the op that follows each memory event."""
+        """Return a trace with the events since the call of the method `watch`. The second result contains the index of the op
+        that follows each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}

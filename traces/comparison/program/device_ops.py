@@ -37,7 +37,7 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Nesting(Enum):
-    """If an op calls other ops, this setting says which of them are compared between two traces."""
+    """Says which ops are compared between two traces if an op calls other ops."""
 
     SHARED = 0  # the outermost op that both traces have
     INNERMOST = 1  # the innermost one, because torch.func.vmap runs other ops inside the called ops

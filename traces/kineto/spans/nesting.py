@@ -38,8 +38,8 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
-    """Return three values: the parent of each event, the number of events that overlap another event only partially, and the
-    corrected end time of each event. The given events must be sorted by `nesting_order`."""
+    """Return the parent of each event, the number of partial overlaps, and the corrected end time of each event. The given
+    events must be sorted by `nesting_order`."""
     # see Note [Rounded ends], Note [Frames that never end]
     parent: list[int] = []
     overlaps = 0

@@ -217,8 +217,8 @@ def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
 
 
 def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """For each CPU event, return 1 if autograd recorded an op inside the event, -1 if autograd recorded none of the ops inside
-    the event, and 0 if the event contains no ops."""
+    """Return for each CPU event whether autograd recorded ops inside the event: 1 if yes, -1 if not, and 0 for an event without
+    ops."""
     ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
     numbered = ops & (host.sequence != NONE)
     around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)
