@@ -16,8 +16,9 @@ Note [The clean steps decide]
     step, given by its numbers of backward passes and optimizer steps, has its own factors if at least `FEWEST_ALIKE` profiled
     and clean steps are of this kind. Only the host's own time is compared. A phase with synchronous calls also waits for the
     GPU. Its launches and calls are therefore repeated with scaled host times: the GPU starts with its lag at the start of the
-    phase, and each call waits until the GPU has finished. The chosen factor is the smallest factor that makes the phase as
-    long as in clean steps. If launches may wait too, the host waits for the whole lag and for all launched work.
+    phase, and each call waits until the GPU has finished. If the host waits for the GPU, many factors make the phase as long as
+    in clean steps (up to `LEAST_NOISE` longer). The factor nearest to that of the phases without waits is chosen. If launches
+    may wait too, the host waits for the whole lag and for all launched work.
 
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -38,7 +40,7 @@ from traces.combining.clean_pace import WithoutCost
 from traces.combining.compared_phases import ComparedPhase, comparable_steps, compared_phases, full_queues, launches_by_phase
 from traces.combining.phase_labels import LOADER, PhaseLabels, common_counts
 from traces.combining.profiled_steps import HostEvents, ProfiledSteps, active_ns, median_or_zero
-from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, FEWEST_ALIKE
+from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, FEWEST_ALIKE, LEAST_NOISE
 from traces.figures.measure import launch_phases, work_rows
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
@@ -130,14 +132,27 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
     return factor * calls[-1][0] + waited_ns
 
 
-def _least_factor(phase: ComparedPhase) -> float:
+def _factor(phase: ComparedPhase, usual: float) -> float:
+    """Return the factor nearest to `usual` among the factors that make the phase about as long as in clean steps."""
+    # see Note [The clean steps decide]
     if not phase.calls:
-        return (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns
-    low, high = 0.0, phase.clean_ns / phase.own_ns
+        return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)
+
+    def is_at_most(limit_ns: float, factor: float) -> bool:
+        return median_or_zero([_lasts_ns(calls, phase.lag_ns, factor) for calls in phase.calls]) <= limit_ns
+
+    most = phase.clean_ns / phase.own_ns
+    least = _largest(partial(is_at_most, phase.clean_ns - 1), most)
+    shortest_ns = median_or_zero([_lasts_ns(calls, phase.lag_ns, least) for calls in phase.calls])
+    limit_ns = max((1 + LEAST_NOISE) * phase.clean_ns, shortest_ns + 1)
+    return min(max(usual, least), _largest(partial(is_at_most, limit_ns), most))
+
+
+def _largest(is_possible: Callable[[float], bool], most: float) -> float:
+    low, high = 0.0, most
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        is_short = median_or_zero([_lasts_ns(calls, phase.lag_ns, middle) for calls in phase.calls]) < phase.clean_ns
-        low, high = (middle, high) if is_short else (low, middle)
+        low, high = (middle, high) if is_possible(middle) else (low, middle)
     return high
 
 
@@ -202,7 +217,7 @@ def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: fl
     for phase in scaled:
         target_ns = phase.clean_ns
         if phase.waits:
-            target_ns = min(max(usual, _least_factor(phase)) * phase.own_ns, phase.clean_ns - phase.wait_ns)
+            target_ns = min(_factor(phase, usual) * phase.own_ns, phase.clean_ns - phase.wait_ns)
         if target_ns > 0:
             scales |= dict.fromkeys(phase.names, whole * target_ns / phase.own_ns)
             for name in {labels.names[labels.ids[text]] for text in phase.names}:
