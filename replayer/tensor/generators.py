@@ -38,6 +38,11 @@ _WIDE_RANGE = 1 << 32  # For ranges of 2**32 or more, PyTorch combines two 32-bi
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 
+def host_seed(seed: int, offset: int) -> int:
+    """Return the seed of the CPU generator for a Philox seed and offset."""
+    return (seed * 0x9E3779B97F4A7C15 + offset * 0xD1B54A32D192ED03) % (1 << 64)
+
+
 @dataclass(eq=False)
 class PhiloxState:
     seed: int = DEFAULT_SEED
@@ -49,7 +54,7 @@ class PhiloxState:
         self.offset += -(-numbers // _PER_CALL) * _PER_CALL
 
     def next_host_seed(self, numbers: int) -> int:
-        seed = (self.seed * 0x9E3779B97F4A7C15 + self.offset * 0xD1B54A32D192ED03) % (1 << 64)
+        seed = host_seed(self.seed, self.offset)
         self.advance(numbers)
         return seed
 
@@ -234,14 +239,25 @@ def check_generator(args: Sequence[TorchAny], kwargs: Kwargs) -> None:
         require_device(args, kwargs, torch.device(device).type if device is not None else torch.get_default_device().type)
 
 
+_starts: list[tuple[int, int]] = []
+
+
 @contextmanager
-def host_numbers(seed: int) -> Iterator[None]:
+def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
+    """Let PyTorch's CPU generator draw the numbers of one op, and advance the Philox offset."""
     kept = torch.get_rng_state()
-    torch.default_generator.manual_seed(seed)
+    _starts.append((philox.seed, philox.offset))
+    torch.default_generator.manual_seed(philox.next_host_seed(numbers))
     try:
         yield
     finally:
+        _starts.pop()
         torch.set_rng_state(kept)
+
+
+def seed_and_offset() -> tuple[int, int]:
+    """Return the Philox seed and offset with which the running op draws."""
+    return _starts[-1]
 
 
 def is_random(func: Op) -> bool:

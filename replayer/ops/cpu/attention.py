@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from replayer.errors import NotEmulated
+from replayer.tensor.generators import host_seed, seed_and_offset
 from replayer.torch_types import TorchAny, TorchFunction
 
 aten = torch.ops.aten
@@ -34,15 +35,16 @@ class _Attention:
     causal: int  # custom_mask_type, or 0
     scale: float | None
     seed: torch.Tensor
+    offset: torch.Tensor  # of Philox, as the seed
     window: tuple[int, int] = (-1, -1)  # number of visible keys before and after the diagonal; -1 for all
 
     @classmethod
     def drawn(
         cls, dropout_p: float, causal: int, scale: float | None, window: tuple[TorchAny, TorchAny] = (None, None)
     ) -> _Attention:
-        zero = torch.zeros((), dtype=torch.int64, device="cpu")
-        seed = torch.randint(1 << 62, (), device="cpu") if dropout_p else zero
-        return cls(dropout_p, causal, scale, seed, _window(*window))
+        start = seed_and_offset() if dropout_p else (0, 0)
+        seed, offset = (torch.tensor(number, dtype=torch.uint64, device="cpu").view(torch.int64) for number in start)
+        return cls(dropout_p, causal, scale, seed, offset, _window(*window))
 
     def scores(self, q: TorchAny, k: TorchAny, bias: TorchAny) -> torch.Tensor:
         scores: torch.Tensor = q.float() @ _per_head(k, q).transpose(-2, -1) * self._factor(q)
@@ -62,7 +64,10 @@ class _Attention:
     def _dropped(self, weights: torch.Tensor) -> torch.Tensor:
         if not self.dropout_p:
             return weights
-        return weights * ((uniform(weights.shape, int(self.seed)) >= self.dropout_p).to(weights.dtype) / (1 - self.dropout_p))
+        return weights * (self._kept(weights).to(weights.dtype) / (1 - self.dropout_p))
+
+    def _kept(self, weights: torch.Tensor) -> torch.Tensor:
+        return uniform(weights.shape, int(self.seed), int(self.offset)) >= self.dropout_p
 
     def forward(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> tuple[TorchAny, TorchAny]:
         scores = self.scores(q, k, bias)
@@ -75,7 +80,7 @@ class _Attention:
         numbers of rows and columns are rounded up to multiples of 128."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
-        weights = torch.where(uniform(weights.shape, int(self.seed)) >= self.dropout_p, weights, -weights).to(q.dtype)
+        weights = torch.where(self._kept(weights), weights, -weights).to(q.dtype)
         return pad(weights, (0, -weights.size(-1) % _FLASH_BLOCK, 0, -weights.size(-2) % _FLASH_BLOCK))
 
     def backward(
@@ -95,10 +100,10 @@ class _Attention:
         return [(scaled @ _per_head(k, q)).to(q.dtype), of_k.to(k.dtype), of_v.to(v.dtype), of_bias]
 
 
-def uniform(shape: TorchAny, seed: int) -> torch.Tensor:
+def uniform(shape: TorchAny, seed: int, offset: int) -> torch.Tensor:
     """Return the random numbers that decide which weights are dropped. A weight is dropped if its random number is smaller
     than the dropout probability."""
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), device="cpu")
+    return torch.rand(shape, generator=torch.Generator().manual_seed(host_seed(seed, offset)), device="cpu")
 
 
 def _logsumexp(scores: torch.Tensor) -> torch.Tensor:
@@ -128,16 +133,15 @@ def _flash(
 ) -> TorchAny:
     attention = _Attention.drawn(p, _FROM_BOTTOM_RIGHT if causal else 0, scale)
     out, logsumexp = attention.forward(q, k, v)
-    nothing = q.new_zeros((), dtype=torch.int64)
     shown = attention.signed_weights(q, k) if debug else q.new_empty((0,))
-    return out, logsumexp, None, None, q.size(2), k.size(2), attention.seed, nothing, shown
+    return out, logsumexp, None, None, q.size(2), k.size(2), attention.seed, attention.offset, shown
 
 
 def _flash_backward(
     grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, out: TorchAny, lse: TorchAny, cq: TorchAny, ck: TorchAny,
     mq: TorchAny, mk: TorchAny, p: float, causal: bool, seed: TorchAny, offset: TorchAny, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
-    attention = _Attention(p, _FROM_BOTTOM_RIGHT if causal else 0, scale, seed)
+    attention = _Attention(p, _FROM_BOTTOM_RIGHT if causal else 0, scale, seed, offset)
     gradients = attention.backward(grad, out, lse, q, k, v)
     return [torch.empty_like(x).copy_(gradient) for x, gradient in zip((q, k, v), gradients[:3], strict=True)]
 
@@ -149,14 +153,14 @@ def _efficient(
     attention = _Attention.drawn(p, int(causal), scale)
     out, logsumexp = attention.forward(q, k, v, bias)
     lse = _padded(logsumexp, q.size(2)) if saved else logsumexp[..., :0].clone()
-    return out, lse, attention.seed, attention.seed.clone()
+    return out, lse, attention.seed, attention.offset
 
 
 def _efficient_backward(
     grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, out: TorchAny, lse: TorchAny, seed: TorchAny,
     offset: TorchAny, p: float, mask: list[bool], causal: bool = False, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
-    *of_inputs, of_bias = _Attention(p, int(causal), scale, seed).backward(grad, out, lse, q, k, v, bias)
+    *of_inputs, of_bias = _Attention(p, int(causal), scale, seed, offset).backward(grad, out, lse, q, k, v, bias)
     return *map(_tokens_first, of_inputs), of_bias if mask[3] else None
 
 
@@ -167,14 +171,14 @@ def _cudnn(
     attention = _Attention.drawn(p, int(causal), scale)
     out, logsumexp = attention.forward(q, k, v, bias)
     lse = logsumexp[..., None] if saved else None
-    return out, lse, None, None, q.size(2), k.size(2), attention.seed, attention.seed.clone(), None
+    return out, lse, None, None, q.size(2), k.size(2), attention.seed, attention.offset, None
 
 
 def _cudnn_backward(
     grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, out: TorchAny, lse: TorchAny, seed: TorchAny, offset: TorchAny,
     bias: TorchAny, cq: TorchAny, ck: TorchAny, mq: TorchAny, mk: TorchAny, p: float, causal: bool, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
-    gradients = _Attention(p, int(causal), scale, seed).backward(grad, out, lse[..., 0], q, k, v, bias)
+    gradients = _Attention(p, int(causal), scale, seed, offset).backward(grad, out, lse[..., 0], q, k, v, bias)
     return list(map(_tokens_first, gradients[:3]))
 
 
@@ -252,9 +256,8 @@ def _direct_flash(
     q, k, v = (x.unsqueeze(0) if of_q is not None else x for x in (q, k, v))
     out, lses = _forward(attention, q, k, v, None, list(_sequences(q, k, of_q, of_k, seqused_k)))
     lse = torch.cat([each[0] for each in lses], -1) if of_q is not None else torch.cat(lses)
-    nothing = q.new_zeros((), dtype=torch.int64)
     shown = attention.signed_weights(q.transpose(1, 2), k.transpose(1, 2)) if debug else q.new_empty((0,))
-    return out.view(*shape[:-1], -1), lse, attention.seed, nothing, shown
+    return out.view(*shape[:-1], -1), lse, attention.seed, attention.offset, shown
 
 
 def _direct_flash_backward(
@@ -263,7 +266,7 @@ def _direct_flash_backward(
     window_size_left: TorchAny = None, window_size_right: TorchAny = None
 ) -> TorchAny:  # fmt: skip
     window = _window(window_size_left, window_size_right)
-    attention = _Attention(p, _FROM_BOTTOM_RIGHT if causal else 0, scale, seed, window)
+    attention = _Attention(p, _FROM_BOTTOM_RIGHT if causal else 0, scale, seed, offset, window)
     varies = of_q is not None
     grad, wide_q, wide_k, wide_v, out = (x.unsqueeze(0) if varies else x for x in (grad, q, k, v, out))
     sequences = list(_sequences(wide_q, wide_k, of_q, of_k))
@@ -283,7 +286,7 @@ def _direct_efficient(
     rows = q.size(1) if of_q is None else max_q
     lse = torch.cat([_padded(each, rows) for each in lses])
     lse = lse if saved else lse[..., :0].clone()
-    return out, lse, attention.seed, attention.seed.clone(), rows, k.size(1) if of_k is None else max_k
+    return out, lse, attention.seed, attention.offset, rows, k.size(1) if of_k is None else max_k
 
 
 def _direct_efficient_backward(
@@ -292,7 +295,7 @@ def _direct_efficient_backward(
     scale: TorchAny = None, num_splits_key: TorchAny = None, window_size: TorchAny = None, shared_storage_dqdkdv: bool = False
 ) -> TorchAny:  # fmt: skip
     before = None if window_size is None else window_size - 1
-    attention = _Attention(p, mask_type, scale, seed, _window(before, None))
+    attention = _Attention(p, mask_type, scale, seed, offset, _window(before, None))
     sequences = list(_sequences(q, k, of_q, of_k))
     lses = [lse] if of_q is None else list(lse[:, None])
     gradients, of_bias = _backward(attention, grad, (q, k, v), bias, out, lses, sequences)
@@ -301,8 +304,8 @@ def _direct_efficient_backward(
     return *gradients, of_bias if of_bias_wanted else None
 
 
-def _dropout_numbers(into: torch.Tensor, _p: float, seed: int, _offset: int) -> torch.Tensor:
-    return into.copy_(uniform(into.shape, seed))
+def _dropout_numbers(into: torch.Tensor, _p: float, seed: int, offset: int) -> torch.Tensor:
+    return into.copy_(uniform(into.shape, seed, offset))
 
 
 _ALL: dict[str, TorchFunction] = {

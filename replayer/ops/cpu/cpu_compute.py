@@ -243,7 +243,7 @@ class CpuCompute:
     def _draw_on_host(self, philox: PhiloxState, numbers: int, func: Op, args: list[TorchAny], kwargs: Kwargs) -> TorchAny:
         args = [None if isinstance(value, BaseGenerator) else value for value in args]
         kwargs = {name: None if isinstance(value, BaseGenerator) else value for name, value in kwargs.items()}
-        with host_numbers(philox.next_host_seed(numbers)):
+        with host_numbers(philox, numbers):
             return self._on_host(func, args, kwargs)
 
     def _on_host(self, func: Op, args: list[TorchAny], kwargs: Kwargs) -> TorchAny:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from replayer.errors import DataDependentShape, NotEmulated
 from replayer.tensor.device_args import index_of
-from replayer.tensor.generators import host_numbers
+from replayer.tensor.generators import PhiloxState, host_numbers
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
@@ -263,7 +263,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors):
         return None
     try:
-        with host_numbers(0):
+        with host_numbers(PhiloxState(), 0):
             return func(*_ones_on_host(args, largest_size), **_ones_on_host(kwargs, largest_size))
     except (RuntimeError, TypeError) as refused:
         text = str(refused)

@@ -54,6 +54,14 @@ def test_a_copy_is_recorded_with_its_shapes() -> None:
     assert (signature.op, signature.shapes, signature.dtypes) == ("aten::copy_", ((2, 3), (3,)), ("float32", "float32"))
 
 
+def test_a_number_is_copied_as_a_tensor() -> None:
+    gpu = use()
+    target = torch.zeros(3, dtype=torch.float64, device="cuda")
+    target.copy_(0.1)
+    assert _copies(gpu) == [("h2d", 24, True)]
+    assert target.tolist() == [0.1] * 3
+
+
 @pytest.mark.parametrize("source", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", [(4,), (3, 3), (5, 2, 3), (2, 1), (1, 1, 2, 3)])
 def test_a_copy_raises_torchs_error_for_shapes_that_do_not_fit(source: str, shape: tuple[int, ...]) -> None:

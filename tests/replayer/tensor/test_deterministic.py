@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from replayer.tensor.planning.deterministic import _embedding_bag_backward, _scatter_reduce
+from replayer.tensor.planning.deterministic import _embedding_bag_backward, _scatter_reduce, alert_not_deterministic
 from replayer.tensor.planning.results import _freed_at_once
 
 
@@ -20,3 +21,15 @@ def test_products_of_scatter_reduce_and_maxima_of_embedding_bag_are_not_determin
 )
 def test_memory_is_freed_at_once_if_each_request_is_followed_by_its_release(sizes: list[int], freed: bool) -> None:
     assert _freed_at_once(tuple(sizes)) is freed
+
+
+def test_padding_and_bilinear_sampling_have_no_deterministic_backward_kernel() -> None:
+    """In deterministic mode, PyTorch's Python code avoids these kernels. A graph that was built before the mode contains them."""
+    named = {
+        "reflection_pad3d_backward": "reflection_pad3d_backward_out_cuda",
+        "replication_pad2d_backward": "replication_pad2d_backward_cuda",
+        "upsample_bilinear2d_backward": "upsample_bilinear2d_backward_out_cuda",
+    }
+    for op, kernel in named.items():
+        with pytest.raises(RuntimeError, match=f"^{kernel} does not have a deterministic implementation"):
+            alert_not_deterministic(getattr(torch.ops.aten, op).default, [])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from replayer.ops.cpu.attention import _direct_efficient, _direct_efficient_backward, _sequences
+from replayer.ops.cpu.attention import FORMS, _direct_efficient, _direct_efficient_backward, _sequences
+from replayer.tensor.generators import PhiloxState, host_numbers
 from tests.replayer.fake_gpu import use
 
 ALL = slice(None)
@@ -32,3 +33,15 @@ def test_with_a_window_of_2_a_query_sees_its_own_key_and_the_key_before_it() -> 
         torch.ones_like(out), q, k, v, None, out, None, None, 4, 4, lse, 0.0, seed, offset, 1, False, window_size=2
     )
     assert of_v.flatten().tolist() == [1.5, 1.0, 1.0, 0.5]
+
+
+def test_the_philox_seed_and_offset_of_a_call_give_its_dropped_weights() -> None:
+    q = k = torch.zeros(1, 1, 4, 4)
+    philox = PhiloxState(42, 8)
+    with host_numbers(philox, 4):
+        out, _, seed, offset = FORMS[torch.ops.aten._scaled_dot_product_efficient_attention.default](
+            q, k, torch.eye(4)[None, None], None, True, 0.5
+        )
+    assert (int(seed), int(offset), philox.offset) == (42, 8, 12)
+    numbers = FORMS[torch.ops.aten._fill_mem_eff_dropout_mask_.default](torch.empty(1, 1, 4, 4), 0.5, 42, 8)
+    assert out.tolist() == ((numbers >= 0.5) * 0.5).tolist()  # each of the four equal weights is 0.25 / (1 - 0.5) or 0
