@@ -123,6 +123,7 @@ class Autocast:
             and tensor.is_leaf
             and torch.is_autocast_cache_enabled()
             and not tensor._is_view()
+            and not torch._C._is_cached_tensor(tensor)  # type: ignore[attr-defined]  # of torch.compile's CUDA graphs
         )
         if not kept:
             return tensor.to(dtype)

@@ -19,17 +19,19 @@ from traces.script.patching import around, patch
 def install(torch_module: ModuleType) -> None:
     c: TorchAny = torch_module._C
 
-    def for_cuda(call: TorchFunction, *args: TorchAny) -> TorchAny:
-        return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
+    def is_autocast_enabled(call: TorchFunction, device_type: str = "cuda") -> TorchAny:
+        return call(device_type)
 
-    def set_autocast_enabled(call: TorchFunction, *args: TorchAny) -> None:
+    def set_autocast_enabled(call: TorchFunction, device_type: TorchAny = "cuda", enabled: TorchAny = None) -> None:
         # see Note [Autocast's key]
-        for_cuda(call, *args)
-        if not isinstance(args[0], str) or args[0].partition(":")[0] == "cuda":
-            c._dispatch_tls_set_dispatch_key_included(c.DispatchKey.AutocastPrivateUse1, args[-1])
+        if enabled is None:
+            device_type, enabled = "cuda", device_type
+        call(device_type, enabled)
+        if device_type.partition(":")[0] == "cuda":
+            c._dispatch_tls_set_dispatch_key_included(c.DispatchKey.AutocastPrivateUse1, enabled)
 
     patched = {
-        "is_autocast_enabled": around(c.is_autocast_enabled, for_cuda),
+        "is_autocast_enabled": around(c.is_autocast_enabled, is_autocast_enabled),
         "set_autocast_enabled": around(c.set_autocast_enabled, set_autocast_enabled),
         "get_autocast_gpu_dtype": lambda: c.get_autocast_dtype("cuda"),
         "set_autocast_gpu_dtype": lambda dtype: c.set_autocast_dtype("cuda", dtype),

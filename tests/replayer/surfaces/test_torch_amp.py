@@ -112,3 +112,14 @@ def test_the_gradient_scaler_skips_a_step_only_if_an_infinity_was_recorded(fused
     assert "_amp_foreach_non_finite_check_and_unscale_" in gpu.launched or fused
     assert scaler.get_scale() == 65536.0
     scaler.load_state_dict(scaler.state_dict())
+
+
+def test_autocast_of_a_device_is_asked_and_set_by_position_and_by_keyword() -> None:
+    use()
+    assert not torch.is_autocast_enabled(device_type="cpu")
+    with torch.autocast("cuda"):
+        assert torch.is_autocast_enabled(device_type="cuda") and torch.is_autocast_enabled()
+        torch.set_autocast_enabled(device_type="cuda", enabled=False)
+        assert not torch.is_autocast_enabled("cuda")
+        torch.set_autocast_enabled(True)
+        assert (torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")).dtype is torch.float16

@@ -24,7 +24,7 @@ def test_memory_is_freed_at_once_if_each_request_is_followed_by_its_release(size
 
 
 def test_padding_and_bilinear_sampling_have_no_deterministic_backward_kernel() -> None:
-    """In deterministic mode, PyTorch's Python code avoids these kernels. A graph that was built before the mode contains them."""
+    """In deterministic mode, PyTorch's Python code avoids these kernels. A graph that was built earlier contains them."""
     named = {
         "reflection_pad3d_backward": "reflection_pad3d_backward_out_cuda",
         "replication_pad2d_backward": "replication_pad2d_backward_cuda",
