@@ -1,15 +1,16 @@
-"""Measures what each speed shortcut saves: a replayed training step with all shortcuts, and with each one off.
+"""Measures how much time each shortcut saves in a replayed training step, by switching off one shortcut after the other.
 
-Each shortcut replaces a slower rule that gives the same results (tests compare the two). A shortcut that saves less than 3 % of
-a step on all three models is removed. The steps are those of host_overhead.py: ResNet-50, GPT-2 small, ViT-B; forward, cross
-entropy, backward and optimizer, replayed on a clock that does not wait.
+Each shortcut replaces a slower rule that gives the same results, and tests compare both. A shortcut that saves less than 3 % of
+the step time on all three models is removed. The training steps are those of host_overhead.py: ResNet-50, GPT-2 small and
+ViT-B, with a clock that does not wait.
 
     python benchmarks/ablation.py [--trace RECORDING ...] [--steps 3] [--only NAME ...] [--model NAME ...] [--json FILE]
 
-Each figure is the increase of the step time without the shortcut. With valgrind, it is counted in instructions of the script's
-thread (callgrind). These hardly depend on other load, so one run each is enough. Without valgrind, or with --times, it is
-measured in CPU time of this thread: the median ratio over `--repeats` rounds of two consecutive interpreters. Recordings: the
-bundled P100 (phases only) and optionally one with kernels. Some shortcuts help only one of them.
+The table shows how much longer a step takes without the shortcut. If valgrind is installed, the benchmark counts the
+instructions of the script's thread (callgrind). Each variant runs once, because instruction counts hardly depend on the
+machine's load. Without valgrind, or with --times, the benchmark measures CPU time: the median ratio of two consecutive runs in
+`--repeats` rounds. The steps are replayed with the bundled P100 recording (phases only), and optionally with a recording of
+kernels. Some shortcuts help only one of them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _WORTH = 0.03
 
 
 def _set(place: str, value: Any) -> Callable[[], None]:
-    """Set the module or class attribute `place` ("replayer.gpu.launches:_BATCH") to another value."""
+    """Set an attribute of a module or a class, such as "replayer.gpu.launches:_BATCH", to another value."""
     module, _, path = place.partition(":")
     *owners, name = path.split(".")
 
@@ -52,15 +53,15 @@ def _set(place: str, value: Any) -> Callable[[], None]:
 
 
 def _no_schedule(*_arguments: object) -> None:
-    """Replaces RemainderSchedule.of: kernels are placed one by one."""
+    """Replaces RemainderSchedule.of, to schedule kernels one by one."""
 
 
 def _none_at_once(*_arguments: object) -> int:
-    """Replaces Simulator._play_phase_grained: ops are played one by one."""
+    """Replaces Simulator._play_phase_grained, to simulate ops one by one."""
     return 0
 
 
-# Description of each shortcut, and the function that switches it off, by name.
+# For each shortcut, the dictionary contains a description and a function that switches the shortcut off.
 OURS: dict[str, tuple[str, Callable[[], None]]] = {
     "op_queue": ("ops are noted, and played some hundred at a time", _set("replayer.gpu.launches:_BATCH", 1)),
     "match_history": (
@@ -88,7 +89,8 @@ TORCHS = {name: f"around torch: {name} (torch_shortcuts.py)" for name in torch_s
 
 
 def measure(model: str, without: str, trace: Path, steps: int, count: bool) -> float:
-    """CPU milliseconds per step in a separate interpreter, or millions of instructions."""
+    """Return the CPU time per step in milliseconds, or the number of instructions in millions, measured in a new
+    interpreter."""
     command = [sys.executable, __file__, "--measure", model, "--without", without, "--trace", str(trace), "--steps", str(steps)]
     environment = {**os.environ, torch_shortcuts.VARIABLE: without if without in TORCHS else "", "PYTHONHASHSEED": "0"}
     if not count:

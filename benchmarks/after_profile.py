@@ -2,10 +2,11 @@
 
     python benchmarks/after_profile.py --seconds 40 --json after_profile.json       # needs a GPU
 
-Note [Steps after a profile] in tracer/profile.py explains the cause. Each process measures twice without a profile. It then
-profiles four steps, measures at once and 0.3 s later, profiles four steps again, and measures. Processes with TEARDOWN_CUPTI
-unset and with TEARDOWN_CUPTI=1 alternate until the time is over. Every figure of the table is a median over the processes, in
-microseconds per call or per step. Calls are timed in loops of 200, and steps in blocks of five that end with a synchronization.
+Note [Steps after a profile] in tracer/profile.py explains the cause. Each process measures twice without a profile. After these
+measurements, the process profiles four steps, measures at once and again 0.3 s later, profiles four more steps, and measures
+again. Until the time is over, processes with the environment variable TEARDOWN_CUPTI=1 alternate with processes without it. The
+table shows medians over all processes, in microseconds per call or per step. Calls are timed in loops of 200 calls, and steps
+in blocks of five steps that end with a synchronization.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ LIMIT_S = 60.0  # limit for one process; a process takes about 10 s on an H200
 
 
 class MeasurementError(Exception):
-    """A process returned no result. The text gives the reason in one line."""
+    """Raised with a reason if a process returned no result."""
 
 
 def in_child(measure: Callable[[], T]) -> T:
-    """Return the result of `measure` in a forked process, which initializes CUDA. The calling process must not have done so.
+    """Return the result of `measure` in a forked process, which initializes CUDA. The calling process must not have initialized
+    CUDA.
 
     Raises MeasurementError if the process fails or takes longer than LIMIT_S.
     """
@@ -77,7 +79,7 @@ def _send(measure: Callable[[], object], writer: Connection) -> None:
 
 
 def host_bound_step() -> Step:
-    """A training step of 40 small modules. The host determines its time."""
+    """Runs a training step with 40 small modules. The host limits the time of this step."""
     model = nn.Sequential(*[nn.Linear(64, 64) if i % 2 else nn.ReLU() for i in range(40)]).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=False)
     inputs, labels = torch.randn(32, 64).cuda(), torch.zeros(32, dtype=torch.long).cuda()
@@ -91,7 +93,7 @@ def host_bound_step() -> Step:
 
 
 def convolution_step(image_size: int) -> Step:
-    """A training step of 16 convolutions with batch normalization."""
+    """Runs a training step with 16 convolutions and batch normalizations."""
     layers = [nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()) for _ in range(16)]
     model = nn.Sequential(*layers).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -106,7 +108,7 @@ def convolution_step(image_size: int) -> Step:
 
 
 def copy_step() -> Step:
-    """Ten copies of 1 MiB from pageable memory, and ten within the device."""
+    """Copies 1 MiB ten times from pageable memory, and ten times within the device."""
     host, first, second = torch.randn(1 << 18), torch.empty(1 << 18).cuda(), torch.empty(1 << 18).cuda()
 
     def step() -> None:
@@ -118,7 +120,7 @@ def copy_step() -> Step:
 
 
 def step_us(step: Step) -> float:
-    """The median over blocks of steps, in µs per step."""
+    """Return the median time per step in µs, over blocks of steps."""
     times = []
     for _ in range(BLOCKS):
         torch.cuda.synchronize()
@@ -131,7 +133,7 @@ def step_us(step: Step) -> float:
 
 
 def call_us(call: Callable[[], object]) -> float:
-    """The host time of one call, in µs. The loop does not wait for the device."""
+    """Return the host time of one call in µs. The loop of calls does not wait for the device."""
     for _ in range(WARM_UP_CALLS):
         call()
     torch.cuda.synchronize()
@@ -163,7 +165,7 @@ def take_profile(step: Step) -> int:
 
 
 def measure(teardown: str | None, image_size: int) -> dict[str, Any]:
-    """Return the figures of one process: µs by name and time, and the number of kernels in both profiles."""
+    """Return the times in µs of one process, by name and time of measurement, and the number of kernels in both profiles."""
     os.environ.pop("TEARDOWN_CUPTI", None)
     if teardown is not None:
         os.environ["TEARDOWN_CUPTI"] = teardown
@@ -196,7 +198,7 @@ def measure(teardown: str | None, image_size: int) -> dict[str, Any]:
 
 
 def alternate(seconds: float, image_size: int) -> dict[str, list[dict[str, Any]]]:
-    """Return the results of the processes by mode, at least one for each mode."""
+    """Return the results of all processes by mode, with at least one process for each mode."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in MODES}
     until, longest = time.monotonic() + seconds, 0.0
     while not all(found.values()) or time.monotonic() + longest < until:
@@ -208,7 +210,7 @@ def alternate(seconds: float, image_size: int) -> dict[str, list[dict[str, Any]]
 
 
 def table(found: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """The table, as lines of text."""
+    """Return the table as lines of text."""
     lines = [f"{'TEARDOWN_CUPTI':15} {'µs':17}" + "".join(f"{when:>14}" for when in TIMES)]
     for mode, results in found.items():
         for name in results[0]["us"]:

@@ -1,18 +1,19 @@
-"""Compares the virtual allocator with a real one: the position of every block, and all values of torch.cuda.memory_stats.
+"""Compares the virtual allocator with PyTorch's allocator: the position of each block, and all values of
+torch.cuda.memory_stats.
 
     python benchmarks/allocator_check.py run events.json --model resnet50 --batch-size 32    # on a machine with a GPU
     python benchmarks/allocator_check.py compare events.json [--json result.json]
 
-`run` trains a few steps, empties the cache, uses a side stream and trains again, with PyTorch's allocator history on from the
-start. `compare` makes the same requests to replayer/memory/device/caching_allocator.py. After each request it compares the
-block's segment and offset and the segments taken, and at the end all statistics. PYTORCH_ALLOC_CONF is stored too; also run it
-with expandable_segments:True.
+The command `run` trains a few steps, empties the cache, uses a second stream, and trains again, while PyTorch records the
+allocator's history. `compare` makes the same requests to replayer/memory/device/caching_allocator.py. After each memory
+request, `compare` checks the block's segment and offset, and at the end it checks all statistics. The file also contains
+PYTORCH_ALLOC_CONF, because expandable segments (expandable_segments:True) need a run of their own.
 
-Among free blocks of the same size, PyTorch up to 2.11 takes the one with the lowest address, and the CUDA driver chooses the
-addresses of segments. `compare` therefore gives our segments the recorded addresses, and everything must be equal. A second
-pass uses the addresses of a replay (Note [Addresses] in replayer/memory/device/segments.py). Its result is "own_addresses".
-With PyTorch up to 2.11, blocks may lie elsewhere in this pass, because CUDA's libraries take memory that the history does not
-contain.
+If free blocks have equal sizes, PyTorch up to 2.11 takes the block with the lowest address, which depends on the CUDA driver.
+Therefore, `compare` gives the virtual segments the recorded addresses, and expects equal positions and statistics. A second
+comparison uses the virtual addresses of a replay (Note [Addresses] in replayer/memory/device/segments.py). Its result is
+"own_addresses". With PyTorch up to 2.11, positions may differ in the second comparison, because CUDA libraries also take
+memory.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ Place = tuple[int, int]  # (number of the segment in the order of allocation, of
 
 
 class Theirs:
-    """Blocks of the recorded allocator. In expandable segments, memory mapped for one request counts as one."""
+    """Blocks of the recorded allocator. In an expandable segment, the memory that is mapped for one request counts as one
+    segment."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.sizes: list[int] = []  # of all segments so far
@@ -91,7 +93,7 @@ class RecordedAddresses:
         return self._unused - size_bytes
 
     def give_back(self, address: int, size_bytes: int) -> None:
-        """Do nothing: the next recorded address is known."""
+        """Do nothing, because the recording contains the next address."""
 
 
 class Ours:
@@ -138,7 +140,7 @@ def _length(head: Block) -> int:
 
 
 def compare(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Compare block places and statistics, with recorded and with our addresses of segments. `recorded`: output of `run`."""
+    """Compare the positions of blocks and the statistics, with recorded and with virtual addresses of segments."""
     result = _compare(recorded, RecordedAddresses(recorded["events"]))
     own = _compare(recorded, None)
     peak = "reserved_bytes.all.peak"
@@ -150,7 +152,6 @@ def compare(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary_line(result: dict[str, Any]) -> str:
-    """Return one line about a result of `compare`."""
     line = f"{result['placed']} of {result['allocations']} blocks in place"
     line += f", {len(result['statistics_that_differ'])} of {result['statistics_compared']} statistics differ"
     line += f", with our addresses {result['own_addresses']['placed']} in place"
@@ -232,7 +233,7 @@ def _differences(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train with the allocator history on, and write it."""
+    """Train a model while PyTorch records the allocator's history, and write the history to a file."""
     import torch
     from torch.nn import functional as F
 

@@ -1,12 +1,13 @@
-"""Measures recording overhead on a noisy machine: recorded and unrecorded steps alternate in one process.
+"""Measures recording overhead on a noisy machine by alternating between recorded and unrecorded steps in one process.
 
     python benchmarks/alternating_steps.py --device cpu --model resnet18 --batch-size 2 --image-size 64 --seconds 60 [--profile]
 
-Four steps are recorded, then four are not, by installing and removing the recorder's patches. The first of the four steps is
-dropped, because the interpreter adapts to the patches. The fastest of the other steps counts. Each recorded turn is compared
-with the mean of the unrecorded turns before and after it, which cancels drift. The output is the median ratio with its 95 %
-confidence interval, and the quartiles. With --profile, both run under one torch.profiler, like profiled steps. The profiler is
-restarted now and then, so that its memory does not slow down later steps.
+The benchmark installs the recorder's patches, runs four steps, removes the patches, and runs another four steps. The first of
+each four steps is dropped, because the interpreter first adapts to the changed functions. The fastest of the other three steps
+is used. The recorded steps are compared with the mean of the unrecorded steps before and after them, to cancel slow changes of
+the machine's speed. The output contains the median ratio with its 95 % confidence interval, and the quartiles. With --profile,
+torch.profiler profiles all steps, as in the profiled steps of `trace record`. The profiler is restarted regularly, because its
+growing memory would slow down later steps.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Switch:
         self._patches: list[tuple[Any, str, Any, Any]] = []  # (owner, name, before, after)
 
     def set(self, owner: Any, name: str, value: object) -> None:
-        """Replaces `Patches.set` in traces/script/patching.py, so that no patch stays installed."""
+        """Replaces `Patches.set` in traces/script/patching.py, because the benchmark must be able to remove every patch."""
         self._patches.append((owner, name, vars(owner).get(name, _ABSENT), value))
         setattr(owner, name, value)
 
@@ -69,7 +70,8 @@ class Switch:
 
 
 def install(session: RecordSession) -> Switch:
-    """Start the recorder in this process with removable patches, including each optimizer class's `step`."""
+    """Start the recorder in this process with patches that can be removed, including the patches of each optimizer class's
+    `step`."""
     sgd: Any = torch.optim.SGD
     weight = torch.nn.Parameter(torch.zeros(1))
     plain = sgd.step
@@ -85,7 +87,7 @@ def install(session: RecordSession) -> Switch:
 
 
 def ratios(args: argparse.Namespace, switch: Switch) -> dict[str, list[float]]:
-    """Per turn: recorded over bare, in wall time and in processor time."""
+    """Return the ratios of recorded to unrecorded steps, in wall time and in processor time."""
     device = torch.device(args.device)
     model = {"resnet18": resnet18, "resnet50": resnet50}[args.model](classes=1000).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -129,9 +131,10 @@ def ratios(args: argparse.Namespace, switch: Switch) -> dict[str, list[float]]:
 
 
 def median_bounds(values: list[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the median, for any distribution.
+    """Return the 95 % confidence interval of the median, for any distribution of the values.
 
-    The number of values below the median is binomial, with standard deviation sqrt(n) / 2; the bounds are 1.96 of these away.
+    The number of values below the median has a binomial distribution with the standard deviation sqrt(n) / 2, and 1.96 standard
+    deviations give 95 %.
     """
     ranked, count = sorted(values), len(values)
     below = math.floor((count - 1.96 * math.sqrt(count)) / 2)

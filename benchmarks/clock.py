@@ -1,12 +1,12 @@
-"""Measures how well the replay's clock meets deadlines.
+"""Measures how precisely a replay's clock waits for deadlines.
 
-Waits for 10 000 deadlines, one step apart, as a replay of short steps does. Prints how late each wake-up was, whether lateness
-adds up, and how much of one core the waiting took.
+The benchmark waits for 10 000 deadlines at equal distances, like a replay of short steps. It prints how late the clock
+returned, whether delays add up, and how much CPU time the waiting took.
 
     python benchmarks/clock.py [--steps 10000] [--step-ms 3] [--speed 1] [--json clock.json]
     chrt -f 10 python benchmarks/clock.py            # lower bound: this process has priority on its core
 
-Takes half a minute. Wake-ups are late when other programs use the core, so compare with the load average.
+Takes half a minute. Other programs that use the same core delay the clock, so compare the results with the load average.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDS = 1_000  # number of steps at the beginning and at the end whose lateness i
 
 
 def lateness(clock: Clock, steps: int, step_ns: int) -> tuple[list[int], float]:
-    """Lateness of each of `steps` deadlines (ns), and the share of a core used for waiting."""
+    """Return the delay of each deadline in ns, and the CPU time used for waiting as a share of one core."""
     began_ns, began_cpu_ns, began_wall_ns = clock.now_ns(), time.thread_time_ns(), time.perf_counter_ns()
     late_ns = []
     for step in range(1, steps + 1):
@@ -41,7 +41,7 @@ def lateness(clock: Clock, steps: int, step_ns: int) -> tuple[list[int], float]:
 
 
 def figures(late_ns: list[int], core_share: float) -> dict[str, Any]:
-    """Return the printed figures by their names in JSON."""
+    """Return the printed values by their names in the JSON file."""
     ordered = sorted(late_ns)
     return {
         "steps": len(ordered),

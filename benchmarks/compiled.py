@@ -7,9 +7,10 @@
     .venv-cuda/bin/python -m benchmarks.compiled recordings --device build/simulated_device/with_device [--folder FOLDER]
         [--only NAME] [--page docs/compiled.md]
 
-The first three run programs natively with backend="aot_eager", and in a replay with the default backend. `tests` records the
-compiled programs of tests/cuda on the simulated device and replays each recording. `recordings` does the same with the programs
-in benchmarks/programs/compiled. FOLDER keeps recordings and replays, and only programs without them run. Columns:
+The first three commands run programs natively with backend="aot_eager", and in a replay with the default backend. The command
+`tests` records the compiled programs of tests/cuda on the simulated device, and replays each recording. The command
+`recordings` records and replays the programs in benchmarks/programs/compiled. Recordings and replays are stored in FOLDER, and
+programs with stored results are not run again. Columns:
 
     graphs, breaks        graphs that Dynamo traced, and graph breaks, in both runs
     equal                 whether all counters, errors and logs are equal
@@ -52,7 +53,7 @@ BEGIN, END = "<!-- table of benchmarks/compiled.py -->", "<!-- end of the table 
 
 
 def facts(command: list[str]) -> dict[str, dict[str, Any]]:
-    """Run the programs and return their facts by name."""
+    """Run the programs, and return the collected counters and times by program name."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"program"')]
     return {program["program"]: program for program in found}
@@ -72,7 +73,7 @@ def counts_table(script: list[str], launcher: list[str], options: list[str]) -> 
 
 
 def cells(compared: traces.Comparison) -> list[str]:
-    """The figures of one replay: step, GPU busy, memory peak and matched."""
+    """Return the results of one replay: step time, GPU busy time, memory peak and share of matched kernels."""
     peaks = [
         memory.replayed_peak_bytes / memory.recorded_peak_bytes - 1
         for memory in compared.memory.values()
@@ -98,22 +99,20 @@ def tests_table(device: Path) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One recording and its replay."""
-
     title: str
     compared: traces.Comparison
     is_counted_equal: bool
 
 
 def counters_of(output: str) -> dict[str, Any]:
-    """Dynamo's counters that the program printed, without empty ones and without the addresses in their messages."""
+    """Return Dynamo's counters that the program printed, without empty counters and without the addresses in messages."""
     line = next(line for line in output.splitlines() if line.startswith('{"counters"'))
     counters = json.loads(re.sub("0x[0-9a-f]+", "0x", line))["counters"]
     return {kind: found for kind, found in counters.items() if found}
 
 
 def programs() -> dict[str, Program]:
-    """The scripts in benchmarks/programs/compiled. A script that starts a process group runs on two ranks."""
+    """A script that starts a process group runs on two ranks."""
     found = {}
     for file in sorted((ROOT / "benchmarks" / "programs" / "compiled").glob("*.py")):
         text = file.read_text()
@@ -124,7 +123,7 @@ def programs() -> dict[str, Program]:
 
 
 def kept(program: Program, folder: Path, name: str, make: Callable[[], Run]) -> Run:
-    """Return the run whose trace and output are in the folder under this name. If there is none, make the run."""
+    """Return the run whose trace and output are in the folder under the given name. If there is none, make the run."""
     output = folder / f"{name}.txt"
     if not output.exists():
         output.write_text(make().output)
@@ -151,7 +150,7 @@ def row_of(program: Program, device: Path | None, folder: Path) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table, and sentences about programs, counters and step times."""
+    """Return a Markdown table with one row per program, and sentences that sum up the counters and step times."""
     lines = ["| program | GPU busy | memory peak | matched |", "|---|---|---|---|"]
     lines += [f"| {row.title} | {' | '.join(cells(row.compared)[1:])} |" for row in rows]
     same = sum(row.compared.verdict.sameness.value == "same program" for row in rows)

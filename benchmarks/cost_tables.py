@@ -1,21 +1,22 @@
-"""Builds the measured tables and curves of replayer/cost_model from published measurements, and prints their errors.
+"""Builds the tables and curves in replayer/cost_model from published measurements, and prints their errors.
 
     python benchmarks/cost_tables.py all_reduce ../shared/published     # writes replayer/cost_model/all_reduce.json
     python benchmarks/cost_tables.py efficiency ../shared/published     # writes replayer/cost_model/efficiency.npz
 
-`all_reduce`: NCCL's all-reduce by GPU, ranks and size (github.com/VIA-Research/vTrain at f8dda847, nccl-tests: V100 and A100,
-2 to 8 GPUs of one machine, 1 MiB to 1 GiB). It keeps as many sizes as needed for linear interpolation (log time over log bytes)
-to have no error above `ALL_REDUCE_MISS`. Out-of-place and in-place runs are averaged.
+The command `all_reduce` reads NCCL's all-reduce times from github.com/VIA-Research/vTrain (commit f8dda847): nccl-tests on V100
+and A100, 2 to 8 GPUs of one machine, 1 MiB to 1 GiB. It keeps only as many sizes as linear interpolation (log time over log
+bytes) needs for errors of at most `ALL_REDUCE_MISS`. Out-of-place and in-place runs are averaged.
 
-`efficiency`: operators on five GPUs (github.com/sitar-lab/NeuSight at 6945927d; fp32, PyTorch 2.1, CUDA 12.1), learned by small
-networks per kind of work, see replayer/cost_model/efficiency.py. A tenth of the rows is held out; the error on them is printed
-and stored. `--without "Tesla T4"` hides a GPU, `--out FILE` writes elsewhere. From slot-powered GPUs only memory-bound work is
-learned, see Note [Sustained clocks] in efficiency.py.
+The command `efficiency` trains small neural networks on operator times from github.com/sitar-lab/NeuSight (commit 6945927d):
+five GPUs, fp32, PyTorch 2.1, CUDA 12.1. A tenth of the measurements is not used for training, and the error on this tenth is
+printed and stored. The option `--without "Tesla T4"` leaves out one GPU, and `--out FILE` sets the output file. For GPUs
+without a power cable, only memory-bound operators are used (Note [Sustained clocks] in efficiency.py).
 
-Measured times include launches. For elementwise operators of 30 to 200 MB, a straight line over bytes starts at 0.51 to 0.60 of
-the shortest time, on each of the five GPUs. So that share of the shortest time of a kind is subtracted from every time. Times
-close to the shortest are only upper bounds. In the rows of "linear", N is the inner size and K the number of outputs; otherwise
-a language model's head would not take the measured time on a P100.
+Measured times include launches. If a line is fitted to the times of elementwise operators of 30 to 200 MB, its value at 0 bytes
+is 0.51 to 0.60 of the shortest time, on each of the five GPUs. This share of the shortest time is launch overhead, and is
+subtracted from all times of the same kind of operator. Therefore, times near the shortest time are only upper bounds. In the
+rows "linear", N is the inner size and K the number of outputs, because the opposite contradicts the times of language model
+heads on a P100.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _CARDS = {"v100": "Tesla V100-SXM2-32GB", "a100": "NVIDIA A100-SXM4-40GB"}
 
 
 def all_reduce_rows(folder: Path) -> dict[str, dict[int, tuple[Floats, Floats]]]:
-    """Return the sizes in bytes and their times in ns, by GPU and number of ranks."""
+    """Return message sizes in bytes and times in ns, by GPU and number of ranks."""
     found: dict[str, dict[int, tuple[Floats, Floats]]] = {}
     for path in sorted((folder / "vtrain_allreduce").glob("*.csv")):
         named = re.match(r"(\w+)_AR_GPU(\d+)_", path.name)
@@ -66,7 +67,7 @@ def all_reduce_rows(folder: Path) -> dict[str, dict[int, tuple[Floats, Floats]]]
 
 
 def knots_of(sizes: Floats, times_ns: Floats, miss: float = ALL_REDUCE_MISS) -> list[int]:
-    """Indices of rows to keep, chosen greedily by the largest interpolation error."""
+    """Return the indices of the rows to keep, which are chosen one after the other by the largest interpolation error."""
     x, y = np.log(sizes), np.log(times_ns)
     smooth = np.convolve(np.pad(y, 1, mode="edge"), (0.25, 0.5, 0.25), "valid")
     smooth[[0, -1]] = y[[0, -1]]
@@ -109,7 +110,7 @@ _STEPS, _BATCH = {"matmul": 4500, "conv3": 2500, "rows": 2500}, 1024
 
 @dataclass
 class Operators:
-    """Measured operators of one network, one row each."""
+    """Contains the measured operators for training one neural network, with one operator per row."""
 
     gpus: list[str]
     gpu: Floats  # index in `gpus`
@@ -139,7 +140,6 @@ class Operators:
 
 
 def operators(folder: Path, net: str, without: str = "") -> Operators:
-    """The rows of one network."""
     files = {"matmul": ("bmm", "linear"), "conv3": ("conv",), "rows": tuple(_ROWS_FILES)}[net]
     rows: list[tuple[Any, ...]] = []
     for name in files:
@@ -175,7 +175,7 @@ def operators(folder: Path, net: str, without: str = "") -> Operators:
 
 
 def _numbers(name: str, row: dict[str, str]) -> tuple[float, float, float, float]:
-    """Return the sizes of a row in the order of op_work.py."""
+    """Return the sizes of an operator in the order of op_work.py."""
     if name == "conv":
         size = (float(row["Input_Size"]) + 2 * float(row["Padding"]) - 3) // float(row["Stride"]) + 1
         return float(row["B"]), float(row["Input_Channel"]), float(row["Output_Channel"]), size * size
@@ -187,13 +187,13 @@ def _numbers(name: str, row: dict[str, str]) -> tuple[float, float, float, float
 
 
 def fastest(rows: Operators) -> Floats:
-    """Return the logarithm of time over roofline for the fastest hundredth of the rows, by GPU."""
+    """Return, by GPU, the logarithm of the ratio of time to roofline time for the fastest hundredth of the operators."""
     gpus = [rows.gpu == i for i in range(len(rows.gpus))]
     return np.array([np.percentile(rows.log_slower[of & rows.tells], 1) for of in gpus])
 
 
 def learned(rows: Operators, seed: int = 0) -> tuple[dict[str, Floats], float]:
-    """The weights of one network, and its mean error on held-out rows."""
+    """Return the weights of one neural network, and its mean error on operators that were not used for training."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     random = np.random.default_rng(seed)
@@ -244,7 +244,7 @@ def learned(rows: Operators, seed: int = 0) -> tuple[dict[str, Floats], float]:
 
 
 def efficiency(folder: Path, out: Path | None = None, without: str = "") -> None:
-    """Write the networks. There are several per kind, and their mean is used."""
+    """Write the networks. Several networks are trained for each kind of operator, and their predictions are averaged."""
     arrays: dict[str, Floats] = {}
     errors, gpus = {}, {}
     for net in ("matmul", "conv3", "rows"):

@@ -1,11 +1,12 @@
-"""Compares one GPU with two under nn.DataParallel: published figures and replays.
+"""Compares training on one GPU and on two GPUs with nn.DataParallel: published step times and replays.
 
-Replays examples/train_dataparallel.py on the bundled recordings p100-no-cudnn and p100x2-no-cudnn. Prints the published median
-and the replays' medians for one and two GPUs, per phase and stage.
+The benchmark replays examples/train_dataparallel.py with the bundled recordings p100-no-cudnn and p100x2-no-cudnn. It prints
+the published and the replayed median times of each phase and stage, for one and two GPUs.
 
     python benchmarks/dataparallel.py [--steps 12] [--clock wall] [--json dataparallel.json]
 
-Images are small, because a phase-grained recording does not depend on their size. The virtual clock skips waits: about 20 s.
+The images are small, because the recordings contain only phase times, which do not depend on the image size. With the virtual
+clock, the benchmark takes about 20 s.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from traces.format.trace_file import load  # noqa: E402
 
 BATCH = {"p100-no-cudnn": 128, "p100x2-no-cudnn": 256}
 
-# The study's medians in ms, one GPU and two: "GPU Emulator for Easy Reproducibility of DNN Training" (Summer of
+# Published medians in ms, for one GPU and for two: "GPU Emulator for Easy Reproducibility of DNN Training" (Summer of
 # Reproducibility 2023), inter-GPU study.
 PHASES = {
     "h2d": (6.5, 0.3), "forward": (254.7, 270.1), "loss": (0.3, 0.5), "backward": (495.1, 503.7), "optimizer": (3.1, 5.5),
@@ -39,7 +40,7 @@ COMPUTE, STEP, THROUGHPUT = (752.4, 775.7), (758.9, 776.1), (168.7, 329.9)
 
 
 def replay(name: str, options: argparse.Namespace, folder: Path) -> Path:
-    """Replay the example as a user would, and return the replay's timeline."""
+    """Replay the example with `trace replay`, and return the timeline of the replay."""
     out = folder / f"{name}.msgpack"
     script = ["examples/train_dataparallel.py", "--trace", name, "--batch-size", str(BATCH[name])]
     command = [sys.executable, "-m", "tui.cli", "replay", "--clock", options.clock, "-o", str(out), *script]
@@ -51,7 +52,8 @@ def replay(name: str, options: argparse.Namespace, folder: Path) -> Path:
 
 
 def figures(facts: dict[str, Any]) -> dict[str, dict[str, list[float | None]]]:
-    """Published and replayed times (ms) per row, for one and two GPUs. Replicas: device time; otherwise host time."""
+    """Return the published and the replayed times in ms for each row of the table, for one and two GPUs. Times of replicas are
+    device times, and all other times are host times."""
 
     def ms(of: dict[str, Any], device: bool = False) -> list[float | None]:
         found = (of[f"{'device_' if device else ''}{which}_median_ns"] for which in ("recorded", "replayed"))
@@ -63,7 +65,7 @@ def figures(facts: dict[str, Any]) -> dict[str, dict[str, list[float | None]]]:
     for name, published in PARTS.items():
         replayed = ms(facts["parts"][name], name.startswith("parallel_apply"))
         rows[name] = {"published": [None, published], "replayed": replayed}
-    # The parts of the study's step. Script time between the phases and waits for data depend on this machine.
+    # The parts of the study's step. The script's own time between phases and its waits for data depend on this machine.
     compute = [sum(rows[name]["replayed"][side] or 0 for name in PHASES if name != "h2d") for side in (0, 1)]
     step = [compute[side] + (rows["h2d"]["replayed"][side] or 0) for side in (0, 1)]
     rows["compute per batch"] = {"published": [*COMPUTE], "replayed": [*compute]}

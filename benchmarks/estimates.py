@@ -1,10 +1,11 @@
-"""Measures the errors of `trace replay --estimate`, by kind of work and GPU: the second table of docs/what_if.md.
+"""Measures the errors of `trace replay --estimate` for each kind of network and GPU, for the second table of docs/what_if.md.
 
     python benchmarks/estimates.py ../shared/published --python .../python [--networks 48] [--write]
 
-Each network runs unmodified on a GPU, and only the data sheet of the GPU is used. Its estimated step times are compared with
-published ones: GPEmu's for networks of torchvision in fp32, timm's for its networks in mixed precision. `--python` names an
-interpreter that has torch, torchvision and timm. `--write` replaces the table that `trace` prints errors from.
+Each network runs unmodified on a virtual GPU, and all times are estimated from the GPU's data sheet. The estimated step times
+are compared with step times that GPEmu (torchvision, fp32) and timm (mixed precision) have published. The option `--python`
+names a Python interpreter with torch, torchvision and timm. The option `--write` replaces the table from which `trace` prints
+the errors of estimates.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TIMM = (
 
 
 def estimated(python: str, gpu: str, *words: str) -> list[dict[str, Any]]:
-    """Return the output of a program on a GPU without its library entries (there are none for `--gpus 2`)."""
+    """Return the output of a program on a virtual GPU, without using the GPU's published step times."""
     command = [python, "-m", "trace_replay", "replay", "-q", "--gpu", gpu, "--gpus", "2", "--estimate", "--clock", "recorded"]
     command += ["--gpu-memory", "1000GiB", *words]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True)
@@ -51,7 +52,7 @@ def estimated(python: str, gpu: str, *words: str) -> list[dict[str, Any]]:
 
 
 def row(work: str, precision: str, card: str, ratios: list[float]) -> EstimateError:
-    """`ratios` are measured / estimated step times."""
+    """The list `ratios` contains measured step times divided by estimated step times."""
     errors = [ratio - 1 for ratio in ratios]
     return EstimateError(
         work=work, precision=precision, card=card, cases=len(errors),

@@ -1,16 +1,17 @@
-"""Measures how close replays are to recordings of real GPUs: each program in benchmarks/programs on its own recording.
+"""Measures how close replays are to recordings of real GPUs, using programs in benchmarks/programs and their recordings.
 
-Imports each recording, replays its program with `trace replay --clock recorded` (excludes this machine's own time), and
-compares each step with the recorded step that drove it. Prints one row per recording.
+The benchmark imports each recording, replays its program with `trace replay --clock recorded` (without this machine's own
+time), and compares each replayed step with the recorded step that it repeats. Prints one row per recording.
 
     python benchmarks/fidelity.py --traces ../shared/traces [--only v100] [--runs 3] [--json f.json] [--markdown page.md]
 
-`--only` keeps the other recordings' figures in the JSON and on the page. `runs` is the number of runs of each row.
+With `--only`, the results of all other recordings are kept in the JSON file and on the page. The option `--runs` sets how often
+each program is replayed.
 
-Columns are medians over runs of medians over steps, replay against recording. The first two training steps are left out because
-recordings begin with existing gradients, momentum and DDP buckets. Kernels of collectives are left out because they wait for
-other ranks, which were not recorded. Host waits for work from before the recording are subtracted from the recorded step, and
-the table shows how much.
+The columns show medians over the steps of a run, and then medians over runs. The first two training steps are left out, because
+most recordings begin in the middle of a training run, when gradients, momentum and DDP buckets are already allocated. Kernels
+of collectives are left out, because they wait for other ranks, which were not recorded. If the recorded host waits for work
+that was launched before the recording, the wait is subtracted from the step time and shown in the table.
 
     step, busy, idle   the step on the host; GPU busy time; GPU idle time between the step's first and last kernel
     phase              the phase with the largest error, as a share of the step
@@ -51,13 +52,13 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace  # noqa: 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
-# Recordings begin after the program's first steps. In these steps, gradients, momentum and buckets are allocated.
+# Recordings begin after the program's first steps. Gradients, momentum and buckets are allocated in these training steps.
 SETTLES = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recording, its program, and the reason if a figure misses the goal."""
+    """Contains a recording, its program, and the reason why a result may miss its goal."""
 
     recording: str
     program: str
@@ -113,7 +114,8 @@ CASES = [
 
 @dataclass
 class Figures:
-    """Figures of one run, or medians of several. Errors are shares of the recorded figure; times in ns."""
+    """Contains the results of one run, or medians of several runs. Errors are fractions of the recorded values, and times are
+    in ns."""
 
     step_ns: float | None = None  # recorded
     step: float | None = None
@@ -136,7 +138,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Window:
-    """One step of a trace: host extent and GPU work. Times in ns from its start."""
+    """Contains the host time and the GPU work of one step in a trace. Times in ns from its start."""
 
     duration_ns: int
     waited_ns: int  # waits for work from before the recording, not included in the other times
@@ -146,7 +148,7 @@ class Window:
     all_ends: Column
 
     def busy_idle_ns(self) -> tuple[int, int]:
-        """GPU busy time of this step, and idle time between its first and last kernel (ns)."""
+        """Return the GPU busy time of a step, and the GPU idle time between the step's first and last kernel, in ns."""
         starts = [starts for _, starts, _ in self.streams]
         ends = [ends for _, _, ends in self.streams]
         if not starts:
@@ -159,7 +161,7 @@ class Window:
 
 
 def _covered(starts: Column, ends: Column) -> tuple[int, int]:
-    """Total time covered by the intervals, and the gaps between them (ns)."""
+    """Return the total time that the intervals cover, and the gaps between the intervals, in ns."""
     order = np.argsort(starts, kind="stable")
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
     uncovered_ns = int(np.maximum(starts[1:] - reach[:-1], 0).sum())
@@ -167,8 +169,8 @@ def _covered(starts: Column, ends: Column) -> tuple[int, int]:
 
 
 def windows(trace: Trace) -> dict[int, Window]:
-    """Return the steps of the first rank by row. A trace without steps has a single step with row NONE, which begins with the
-    first kernel."""
+    """Return the steps of the first rank by row number. A trace without steps counts as one step with row NONE, which begins
+    with the first kernel."""
     device, host, rank = trace.device, trace.host, min(trace.ranks)
     own = [row for row, of in enumerate(trace.devices) if of.rank == rank]
     rows = np.flatnonzero(~communication_kernels(trace) & np.isin(device.device, own))
@@ -207,7 +209,7 @@ def windows(trace: Trace) -> dict[int, Window]:
 
 
 def waits_for_earlier_work(trace: Trace, rank: int) -> Intervals:
-    """Host waits for work launched before the recording."""
+    """Return the times at which the host waited for work that was launched before the recording."""
     device, host = trace.device, trace.host
     rows = work_rows(trace)
     earlier = rows[device.launch[rows] == NONE]
@@ -224,7 +226,7 @@ def waits_for_earlier_work(trace: Trace, rank: int) -> Intervals:
 
 
 def _streams(trace: Trace, rows: Column, starts_ns: Column) -> list[tuple[Column, Column, Column]]:
-    """Per stream of `rows` (starting at `starts_ns`): names, starts and ends in order."""
+    """Return the names, start times and end times of the GPU work in `rows`, separately for each CUDA stream."""
     device = trace.device
     lanes = sorted({(int(d), int(s)) for d, s in zip(device.device[rows], device.stream[rows], strict=True)})
     found = []
@@ -236,7 +238,7 @@ def _streams(trace: Trace, rows: Column, starts_ns: Column) -> list[tuple[Column
 
 
 def same_order(recorded: list[str], replayed: list[str]) -> Iterator[tuple[int, int]]:
-    """Return pairs of positions of names that occur in the same order in both."""
+    """Yield pairs of positions at which both lists contain the same names in the same order."""
     same = 0
     while same < min(len(recorded), len(replayed)) and recorded[same] == replayed[same]:
         yield same, same
@@ -246,7 +248,7 @@ def same_order(recorded: list[str], replayed: list[str]) -> Iterator[tuple[int, 
 
 
 def figures(recorded: Trace, replayed: Trace, report: dict[str, Any], settles: int) -> Figures:
-    """The `Figures` of one run, without its first `settles` steps."""
+    """Return the results of one run, without the first `settles` steps."""
     truth, played = windows(recorded), windows(replayed)
     if len(played) > settles:
         played = dict(list(played.items())[settles:])
@@ -301,9 +303,10 @@ def figures(recorded: Trace, replayed: Trace, report: dict[str, Any], settles: i
 
 
 def memory_error(report: dict[str, Any]) -> float | None:
-    """Error of peak allocated memory, for the device with the largest error; None if not recorded.
+    """Return the error of the peak of allocated memory on the device with the largest error, or None if no peak was recorded.
 
-    If totals are missing (PyTorch 1.9), compares the rise within a step, because earlier memory is unknown.
+    If the recording contains no totals (PyTorch 1.9), compare the rise within a step, because the memory before the recording
+    is unknown.
     """
     errors = []
     for device in report["memory"].values():
@@ -315,7 +318,7 @@ def memory_error(report: dict[str, Any]) -> float | None:
 
 
 def replay(case: Case, trace: Path, steps: int, folder: Path, clock: str = "recorded") -> tuple[Trace, dict[str, Any]]:
-    """Replay the program as a user would, and return its timeline and its report."""
+    """Replay the program with `trace replay`, and return the timeline and the report."""
     output, report = folder / "replay.msgpack", folder / "report.json"
     command = [sys.executable, "-m", "tui.cli", "replay", "--clock", clock, "-o", str(output), "--report", str(report)]
     command += [*case.options, str(PROGRAMS / case.program), "--trace", str(trace), "--steps", str(steps), *case.args]
@@ -351,7 +354,6 @@ HEADER = tuple("recording step error phase busy idle order first start p99 memor
 
 
 def row(case: Case, found: Figures) -> list[str]:
-    """One line of the table."""
     coverage = ", ".join(f"{name} {100 * share:.1f}" for name, share in found.coverage.items() if share >= 0.0005)
     idle = "-" if found.idle is None else f"{percent(found.idle)} ({time(found.idle_ns)})"
     waited = f"a wait of {time(found.waited_ns)} for earlier work is taken out of the recorded step" if found.waited_ns else ""
@@ -375,7 +377,7 @@ def row(case: Case, found: Figures) -> list[str]:
 
 
 def markdown(rows: list[list[str]]) -> str:
-    """The table as a page of documentation."""
+    """Return the page docs/fidelity.md."""
     missing = [case.recording for case in CASES if case.recording not in {cells[0] for cells in rows}]
     lines = [
         "# Accuracy of replays",
@@ -444,7 +446,8 @@ def main() -> None:
 
 
 def measured(case: Case, recording: Path, folder: Path, runs: int) -> Figures:
-    """Import the recording, replay its program on it, and compare. Raises RuntimeError where a replay fails."""
+    """Import a recording, replay its program, and compare the replay with the recording. Raises RuntimeError where a replay
+    fails."""
     trace = folder / f"{case.recording}.msgpack"
     traces.save(traces.read_kineto(recording), trace)
     recorded = traces.load(trace)

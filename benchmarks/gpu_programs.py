@@ -1,12 +1,12 @@
 """Checks on a real GPU that recording does not change what a program does. This is the stage "programs" of on_gpu.py.
 
-Each program of tests/cuda/programs runs once without the recorder and once or twice with it. A recorded run must have the exit
-code, the standard output and the lines on stderr of the bare run, except for the recorder's lines. After an error the recorded
-script may end at most `EXTRA_S` seconds later than the bare script. No process may be left over, and the recording must be
-readable, with all training steps.
+Each program in tests/cuda/programs runs once without the recorder, and once or twice with it. The recorded run must have the
+same exit code, standard output and stderr as the unrecorded run, except for the recorder's own lines. If the script fails, the
+recorded run may end at most `EXTRA_S` seconds later than the unrecorded run. All processes must have ended, and the recording
+must be readable and contain all training steps.
 
-These runs share the GPU, so their times mean nothing. Then the programs of `PACED` are recorded again, one at a time. These
-recordings have realistic times. `programs.json` in the folder of the results is written again after each run.
+These runs share the GPU with each other, so their times mean nothing. Afterwards, the programs in `PACED` are recorded again,
+one at a time. These recordings have realistic times. The results are written to `programs.json` after each run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FAULTY_LAUNCH = str(30 * 17)  # in the last step of ends.py on the simulated de
 
 @dataclass(frozen=True)
 class Case:
-    """One program: its script, its arguments, and the expected results."""
+    """Describes a program by its script, its arguments, and the expected results."""
 
     script: str
     arguments: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ PACED = (
 
 @dataclass(frozen=True)
 class Commands:
-    """How to run a script without the recorder, and how to record it: functions that return a command."""
+    """Contains two functions that return a command line: to run a script without the recorder, and to record it."""
 
     bare: Callable[[list[str]], list[str]]
     recorded: Callable[[list[str], Path, str], list[str]]  # arguments: script, output, grain
@@ -119,8 +119,6 @@ class Commands:
 
 @dataclass(frozen=True)
 class Ended:
-    """The result of one run."""
-
     exit_code: int  # 128 + N if signal N ended it
     output: str
     errors: str
@@ -132,8 +130,6 @@ class Ended:
 
 @dataclass
 class Checked:
-    """One row of the result."""
-
     program: str
     run: str  # "bare", a grain, or "pace"
     status: str = "ok"  # or "failed", "skipped", "not provoked"
@@ -145,7 +141,7 @@ class Checked:
 
 
 class Programs:
-    """Runs the cases within a time limit and keeps the rows."""
+    """Runs programs within a time limit, and stores the results."""
 
     def __init__(self, folder: Path, out: Path, commands: Commands, seconds_left: float, cases: dict[str, Case]) -> None:
         processors = os.cpu_count() or 1
@@ -185,7 +181,7 @@ class Programs:
         partial.replace(self._out / "programs.json")
 
     def _check(self, name: str) -> None:
-        """Run one program without the recorder, and record it in each grain."""
+        """Run a program without the recorder, and record it with phases only and with kernels."""
         case = self._cases[name]
         if self._left_s(SHARE_SIDE_BY_SIDE) <= 0:
             self._keep(Checked(name, "bare", "skipped"))
@@ -232,7 +228,8 @@ class Programs:
         return [str(PROGRAMS_FOLDER / case.script), *case.arguments]
 
     def _run(self, name: str, run: str, command: list[str], cache: str = "", **more: str) -> Ended:
-        """Run a program. `cache` has the code that torch.compile generated in an earlier run, `more` environment variables."""
+        """Run a program. The argument `cache` is a folder with code that torch.compile generated in an earlier run, and `more`
+        contains environment variables."""
         case, folder = self._cases[name], self._folder / f"{name}-{run}"
         (folder / "marks").mkdir(parents=True)
         environment = dict(os.environ, MARKS=str(folder / "marks"), TORCHINDUCTOR_CACHE_DIR=cache or str(folder / "cache"))
@@ -247,7 +244,7 @@ class Programs:
 def run_in_session(command: list[str], folder: Path, environment: dict[str, str], is_time_up: Callable[[], bool]) -> Ended:
     """Run a command in a new session within a time limit, and then end all remaining processes of the session.
 
-    The script's process is the one that writes `folder/marks/<pid>.tsv`, see tests/cuda/programs/marks.py.
+    The script's process writes `folder/marks/<pid>.tsv` (tests/cuda/programs/marks.py).
     """
     began = time.monotonic()
     is_timed_out, script_ended_ns = False, 0
@@ -285,7 +282,7 @@ def run_in_session(command: list[str], folder: Path, environment: dict[str, str]
 
 
 def differences(bare: Ended, recorded: Ended, extra_s: float = EXTRA_S) -> Iterator[str]:
-    """Yields what the recorder changed, one line each."""
+    """Yield each difference between a recorded and an unrecorded run as one line."""
     if recorded.is_timed_out:
         yield f"did not end within {recorded.seconds:.0f} s: {_last_line(recorded.errors)}"
         return
@@ -312,9 +309,9 @@ _CHANGING = re.compile(
 
 
 def comparable(errors: str) -> list[str]:
-    """The lines of stderr without the recorder's, and without numbers that differ from run to run.
+    """Return the lines of stderr without the recorder's lines, and without numbers that differ from run to run.
 
-    A traceback loses the frames of this checkout's packages, because the recorder wraps functions of torch.
+    The frames of this checkout's packages are removed from tracebacks, because the recorder wraps functions of torch.
     """
     lines, is_own_frame = [], False
     for line in errors.splitlines():
@@ -326,7 +323,7 @@ def comparable(errors: str) -> list[str]:
 
 
 def steps_of(file: Path, case: Case) -> tuple[int, list[str]]:
-    """Returns the number of training steps in a recording and what is wrong with the file."""
+    """Return the number of training steps in a recording, and all errors in the file."""
     import numpy as np
 
     from traces.format.trace_file import load
@@ -341,7 +338,7 @@ def steps_of(file: Path, case: Case) -> tuple[int, list[str]]:
 
 
 def lines_of(rows: list[Checked]) -> list[str]:
-    """Returns the stage's result in a few lines: the counts, then each fault with the runs that have it."""
+    """Return a summary in a few lines: the number of runs by result, then each error with the runs that have it."""
     counts = Counter((row.run if row.run in ("bare", "pace") else "recorded", row.status) for row in rows)
     where: dict[str, list[str]] = {}
     for row in rows:
@@ -364,7 +361,7 @@ def _last_mark_ns(file: Path) -> int:
 
 
 def _state(pid: int) -> str:
-    """Returns the state of a process, such as "R" or "Z", or "" if there is none."""
+    """Return the state of a process, such as "R" or "Z", or "" if the process does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -386,7 +383,7 @@ def _session(leader: int) -> list[int]:
 
 
 def _left_behind(leader: int) -> tuple[str, ...]:
-    """Returns the commands of the processes of a session that still run after `GRACE_S`."""
+    """Return the command lines of a session's processes that still run after `GRACE_S` seconds."""
     deadline = time.monotonic() + GRACE_S
     while (pids := _session(leader)) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,12 +1,12 @@
 # mypy: allow-untyped-calls
-"""Asks a GPU which calls it accepts, and compares its answers with those of the virtual GPU.
+"""Compares which calls a real GPU and the virtual GPU accept.
 
     python benchmarks/gpu_rules.py ask gpu.json.gz                      # on a machine with a GPU: about a minute on 16 cores
     python benchmarks/gpu_rules.py ask virtual.json.gz --virtual h200   # the same calls on the virtual GPU
     python benchmarks/gpu_rules.py compare gpu.json.gz virtual.json.gz
 
-The calls are samples of PyTorch's OpInfo database (`torch.testing._internal`, which needs the package expecttest). An answer is
-"ok" with the dtypes of the results, or the type and first line of the error. Each operator is called
+The calls are samples from PyTorch's OpInfo database (`torch.testing._internal`, which needs the package expecttest). The result
+of a call is "ok" with the dtypes of the returned tensors, or the type and first line of the error. Each operator is called
 
 * with every dtype, forward and backward, and in place;
 * with the database's wrong inputs;
@@ -15,10 +15,10 @@ The calls are samples of PyTorch's OpInfo database (`torch.testing._internal`, w
 * under `use_deterministic_algorithms`, `set_sync_debug_mode("error")` and autocast;
 * while a CUDA graph is captured.
 
-The samples are made on the CPU with fixed seeds, then cast and moved, so that both GPUs get the same calls. If a kernel lacks a
-dtype, an extra entry, whose name ends with "by", has the op and its dtype. A worker process is replaced after a crash, a
-device-side assert, a failed capture, or a call that does not end. The next worker continues with the next call. If no worker
-can use the GPU, the summary says why.
+The samples are created on the CPU with fixed seeds, and are then moved to the GPU, so that both GPUs get the same calls. If a
+kernel does not support a dtype, an extra entry, whose name ends with "by", contains the failing op and its dtype. A worker
+process is replaced after a crash, a device-side assert, a failed graph capture, or a call that does not end. The new worker
+process continues with the next call. If no worker process can use the GPU, the summary contains the reason.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ Change = Callable[[list[Any]], list[Any]]  # of the leaves of a sample
 
 @dataclass(frozen=True)
 class Sample:
-    """One call of an operator: the leaves of its arguments on the CPU, and how they are nested."""
+    """Contains the arguments for one call of an operator, as a flat list of CPU values and a description of the nesting."""
 
     leaves: list[Any]
     spec: Any
     made_in: torch.dtype
 
     def signature(self) -> str:
-        """A short text that is the same for equal shapes, dtypes and other arguments."""
+        """Return a short text that is equal for arguments with equal shapes, dtypes and other values."""
         parts = [
             f"{tuple(leaf.shape)}{leaf.dtype}{leaf.layout}" if isinstance(leaf, torch.Tensor) else repr(leaf)[:80]
             for leaf in self.leaves
@@ -94,11 +94,11 @@ class Sample:
         return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(parts)).encode()).hexdigest()[:8]
 
     def tensors(self) -> list[int]:
-        """Return the places of the first tensors among the leaves."""
+        """Return the positions of the first tensors in the flat argument list."""
         return [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)][:MOST_TENSORS]
 
     def on_gpu(self, dtype: torch.dtype, *, needs_gradient: bool = False) -> list[Any]:
-        """Return the leaves on the GPU. Tensors of the dtype that the sample was made in get another dtype."""
+        """Return the leaves on the GPU. Tensors with the sample's original dtype are converted to the new dtype."""
         moved = [_moved(leaf, dtype if getattr(leaf, "dtype", None) == self.made_in else None) for leaf in self.leaves]
         for leaf in moved:
             if needs_gradient and isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
@@ -110,7 +110,7 @@ class Sample:
         return function(given, *args, **kwargs)
 
     def run(self, function: Callable[..., Any], dtype: torch.dtype, change: Change | None = None) -> Any:
-        """Call the function with the leaves on the GPU, after `change`."""
+        """Move the arguments to the GPU, apply `change`, and call the function."""
         leaves = self.on_gpu(dtype)
         return self.call(function, leaves if change is None else change(leaves))
 
@@ -118,7 +118,7 @@ class Sample:
         return self.backward(function, self.on_gpu(dtype, needs_gradient=True))
 
     def backward(self, function: Callable[..., Any], leaves: list[Any]) -> list[torch.Tensor | None]:
-        """Call the function and run its backward pass. Returns the gradients."""
+        """Call the function, and run its backward pass. Returns the gradients."""
         results = [x for x in tree_leaves(self.call(function, leaves)) if isinstance(x, torch.Tensor) and x.requires_grad]
         if results:
             torch.autograd.backward(results, [torch.ones_like(x) for x in results])
@@ -139,7 +139,7 @@ def _moved(leaf: Any, dtype: torch.dtype | None) -> Any:
 
 
 def samples_of(op: Any) -> list[Sample]:
-    """Return the first small samples of an operator, made on the CPU in float32 if the operator has this dtype."""
+    """Return the first small samples of an operator, created on the CPU in float32 if the operator supports this dtype."""
     known = op.supported_dtypes("cpu") | op.supported_dtypes("cuda")
     made_in = torch.float32 if torch.float32 in known else min(known, key=str)
     for seed in (torch.manual_seed, random.seed):
@@ -163,11 +163,12 @@ def _seed_numpy() -> None:
 
 
 class Poisoned(Exception):
-    """The last call left the process unable to use CUDA."""
+    """Raised if a call made the process unable to use CUDA."""
 
 
 def answer_of(call: Callable[[], Any], describe: Callable[[Any], str] | None = None) -> str:
-    """Make a call, wait for the GPU, and return the answer. Raises Poisoned, with the answer, if CUDA fails afterwards."""
+    """Make a call, wait for the GPU, and return the result as text. Raise Poisoned, with the result of the call, if CUDA fails
+    afterwards."""
     try:
         result = call()
         torch.cuda.synchronize()
@@ -202,7 +203,7 @@ def _layout(result: Any) -> str:
 
 @dataclass
 class Worker:
-    """The calls of one operator, made in this process. `send` gets the name and the answer of each call."""
+    """Makes the calls of one operator in this process. The function `send` receives the name and the result of each call."""
 
     op: Any
     send: Callable[[str, str | None], None]
@@ -223,7 +224,7 @@ class Worker:
             self._capture(function)
 
     def _case(self, name: str, call: Callable[[], Any], describe: Callable[[Any], str] | None = None) -> str:
-        """Make one call, unless an earlier worker made it. Returns the answer or ""."""
+        """Make one call, unless an earlier worker process has made it. Returns the answer or ""."""
         if name in self.skipped:
             return ""  # An earlier worker made this call.
         self.send(name, None)
@@ -272,7 +273,7 @@ class Worker:
                     self._case(f"{name}-backward {k}", partial(sample.backward, function, leaves))
 
     def _memory(self, function: Callable[..., Any], sample: Sample, k: int) -> None:
-        """Results on the CPU, of other dtypes, or in overlapping memory."""
+        """Make calls with results on the CPU, with results of other dtypes, and with results in overlapping memory."""
         first = sample.made_in
         inplace = self.op.inplace_variant
         if inplace is not None and isinstance(sample.leaves[0], torch.Tensor) and sample.leaves[0].dim():
@@ -302,11 +303,11 @@ class Worker:
                 continue
             answer = self._case(f"capture {k}", partial(_captured, call))
             if answer and not answer.startswith("ok"):
-                raise Poisoned  # A failed capture leaves the allocator and the generators in an unknown state.
+                raise Poisoned  # After a failed capture, the state of the allocator and the random generators is unknown.
 
 
 class _LastOp(TorchDispatchMode):
-    """Keeps the name of the last op and the dtype of its first tensor."""
+    """Stores the name of the last op, and the dtype of its first tensor."""
 
     found = ""
 
@@ -317,7 +318,7 @@ class _LastOp(TorchDispatchMode):
 
 
 def _refused_op(call: Callable[[], Any]) -> str:
-    """Repeat a failed call, and return the op that failed in it."""
+    """Repeat a failed call, and return the op that failed."""
     last: Any = _LastOp()
     with last:
         answer_of(call)
@@ -338,7 +339,7 @@ def _cast(at: int, dtype: torch.dtype, leaves: list[Any]) -> list[Any]:
 
 
 def _expanded(leaves: list[Any]) -> list[Any]:
-    """Let all numbers along the first dimension of the first tensor share memory."""
+    """Expand the first tensor along its first dimension, so that several elements share memory."""
     return [leaves[0][:1].expand(leaves[0].shape), *leaves[1:]]
 
 
@@ -376,8 +377,8 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 def serve(ops: list[Any] | str, connection: Connection, start: Callable[[], None]) -> None:
-    """Ask the tasks that arrive, until the process may no longer use CUDA. Runs in a worker process. A worker that was not
-    forked gets the pattern of the operators' names, and imports the operators."""
+    """Run the tasks that arrive in this worker process, until the process can no longer use CUDA. Runs in a worker process. A
+    worker process that was not forked receives a pattern for operator names, and imports the operators."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Failed kernels print a line per thread.
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -403,7 +404,7 @@ def serve(ops: list[Any] | str, connection: Connection, start: Callable[[], None
 
 @dataclass
 class Process:
-    """A worker process, as the parent sees it."""
+    """Represents a worker process in its parent process."""
 
     process: Any
     connection: Connection
@@ -415,10 +416,10 @@ class Process:
 
 
 class Asking:
-    """Distributes the operators among worker processes and collects the answers.
+    """Distributes the operators among worker processes, and collects the results.
 
-    Workers are forked, which takes a fraction of a second. If a forked worker cannot use the GPU, because an import has
-    started CUDA in this process, all further workers are new interpreters.
+    Worker processes are forked, because forking takes a fraction of a second. If a forked worker process cannot use the GPU
+    because an import has initialized CUDA, all later workers are new Python interpreters.
     """
 
     def __init__(self, ops: list[Any], pattern: str, processes: int, start: Callable[[], None], deadline: float) -> None:
@@ -447,7 +448,7 @@ class Asking:
         return Process(process, ours)
 
     def run(self, save: Callable[[], object]) -> None:
-        """Ask until all is answered or the time is up, and call `save` from time to time."""
+        """Distribute calls until all are made or the time is up, and call `save` from time to time."""
         saved = time.monotonic()
         while any(worker.task or not worker.ready for worker in self._workers) and time.monotonic() < self._deadline:
             if time.monotonic() > saved + SAVED_EVERY_S:
@@ -497,7 +498,7 @@ class Asking:
             self._next(worker)
 
     def _replace(self, worker: Process, why: str) -> None:
-        """Replace a worker by a new process, which continues after the call that ended the worker."""
+        """Replace a worker process by a new one, which continues after the call that ended the worker process."""
         worker.process.kill()
         self._workers.remove(worker)
         if not worker.ready:
@@ -509,7 +510,7 @@ class Asking:
                 self.answers[worker.task][worker.call] = why
             if worker.call or worker.answered:
                 self._todo.appendleft(worker.task)
-            else:  # The call would end the next worker too.
+            else:  # The call would also end the next worker process.
                 self.problems[f"{name_of(self.ops[worker.task[0]])} {worker.task[1]}"] = why
         if len(self.failed_starts) < self._most_failed_starts:
             self._workers.append(self._new())
@@ -520,8 +521,8 @@ def name_of(op: Any) -> str:
 
 
 def database() -> list[Any]:
-    """Return PyTorch's operators. CUDA is hidden during the import, so that the samples are the same on every machine and
-    that processes can be forked afterwards."""
+    """Return PyTorch's operators. CUDA is hidden during the import, so that all machines get the same samples, and the process
+    can still fork."""
     with patch("torch.cuda.is_available", return_value=False):
         from torch.testing._internal import common_methods_invocations as found
     foreach: list[Any] = [
@@ -531,7 +532,7 @@ def database() -> list[Any]:
 
 
 def operators(pattern: str) -> list[Any]:
-    """Return the operators whose names match the pattern, or all if it is empty."""
+    """Return the operators whose names match the pattern, or all operators if the pattern is empty."""
     return [op for op in database() if not pattern or re.fullmatch(pattern, name_of(op))]
 
 
@@ -540,7 +541,7 @@ def start_real() -> None:
 
 
 def ask(out: Path, seconds: float, processes: int, virtual: str, values: str, only: str) -> Answers:
-    """Ask one GPU everything, and write the answers."""
+    """Make all calls on one GPU, and write the results to a file."""
     began = time.monotonic()
     warnings.simplefilter("ignore")
     start = start_real
@@ -583,7 +584,7 @@ def load(file: Path) -> Answers:
 
 
 def summary_of(found: Answers) -> str:
-    """One line about an answered list of questions."""
+    """Return one line about a file of results."""
     steps = [step for steps in found["answers"].values() for step in steps.values()]
     answers = [answer for step in steps for call, answer in step.items() if not call.endswith(REFUSED_BY)]
     accepted = sum(answer.startswith("ok") for answer in answers)
@@ -598,7 +599,7 @@ def summary_of(found: Answers) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """A call with different answers."""
+    """Describes a call with different results on two GPUs."""
 
     kind: str
     op: str
@@ -647,7 +648,7 @@ def differences(gpu: Answers, virtual: Answers) -> Iterator[Difference]:
 
 
 def compare(gpu: Answers, virtual: Answers, kinds: list[str]) -> str:
-    """Return the differences as text: counts by kind and question, then one line per operator and pair of answers."""
+    """Return the differences as text: counts by kind, then one line for each operator and pair of results."""
     found = list(differences(gpu, virtual))
     shared = [op for op in gpu["answers"] if gpu["signatures"].get(op) == virtual["signatures"].get(op)]
     both = sum(

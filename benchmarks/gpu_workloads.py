@@ -1,4 +1,4 @@
-"""Runs networks of common kinds on random data, large enough to keep a fast GPU busy. Stages of on_gpu.py record them.
+"""Trains common kinds of networks on random data, large enough to keep a fast GPU busy. Stages of on_gpu.py record them.
 
     python benchmarks/gpu_workloads.py KIND [--compile MODE] [--steps N] [--workers N]
 
@@ -32,7 +32,7 @@ DISTINCT_IMAGES = 64
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """Random images with labels. The same few images are used again and again, because generating an image takes long."""
+    """The same few images are used repeatedly, because generating an image takes long."""
 
     def __init__(self, count: int, size: int, classes: int) -> None:
         self.count = count
@@ -47,8 +47,6 @@ class Images(Dataset[tuple[Tensor, int]]):
 
 
 class Tokens(Dataset[Tensor]):
-    """Random sequences of tokens."""
-
     def __init__(self, count: int, length: int, vocabulary: int) -> None:
         self.count = count
         self.length = length
@@ -62,7 +60,7 @@ class Tokens(Dataset[Tensor]):
 
 
 class UNet(nn.Module):
-    """Predicts one value for each pixel. `width` is the number of channels at full resolution."""
+    """Predicts one value for each pixel. The argument `width` is the number of channels at full resolution."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -170,7 +168,7 @@ class VisionTransformer(nn.Module):
 
 
 class Workloads:
-    """One function for each kind. `compile_mode` is a mode of torch.compile, or ""."""
+    """One function for each kind. The argument `compile_mode` is a mode of torch.compile, or "" for eager execution."""
 
     def __init__(self, compile_mode: str, steps: int, workers: int) -> None:
         self._compile_mode = compile_mode

@@ -1,12 +1,12 @@
-"""Replays our recordings of real GPUs without a GPU, and compares each replay with its recording.
+"""Replays our recordings of real GPUs on a machine without a GPU, and compares each replay with its recording.
 
     python benchmarks/hardware.py [--recordings FOLDER] [--only NAME] [--json FILE] [--page docs/hardware.md]
 
-`benchmarks/on_gpu.sh` made the recordings on machines with GPUs. `benchmarks/recordings/README.md` says when, where and with
-which command. Each recording contains the name and the arguments of its script, which is in one of the folders `SCRIPTS`.
-The script runs under `trace replay --clock recorded`, so the load of the replaying machine does not matter. The replays use
-whatever release of PyTorch is installed. The pace of the recorded host is estimated again from each recording's steps, because
-the recordings contain the estimates of earlier versions of `trace record`.
+The recordings were made with `benchmarks/on_gpu.sh` on machines with GPUs. The file `benchmarks/recordings/README.md` lists the
+date, the machine and the command of each recording. Each recording contains the name and the arguments of its script, which is
+in one of the folders in `SCRIPTS`. The scripts run under `trace replay --clock recorded`, so the load of the replaying machine
+does not matter. The replays use the installed release of PyTorch. The recorded host times without the profiler are estimated
+again, because the recordings contain estimates of earlier versions of `trace record`.
 
     step, replay     median step time of the recording's steps without the profiler, and of the replay
     error, noise     relative error of the step time, and half the interquartile range of the recorded steps
@@ -46,7 +46,7 @@ BEGIN, END = "<!-- table of benchmarks/hardware.py -->", "<!-- end of the table 
 
 @dataclass(frozen=True)
 class Row:
-    """One recording and its replay. Errors and shares are fractions, times are in ns; None where a trace lacks the figure."""
+    """Errors and shares are fractions, times are in ns, and missing values are None."""
 
     recording: str
     gpu: str
@@ -63,7 +63,8 @@ class Row:
 
 
 def command(trace: Trace) -> list[str]:
-    """The script of a recording and its arguments, with fewer steps. Ends the process if no folder has the script."""
+    """Return a recording's script and its arguments, with fewer steps. Ends the process if the script is in none of the
+    folders."""
     run = trace.run_of(0)
     name = run.script.name if run.script else ""
     name = RENAMED.get(name, name)
@@ -77,7 +78,7 @@ def command(trace: Trace) -> list[str]:
 
 
 def replayed(file: Path, trace: Trace, folder: Path) -> dict[str, Any]:
-    """The report of a replay of the recording."""
+    """Return the report of a replay of the recording."""
     report = folder / f"{file.stem}.json"
     report.unlink(missing_ok=True)  # of a recording with this name from another GPU
     script = command(trace)
@@ -92,7 +93,8 @@ def replayed(file: Path, trace: Trace, folder: Path) -> dict[str, Any]:
 
 
 def with_current_pace(trace: Trace) -> Trace:
-    """The recording with the host's pace estimated again by the current rules, as `trace record` would do today."""
+    """Return a copy of the recording in which the host times without the profiler are estimated by the current rules of `trace
+    record`."""
     for rank, run in trace.runs.items():
         if run.profiler_cost is not None:
             trace.runs[rank] = with_clean_pace(replace(run, profiler_cost=None, host_scale={}), trace, rank)
@@ -128,8 +130,6 @@ def row_of(recording: Path, folder: Path) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table."""
-
     def share(value: float | None, form: str) -> str:
         return "" if value is None else f"{100 * value:{form}} %"
 
@@ -149,7 +149,6 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One sentence about all rows."""
     steps = sorted(abs(row.error) for row in rows if row.error is not None)
     busy = max(abs(row.gpu_time) for row in rows if row.gpu_time is not None)
     within = sum(row.error is not None and abs(row.error) <= max(row.noise or 0.0, 0.02) for row in rows)

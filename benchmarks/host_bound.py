@@ -1,13 +1,13 @@
-"""Measures step time errors for host-bound programs with steps of 1 to 6 ms.
+"""Measures step time errors for programs whose steps of 1 to 6 ms are limited by the host.
 
     python benchmarks/host_bound.py [--recordings 7] [--replay-with PYTHON] [--json FILE]       # on a GPU, simulated or real
 
-Each program is recorded at kernel grain and replayed with `--clock recorded`, seven times. The replay's median step is compared
-with that of the recording's clean steps; the median over the recordings counts. Bound: 3 %, or half of the recording's noise if
-that is larger. The noise is half the interquartile range of the clean steps over their median. It comes from other work on the
-machine and Python's garbage collector.
+Each program is recorded with kernels and replayed with `--clock recorded`, seven times. The median step time of the replay is
+compared with that of the recorded steps without the profiler, and the result is the median over the seven recordings. The error
+may be 3 % or half of the recording's noise, whichever is larger. The noise is half the interquartile range of the recorded step
+times, divided by their median. The noise comes from other programs on the machine and from Python's garbage collector.
 
-`--replay-with` is the Python of another environment, for example one with torch's CPU build.
+The option `--replay-with` names the Python interpreter of another environment, for example one with a CPU build of torch.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ train(model, torch.optim.SGD(model.parameters(), lr=0.01), [batch] * STEPS)
 
 
 def trace_command(python: str, *words: str) -> None:
-    """Run `trace` with another Python. Raises RuntimeError with its last lines if it fails."""
+    """Run `trace` with another Python. Raises RuntimeError with the last lines of the output if the command fails."""
     command = [python, "-m", "tui.cli", *words]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     if done.returncode:
@@ -114,7 +114,7 @@ def trace_command(python: str, *words: str) -> None:
 
 
 def median_step(path: Path) -> tuple[float, float]:
-    """Return the median of the clean steps in ns, and their noise as a share of the median."""
+    """Return the median step time without the profiler in ns, and the noise as a fraction of the median."""
     steps = load(path).steps
     times = steps.duration_ns[steps.kind == StepKind.STEADY]
     low, middle, high = np.percentile(times, (25, 50, 75)).tolist()
@@ -122,7 +122,7 @@ def median_step(path: Path) -> tuple[float, float]:
 
 
 def error_of(script: Path, folder: Path, replay_with: str) -> tuple[float, float, float]:
-    """Return the relative error of the replay's step, the noise, and the step in ns for one recording."""
+    """Return the relative error of the replayed step time, the noise, and the step time in ns for one recording."""
     recording, replay = folder / "run.msgpack", folder / "replay.msgpack"
     shape = "--warmup 5 --clean-steps 25 --profiled-steps 7".split()
     trace_command(sys.executable, "record", "-o", str(recording), *shape, str(script))

@@ -1,7 +1,8 @@
 # mypy: allow-untyped-calls
-"""Measures host time of a training step on the virtual device, compared with FakeTensorMode.
+"""Measures the host time of a training step on the virtual device, and compares it with FakeTensorMode.
 
-One step is forward, cross entropy, backward and the optimizer, without data and without waiting. Three tables:
+A step consists of forward pass, cross entropy, backward pass and optimizer, without data loading and without waiting. Three
+tables:
 
     ResNet-50 (SGD), GPT-2 small and ViT-B (AdamW), each:
         torch alone         virtual tensors whose dispatch only repeats recorded results: the lower bound
@@ -13,11 +14,11 @@ One step is forward, cross entropy, backward and the optimizer, without data and
 
     python benchmarks/host_overhead.py [--trace RECORDING] [--steps 30] [--repeats 5] [--json FILE]
 
-The variants of a model run one after the other, each in a new interpreter. The benchmark prints medians over rounds, of wall
-time and of the thread's CPU time. On a shared machine, only CPU times can be compared, preferably within a round (see
-`cheaper`). Ops are calls that reach a tensor's dispatch. `us/op` is the step's CPU time per op, including torch's own share.
-Requirements are printed beside the rows and do not change the exit code. `least` is the minimum over rounds and shows how much
-other load raised the median.
+All variants of a model run one after the other, each in a new interpreter. The benchmark prints medians of wall time and of the
+thread's CPU time over several rounds. On a shared machine, compare only CPU times, preferably of the same round (column
+`cheaper`). The benchmark counts the calls that PyTorch dispatches for a tensor as ops. The column `us/op` is the CPU time of
+the step per op, including PyTorch's own share. The requirements are printed beside the results, and do not change the exit
+code. The column `least` is the minimum over all rounds, and shows how much other programs raised the median.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ MOST_US_PER_OP, LEAST_TIMES_CHEAPER = 15.0, 8.0  # required while idle and while
 
 
 class IdleGpu(FakeGpu):
-    """Does nothing, so only the cost of tensors and their memory remains."""
+    """Does nothing, so that the benchmark measures only the cost of creating tensors and their memory."""
 
     capture = None
 
@@ -93,7 +94,7 @@ class IdleGpu(FakeGpu):
 
 
 def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str, float]:
-    """Median wall time and thread CPU time of `steps` steps, in ms."""
+    """Return the median wall time and thread CPU time of `steps` steps in ms."""
     for _ in range(warm_up):
         step()
     gc.collect()
@@ -110,7 +111,7 @@ def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str,
 def training_step(
     device: str | None, model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor, optimizer: type[torch.optim.Optimizer]
 ) -> Callable[[], None]:
-    """Return a step of `model` on `device`, or on the current default device if `device` is None."""
+    """Return a function that runs one training step of `model` on `device`, or on the current default device."""
     if device:
         model, x, target = model.to(device), x.to(device), target.to(device)
     momentum: dict[str, Any] = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
@@ -169,7 +170,7 @@ def while_replaying(model: str, options: argparse.Namespace) -> dict[str, float]
     with tempfile.TemporaryDirectory() as folder:
         recorded_steps = start_replaying(options.trace, Path(folder))
         step = MODELS[model]("cuda")
-        # A recorded step is played faster the second time.
+        # The second replay of a recorded step is faster than the first.
         row = timed(step, options.steps, warm_up=2 * recorded_steps + 3)
         return per_op(row, dispatched(step))
 
@@ -186,7 +187,7 @@ def prepared(step: Callable[[], object]) -> tuple[Any, int]:
     inside = False
 
     def again_as(result: Any, given: list[Any]) -> Callable[[Any], Any]:
-        """Return a function whose result is like `result`: an argument, a new tensor, several tensors, or a number."""
+        """Return a function that creates results like `result`: an argument, a new tensor, several tensors, or a number."""
         if isinstance(result, (list, tuple)):
             parts = [again_as(part, given) for part in result]
             return lambda given: [part(given) for part in parts]
@@ -224,7 +225,7 @@ def prepared(step: Callable[[], object]) -> tuple[Any, int]:
 
 
 def dispatched(step: Callable[[], object]) -> int:
-    """Number of calls of a step that reach the dispatch of virtual tensors."""
+    """Return how many calls of a step reach the dispatch function of virtual tensors."""
     count = 0
     dispatch = VirtualTensor.__torch_dispatch__
 
@@ -240,7 +241,7 @@ def dispatched(step: Callable[[], object]) -> int:
 
 
 def start_replaying(recording: Path, folder: Path) -> int:
-    """Start a replay with a clock that does not wait; returns the number of recorded steps."""
+    """Start a replay with a clock that does not wait, and return the number of recorded steps."""
     trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
     if trace.grain == "phase":
         trace.workload = None  # any script is then charged for the recorded phases, and this code is to be measured
@@ -279,7 +280,7 @@ def single_ops() -> dict[str, float]:
 
 
 def growth(recording: Path) -> list[dict[str, float]]:
-    """Milliseconds per step over the last tenth of the steps, and resident memory, at each of GROWTH_STEPS."""
+    """Return the milliseconds per step, and the resident memory, after each number of steps in GROWTH_STEPS."""
     folder = tempfile.TemporaryDirectory()
     start_replaying(recording, Path(folder.name))
     layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
@@ -316,14 +317,14 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Any]] = {
 
 
 def measure(name: str, options: argparse.Namespace) -> Any:
-    """One measurement in a separate interpreter, so that none affects another."""
+    """Measure one variant in a new interpreter, so that the variants do not affect each other."""
     command = [sys.executable, __file__, "--measure", name, "--steps", str(options.steps)]
     command += ["--trace", str(options.trace)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def of_model(model: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """The rows of one model: medians over rounds in which every variant runs once."""
+    """Return the results of one model as medians over rounds, where each round runs every variant once."""
     rounds = [{kind: measure(f"{model}: {kind}", options) for kind in KINDS} for _ in range(options.repeats)]
     for rows in rounds:
         for row in rows.values():
@@ -336,7 +337,7 @@ def of_model(model: str, options: argparse.Namespace) -> dict[str, dict[str, flo
 
 
 def verdict(kind: str, row: dict[str, float]) -> str:
-    """The requirement of the row, and whether it is met."""
+    """Return the requirement for a row of the table, and whether it is met."""
     if kind not in (IDLE, REPLAYING):
         return ""
     met = row["us_per_op"] <= MOST_US_PER_OP and row["times_cheaper"] >= LEAST_TIMES_CHEAPER

@@ -1,9 +1,10 @@
-"""Compares `trace import` of a large recording with json.load of the same file: CPU time and peak memory.
+"""Compares `trace import` of a large recording with json.load of the same file, in CPU time and peak memory.
 
     python benchmarks/import_speed.py RECORDING.json.gz [--copies 9] [--keep big.json]
 
-The large file repeats the events of a recording. Each copy is later than the copy before and has its own ids and step numbers.
-Child processes take turns, and each figure is the median of five of them.
+The large file contains the events of a recording many times. The events of each copy are later than those of the previous copy,
+and have their own ids and step numbers. The two kinds of child processes alternate, and the results are medians of five
+processes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _KINDS = {"json.load": _LOAD, "read": _READ, "trace import": _SAVE}
 
 
 def repeated(document: dict[str, Any], copies: int) -> dict[str, Any]:
-    """Return the document with its events `copies` times, one copy after the other."""
+    """Return the document with `copies` copies of its events, one after the other."""
     events = document["traceEvents"]
     timed = [event for event in events if "ts" in event and event.get("ph") != "M"]
     length = max(event["ts"] + event.get("dur", 0) for event in timed) - min(event["ts"] for event in timed)
@@ -77,7 +78,7 @@ def _number(event: dict[str, Any], key: str) -> int:
 
 def measured(path: Path) -> dict[str, list[tuple[float, float]]]:
     """Return the CPU seconds and peak bytes of the child processes of each kind."""
-    # Python writes compiled modules even if the caller turned that off, because users compile our modules only once.
+    # Let Python write compiled modules, because users also compile our modules only once.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in _KINDS}
     for _ in range(RUNS):
@@ -97,7 +98,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = asked.keep or Path(folder, "large.json")
-        # Linux counts the memory of this process in the peak of its children, so another process writes the file.
+        # Linux counts this process's memory in the peak memory of its child processes, so another process writes the file.
         writer = multiprocessing.get_context("spawn").Process(target=write, args=(asked.recording, asked.copies, path))
         writer.start()
         writer.join()

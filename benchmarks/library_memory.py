@@ -1,19 +1,20 @@
-"""Compares memory with published measurements: peaks of 36 networks on six GPUs, and the batch size at which each GPU is full.
+"""Compares memory use with published measurements: memory peaks of 36 networks on six GPUs, and the first batch size that does
+not fit.
 
     python benchmarks/library_memory.py [--all] [--networks resnet50,vgg16] [--json figures.json]
 
-Needs torchvision. For each network, `benchmarks/programs/torchvision_memory.py` runs on the virtual GPU at two batch sizes. The
-allocator then runs the requests of any batch size on any card (memory/rerun_requests.py). This is repeated for each PyTorch
-release in the library's cells, because autograd keeps other tensors since 1.11. MobileNetV2 has needed 1.4 times as much memory
-since then.
+Needs torchvision. For each network, the virtual GPU runs `benchmarks/programs/torchvision_memory.py` at two batch sizes. From
+these two runs, the allocator then executes the memory requests for any batch size on any GPU (memory/rerun_requests.py). The
+runs are repeated for each PyTorch release in the published measurements, because autograd stores other tensors since PyTorch
+1.11. Since PyTorch 1.11, for example, MobileNetV2 needs 1.4 times as much memory.
 
-The published peaks are the largest value of `memory_allocated` at any module's hook. The published limits were measured without
-hooks: one process increased the batch size by one until it failed. The first batch size that does not fit counts, although a
-larger one may fit again.
+A published peak is the largest value of `memory_allocated` in the hooks of all modules. The published limits were measured
+without hooks, by a process that increased the batch size by one until memory ran out. The first batch size that does not fit is
+the limit, although a larger batch size may fit again.
 
-The benchmark prints two figures about limits. The limits of the allocator alone are blind predictions, as for a card without
-measurements. The limits that `trace fit` prints for these cards are the measured limits of the cells, if the requests show that
-the program is the measured one (traces/library/limits.py).
+The benchmark prints two errors of predicted limits. The limits of the allocator alone are predictions without measurements of
+the GPU. If the memory requests show that a script's program was measured, `trace fit` prints the measured limits
+(traces/library/limits.py).
 
 Note [What the kernels take]
     Until CUDA 11.7, a context contained all kernels of PyTorch and cuDNN. For each limit, there is an amount of memory for
@@ -47,7 +48,8 @@ Note [Limits that stay far]
     For the wide ResNets, the log shows 0.18 and 0.31 GiB in pieces, and we have more. The algorithms that cuDNN chose on each
     card are unknown. Replays use the measured limit of a cell.
 
-By default, the smallest and every sixteenth batch size are compared. With --all, every measured batch size is compared.
+By default, the benchmark compares the smallest and every sixteenth batch size. With --all, the benchmark compares every
+measured batch size.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ STEP_BYTES = 8 << 20  # resolution in bytes
 
 
 def requests_of(networks: Sequence[str], release: str) -> dict[str, ScaledRequests]:
-    """Return the memory requests of each network at any batch size, with autograd of the given release."""
+    """Return the memory requests of each network as a function of the batch size, with the autograd of a PyTorch release."""
     cells = [f"{network}:1,{batch}" for network in networks for batch in BATCHES]
     with tempfile.TemporaryDirectory() as folder:
         device = Device(rank=0, index=0, name="Tesla V100-PCIE-32GB", total_memory_bytes=ROOM.capacity_bytes)
@@ -118,7 +120,7 @@ def requests_of(networks: Sequence[str], release: str) -> dict[str, ScaledReques
 
 
 def split(log: RequestLog) -> list[RequestLog]:
-    """Return the requests of each cell. The program empties the cache after each batch size and after deleting the network."""
+    """Return the requests of each cell. The program empties the cache after each batch size, and after deleting the network."""
     cells, entries, before, made, emptied = [], [], 0, 0, 0
     for entry in log.entries:
         made += entry.kind in (RequestKind.REQUEST, RequestKind.OPTIONAL)
@@ -131,7 +133,8 @@ def split(log: RequestLog) -> list[RequestLog]:
 
 
 def compare(every: bool, work: tuple[str, ScaledRequests, list[LibraryCell]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the errors of one network's peaks, and the batch size at which each GPU is full. All GPUs use the same release."""
+    """Return the errors of one network's memory peaks, and the first batch size that does not fit on each GPU. All GPUs use the
+    same release."""
     network, scaled, cells = work
     measured: dict[int, list[tuple[str, int]]] = {}
     for cell in cells:
@@ -165,8 +168,7 @@ def answered(cell: LibraryCell, scaled: ScaledRequests, ours: int) -> int:
 
 
 def judge(kernels_mib: dict[tuple[int, int], int], work: tuple[str, ScaledRequests, list[LibraryCell]]) -> list[dict[str, Any]]:
-    """Return the limits that follow from the kernel memory of the other half of the networks, by half and compute
-    capability."""
+    """Return the limits of one network, using the kernel memory that was fitted on the other half of the networks."""
     network, scaled, cells = work
     full = []
     for cell in cells:
@@ -180,12 +182,13 @@ def judge(kernels_mib: dict[tuple[int, int], int], work: tuple[str, ScaledReques
 
 
 def half_of(network: str) -> int:
-    """Every second network by name."""
+    """Divide the networks into halves: every second network in the order of names belongs to half 1."""
     return catalogue.models("v100").index(network) % 2
 
 
 def kernels_of(full: Sequence[dict[str, Any]]) -> dict[int, int]:
-    """Return the memory of loaded kernels in MiB by compute capability: the median over the amounts that explain the limits."""
+    """Return the memory of loaded kernels in MiB by compute capability: the median of all values that explain a measured
+    limit."""
     by_major: dict[int, list[int]] = {}
     for row in full:
         by_major.setdefault(row["major"], []).append(row["explained_bytes"])
@@ -193,13 +196,13 @@ def kernels_of(full: Sequence[dict[str, Any]]) -> dict[int, int]:
 
 
 def full_at(fits: Callable[[int], bool], near: int) -> int:
-    """Return the first batch size that does not fit if the batch grows one by one. A larger batch may fit again."""
+    """Return the first batch size that does not fit, when the batch size grows by one. A larger batch may fit again."""
     largest = largest_batch(fits, near)
     return next((batch for batch in range(int(0.85 * largest), largest + 1) if not fits(batch)), largest + 1)
 
 
 def explained(scaled: ScaledRequests, card: Card, full: int) -> int:
-    """Return how many bytes outside PyTorch make this the first batch that does not fit: the middle of the possible range."""
+    """Return how much memory outside of PyTorch explains that this batch size is the first that does not fit, in bytes."""
     ends = []
     for batch in (full - 1, full):
         low, high = 0, card.memory_bytes
@@ -244,7 +247,8 @@ def show(peaks: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]]) -> Non
 
 
 def beside(row: dict[str, Any]) -> str:
-    """Describe other published figures about a limit: memory runs, larger networks on the GPU, and times before the limit."""
+    """Describe other published values near a limit: memory of the runs, larger networks on the GPU, and step times below the
+    limit."""
     cell, batch = catalogue.cell(row["gpu"], row["network"]), row["published"]
     needed = peak_at(cell, batch)
     others = [catalogue.cell(row["gpu"], name) for name in catalogue.models(row["gpu"])]
@@ -257,13 +261,13 @@ def beside(row: dict[str, Any]) -> str:
 
 
 def peak_at(cell: LibraryCell, batch: int) -> float:
-    """Return the peak at a batch size, scaled from the nearest published batch size."""
+    """Return the memory peak at a batch size, scaled from the nearest published batch size."""
     at = int(np.abs(cell.memory_batches - batch).argmin())
     return float(cell.peak_bytes[at]) * batch / int(cell.memory_batches[at])
 
 
 def show_folds(full: Sequence[dict[str, Any]], folded: Sequence[dict[str, Any]], fitted: dict[int, dict[int, int]]) -> None:
-    """Compare the limits with the kernel memory measured on all networks, and with that measured on other networks."""
+    """Compare the limits with two fits of the kernel memory: on all networks, and only on other networks."""
     print(f"\nkernels that are loaded, in MiB by compute capability: {kernels_of(full)} over all networks,")
     print(f"{fitted[0]} over every second one, {fitted[1]} over the others")
     for text, rows in (("with those of all networks", full), ("with those of the other half", folded)):

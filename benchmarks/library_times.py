@@ -1,13 +1,14 @@
-"""Replays the library's cells and prints the error of each phase. The replay of a cell must give the times of the cell.
+"""Replays the published measurements in the library, and prints the error of each phase. A replay must reproduce the published
+times.
 
     python benchmarks/library_times.py                    # 216 cells, two batch sizes of each, within 10 minutes on two cores
     python benchmarks/library_times.py --gpus v100 --batches 8 --json times.json
 
-Trains torchvision's networks (benchmarks/programs/torchvision_training.py, one process per GPU) under `trace replay --gpu`,
-with the host synchronized around phases as in the measurements. Batch sizes are 1, the last measured one, and with
-`--batches` random ones between them (`--seed`). A phase passes within 1 % or 0.5 ms. Failures are listed, and the exit code
-is 1. The virtual clock includes this machine's own time, so a busy machine is slower than the smallest batches; `--clock
-recorded` excludes it. Needs torchvision.
+The benchmark trains torchvision's networks under `trace replay --gpu` (benchmarks/programs/torchvision_training.py), and
+synchronizes the host around each phase, as the measurements did. The batch sizes are 1, the largest measured one and, with
+`--batches`, random ones between them (`--seed`). The error of a phase may be 1 % or 0.5 ms. If errors are larger, the benchmark
+lists them and returns exit code 1. The virtual clock includes this machine's own time, which may exceed the step time of small
+batches, but `--clock recorded` excludes it. Needs torchvision.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PHASES = ("h2d", "forward", "rest")
 
 
 def batches_of(gpu: str, model: str, count: int, chance: random.Random) -> list[int]:
-    """Batch 1, the last measured one, and others between them."""
+    """Return batch size 1, the largest measured batch size, and random batch sizes between them."""
     last = cell(gpu, model).last_batch
     between = chance.sample(range(2, last), min(max(count - 2, 0), last - 2))
     return sorted({1, last, *between} if count > 1 else {last})
@@ -44,7 +45,7 @@ def batches_of(gpu: str, model: str, count: int, chance: random.Random) -> list[
 
 def replayed(gpu: str, plan: dict[str, list[int]], clock: str, steps: int) -> list[dict[str, Any]]:
     """Return what the program printed."""
-    # benchmarks/library_memory.py checks exactly whether the largest batch fits.
+    # The benchmark library_memory.py checks whether the largest batch fits.
     command = [sys.executable, "-m", "trace_replay", "replay", "--clock", clock, "--gpu", gpu, "--gpu-memory", "1024GiB"]
     done = subprocess.run(
         [*command, str(PROGRAM), json.dumps(plan), str(steps)], cwd=ROOT, capture_output=True, text=True, check=False
@@ -55,7 +56,7 @@ def replayed(gpu: str, plan: dict[str, list[int]], clock: str, steps: int) -> li
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with measured times and errors (ms): h2d, forward and rest."""
+    """Return a table row with the measured times and the errors in ms, for the phases h2d, forward and rest."""
     of = cell(row["gpu"], row["model"])
     times = of.for_batch(row["batch"]).phases_ns
     phases = {}

@@ -1,10 +1,10 @@
-"""Measures the cost of unlocked pages. Epochs over a ring of batch buffers alternate between locked and unlocked pages.
+"""Measures the cost of unlocked pages. Measures how locked memory pages speed up a ring of batch buffers when memory is scarce.
 
-In a published emulation, AlexNet took 21 % longer per epoch when its buffers were not page-locked under a memory limit. Here
-a process fills a ring of buffers from a file and reads other buffers of the ring, like a loader and a copy to the GPU. It
-runs in a memory cgroup with a limit slightly above the ring, and its own swap file. Locked buffers stay in memory; unlocked
-ones are swapped out to make room for the page cache and read back. Prints the seconds of each epoch and the ratio of medians.
-Needs root. The cgroup and the swap file are removed at the end.
+In a published emulation, an epoch of AlexNet took 21 % longer if its buffers were not page-locked under a memory limit. In this
+benchmark, a process fills a ring of buffers from a file, and reads other buffers of the ring, like a DataLoader and a copy to
+the GPU. The process runs in a memory cgroup with a limit slightly above the size of the ring, and with its own swap file.
+Locked buffers stay in memory, but unlocked buffers are swapped out to make room for the page cache. The benchmark prints the
+seconds of each epoch, and the ratio of the medians. Needs root. At the end, the benchmark removes the cgroup and the swap file.
 
     sudo python benchmarks/locked_pages.py [--buffers 60] [--room 1.08] [--rounds 3]
 """
@@ -32,7 +32,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class NotAllowedError(Exception):
-    """This system does not permit the measurement; the text gives the reason."""
+    """Raised with a reason if this system does not permit the measurement."""
 
 
 def epochs(data: Path, buffers: int, locked: bool) -> Iterator[float]:
@@ -58,7 +58,7 @@ def epochs(data: Path, buffers: int, locked: bool) -> Iterator[float]:
 
 @contextmanager
 def memory_limit(cgroups: Path, limit_bytes: int) -> Iterator[Path]:
-    """The cgroup file for the id of the process to limit. Raises NotAllowedError."""
+    """Return the cgroup's file to which the id of the limited process is written. Raises NotAllowedError."""
     is_first_version = (cgroups / "memory").is_dir()
     folder = (cgroups / "memory" if is_first_version else cgroups) / f"locked-pages-{os.getpid()}"
     try:
@@ -76,7 +76,7 @@ def memory_limit(cgroups: Path, limit_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def swap_file(folder: Path, size_bytes: int) -> Iterator[None]:
-    """A context with a swap file of this size. Raises NotAllowedError."""
+    """Create a swap file of the given size, and remove it after the `with` block. Raises NotAllowedError."""
     path = folder / "swap"
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, size_bytes)
@@ -91,7 +91,7 @@ def swap_file(folder: Path, size_bytes: int) -> Iterator[None]:
 
 
 def measure(folder: Path, cgroups: Path, buffers: int, room: float, rounds: int) -> dict[bool, list[float]]:
-    """Seconds per epoch, by whether pages were locked."""
+    """Return the seconds of each epoch, for locked and for unlocked pages."""
     data = folder / "data"
     with data.open("wb") as file:
         for _ in range(round(FILE_OF_RING * buffers)):

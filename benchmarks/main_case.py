@@ -1,11 +1,11 @@
-"""Replays real Tesla V100 recordings of ResNet-50, batch 32, with examples/train_resnet.py.
+"""Replays recordings of ResNet-50 (batch size 32) on a real Tesla V100 with examples/train_resnet.py.
 
-Prints, per recording, the step without its data-loading wait, the phases, the coverage and the host overhead of the replay, and
-the difference between two recordings of the same case (the noise floor).
+For each recording, the benchmark prints the step time without data loading, the phase times, the share of matched kernels and
+the replay's overhead.
 
     python benchmarks/main_case.py --traces ../shared/traces [--steps 25] [--json main_case.json]
 
-Takes about 10 s per recording. On a shared machine, compare only figures of one run.
+Takes about 10 s per recording. On a shared machine, compare only results of one run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHOWN_PHASES = ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer")
 
 
 def replay(trace: Path, workers: int, steps: int, folder: Path) -> dict[str, Any]:
-    """Run the example as a user would and return its report."""
+    """Run the example with `trace replay`, and return its report."""
     report = folder / f"{trace.stem}.json"
     script = ROOT / "examples" / "train_resnet.py"
     command = [sys.executable, "-m", "tui.cli", "replay", "--report", str(report), str(script), "--trace", str(trace)]
@@ -53,7 +53,7 @@ def percent(value: float | None) -> str:
 
 
 def lane(phases: dict[str, Any], which: str, columns: int, width_ns: float) -> str:
-    """The phases of a median step on the host, in order, with widths proportional to their times."""
+    """Return the host phases of a median step in order, as bars with widths in proportion to their times."""
     text, at_ns = "", 0.0
     for name in SHOWN_PHASES:
         at_ns += phases[name][f"{which}_median_ns"] if name in phases else 0
@@ -64,7 +64,7 @@ def lane(phases: dict[str, Any], which: str, columns: int, width_ns: float) -> s
 
 
 def print_picture(facts: dict[str, Any], columns: int = 92) -> None:
-    """Print the compute part of a median step, recorded and replayed."""
+    """Print the recorded and the replayed phases of a median step, without data loading."""
     phases = {name: figures for name, figures in facts["phases"].items() if name in SHOWN_PHASES}
     width_ns = max(sum(f[f"{which}_median_ns"] for f in phases.values()) for which in ("recorded", "replayed"))
     for which in ("recorded", "replayed"):

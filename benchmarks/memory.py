@@ -1,13 +1,14 @@
-"""Compares recorded and replayed device memory: ResNet-50, batch 32, Tesla V100 (three recordings, PyTorch 1.9).
+"""Compares recorded and replayed device memory of ResNet-50 (batch size 32) on a Tesla V100, in three recordings with PyTorch
+1.9.
 
-The first part measures only the allocator: memory reserved for growing sequence lengths in plain and expandable segments, and
-the cost of an allocation and its free. Then replays the recorded script and prints what a steady step allocates: block sizes in
-order, the peak, and the workspaces taken from the recording.
+The first part measures only the allocator: the memory reserved for growing sequence lengths with plain and expandable segments,
+and the time for an allocation and a free. The second part replays the recorded script, and prints what a training step
+allocates: the block sizes in order, the peak, and the recorded workspaces.
 
     python benchmarks/memory.py --traces ../shared/traces [--json memory.json]
 
-Takes about half a minute. The recorded script differs from examples/train_resnet.py: it has no weight decay, and PyTorch 1.9
-keeps gradients over `zero_grad`.
+Takes about half a minute. The recorded script differs from examples/train_resnet.py: it uses no weight decay, and PyTorch 1.9
+keeps gradients after `zero_grad`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from traces.model.row_order import in_order  # noqa: E402
 
 CASES = ("v100_resnet50_workers0", "v100_resnet50_workers0_rerun", "v100_resnet50_workers4")
 
-# PyTorch 1.9 counts the batches of a batch norm by `num_batches_tracked + 1`. Current releases increment in place.
+# PyTorch 1.9 counts the batches of a batch norm with `num_batches_tracked + 1`. Current releases increment in place.
 GONE = frozenset({(512, "aten::add")})
 
 SCRIPT = """
@@ -59,7 +60,7 @@ for images, labels in torch.utils.data.DataLoader(data, batch_size=32):
 
 
 def measure(traces: Path, folder: Path, case: str = CASES[0], steps: int = 4) -> dict[str, Any]:
-    """Import the recording, replay the script on it and compare."""
+    """Import the recording, replay the script, and compare the memory."""
     recorded_file, replayed_file, script = folder / f"{case}.msgpack", folder / "replay.msgpack", folder / "train.py"
     save(read_kineto(traces / f"{case}.json.gz"), recorded_file)
     script.write_text(SCRIPT.format(examples=str(ROOT / "examples"), steps=steps))
@@ -89,7 +90,7 @@ SETTINGS = {"plain": "expandable_segments:False", "expandable": "expandable_segm
 
 
 def growing_lengths(settings: str) -> dict[str, int]:
-    """Batches of three tensors with sequence lengths from 100 to 195, each freed before the next."""
+    """Allocate batches of three tensors with sequence lengths from 100 to 195, and free each batch before the next."""
     memory = DeviceMemory(0, 80 << 30, settings=parse_settings(settings))
     for length in range(100, 200, 5):
         batch = [memory.malloc(length * size, 0) for size in (512 << 10, 128 << 10, 300 << 10)]
@@ -100,7 +101,7 @@ def growing_lengths(settings: str) -> dict[str, int]:
 
 
 def cost_ns(settings: str, rounds: int = 200) -> float:
-    """CPU time of an allocation and its free with mixed sizes: median of many rounds of 300."""
+    """Return the CPU time for an allocation and a free of mixed sizes, as a median over many rounds of 300 pairs."""
     chance = random.Random(1)
     sizes = [chance.choice([512, 4096, 100_000, 900_000, 3 << 20, 12 << 20, 30 << 20]) for _ in range(300)]
     order = chance.sample(range(300), 300)

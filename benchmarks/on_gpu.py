@@ -1,4 +1,4 @@
-"""Runs everything that needs a GPU, within a time limit. Started by on_gpu.sh.
+"""Runs all benchmarks that need a GPU, within a time limit. Started by on_gpu.sh.
 
     python benchmarks/on_gpu.py --out results                   # records on cuda:0
     python benchmarks/on_gpu.py --out results --dry-run         # the same on the virtual GPU of a recording, with small sizes
@@ -6,9 +6,10 @@
 Stages: each training script of `SCRIPTS` is recorded at phase grain and at kernel grain; "overhead" is record_overhead.py;
 "sweep" records one script at several batch sizes for the library; "allocator" is allocator_check.py; "programs" is
 gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest; "after_profile" is after_profile.py, "cost" is
-recording_cost.py, and the stages "workload-..." record gpu_workloads.py at kernel grain. Each stage runs in separate processes,
-so a failure or hang affects only that stage. Stages are skipped when time runs out. `summary.json` has the results. The
-recordings are packed into tar files with limits on number and size. Both are written again after each stage, and after SIGTERM.
+recording_cost.py, and the stages "workload-..." record gpu_workloads.py at kernel grain. Each stage runs in its own processes,
+so a failure or hang affects only one stage. Stages are skipped when time runs out. The results are written to `summary.json`.
+The recordings are packed into tar files of limited number and size. The summary and the tar files are written again after each
+stage, and after the signal SIGTERM.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ MAX_FILES = 8  # including the summary
 MAX_FILE_BYTES = 16 << 20
 NEEDED = ("torch", "numpy", "msgpack", "orjson", "typer")
 
-# Runs a script on the virtual GPU of a recording.
+# This command runs a script on the virtual GPU of a recording.
 REPLAY = """
 import os, sys, tempfile
 from pathlib import Path
@@ -72,7 +73,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 @dataclass(frozen=True)
 class Script:
-    """A training script with its arguments for a GPU and for a dry run."""
+    """Contains a training script with its arguments for a GPU and for a dry run."""
 
     file: str
     words: str
@@ -123,8 +124,6 @@ _ON_GPU = {"kernel": "--steps 40 --print-every 5", "phase": "--steps 80 --print-
 
 @dataclass(frozen=True)
 class Run:
-    """The options, and the folder for results."""
-
     work: Path
     out: Path
     dry: bool
@@ -140,7 +139,7 @@ Stage = Callable[[Run], dict[str, Any]]
 
 
 class StageFailed(Exception):
-    """A stage failed. The text gives the reason in one line, and `facts` are for the summary."""
+    """A stage failed. Contains the result of a stage, with the reason for a failure in one line."""
 
     def __init__(self, why: str, facts: dict[str, Any] | None = None) -> None:
         super().__init__(why)
@@ -148,7 +147,7 @@ class StageFailed(Exception):
 
 
 def stages() -> dict[str, Stage]:
-    """Stages, most important first."""
+    """Return the stages, the most important first."""
     found: dict[str, Stage] = {f"{name}-kernel": recording(name, "kernel") for name in SCRIPTS}
     found |= {"programs": programs, "allocator": allocator, "rules": rules, "overhead": overhead, "sweep": sweep}
     found |= {"after_profile": after_profile, "cost": cost}
@@ -173,7 +172,7 @@ def recording(name: str, grain: str) -> Stage:
 
 
 def workload(name: str) -> Stage:
-    """Record one kind of gpu_workloads.py at kernel grain."""
+    """Record one kind of network of gpu_workloads.py, including kernels."""
 
     def record(run: Run) -> dict[str, Any]:
         if run.dry and "--compile" in WORKLOADS[name]:
@@ -186,7 +185,7 @@ def workload(name: str) -> Stage:
 
 
 def record_script(run: Run, script: list[str], name: str, grain: str, profiled_steps: int) -> dict[str, Any]:
-    """Record a script, and return the facts of the recording."""
+    """Record a script, and return key facts about the recording."""
     output = run.work / f"{name}.msgpack"
     asked = {
         "script": script,
@@ -206,12 +205,12 @@ def recording_command(run: Run, asked: dict[str, Any]) -> list[str]:
 
 
 def python_command(run: Run, words: list[str]) -> list[str]:
-    """The command that runs a script, in a dry run on the virtual GPU."""
+    """Return the command that runs a script, in a dry run on the virtual GPU."""
     return [sys.executable, *(["-c", REPLAY, str(ROOT), run.on] if run.dry else []), *words]
 
 
 def programs(run: Run) -> dict[str, Any]:
-    """Check that recording does not change what the programs of tests/cuda/programs do."""
+    """Check that recording does not change the results of the programs in tests/cuda/programs."""
     from benchmarks import gpu_programs
 
     def recorded(words: list[str], output: Path, grain: str) -> list[str]:
@@ -228,7 +227,7 @@ def programs(run: Run) -> dict[str, Any]:
 
 
 def allocator(run: Run) -> dict[str, Any]:
-    """Record the allocator's history over some steps, and compare it with our allocator."""
+    """Record the allocator's history over some steps, and compare it with the virtual allocator."""
     events = run.work / "allocator_events.json"
     size = "--model resnet18 --batch-size 4 --image-size 32" if run.dry else "--model resnet50 --batch-size 32"
     words = [str(HERE / "allocator_check.py"), "run", str(events), *size.split()]
@@ -265,7 +264,7 @@ def after_profile(run: Run) -> dict[str, Any]:
 
 
 def cost(run: Run) -> dict[str, Any]:
-    """Measure what recording at phase grain adds to a step."""
+    """Measure the overhead of recording phases without kernels."""
     facts = run.work / "recording_cost.json"
     seconds = 3.0 if run.dry else COST_SECONDS
     small = ["--batch-size", "2", "--image-size", "32", "--on", run.on]
@@ -290,7 +289,7 @@ def cost(run: Run) -> dict[str, Any]:
 
 
 def rules(run: Run) -> dict[str, Any]:
-    """Ask the GPU which calls it accepts."""
+    """Find out which calls the GPU accepts."""
     if importlib.util.find_spec("expecttest") is None:
         raise StageFailed("PyTorch's database of operators needs the package expecttest; put its wheel into --wheels")
     seconds = min(RULES_SECONDS, run.seconds_left - 10)  # without the import of the database, and the end of the processes
@@ -302,7 +301,7 @@ def rules(run: Run) -> dict[str, Any]:
 
 
 def sweep(run: Run) -> dict[str, Any]:
-    """Record the phases of ResNet-50 at several batch sizes, as an entry for the library of GPUs."""
+    """Record the phases of ResNet-50 at several batch sizes, to add them to the library of measurements."""
     output = run.work / "resnet50.cells"
     words = _RESNET_DRY if run.dry else f"--model resnet50 --workers {min(8, os.cpu_count() or 1)} --pin-memory --steps 30"
     asked = {
@@ -316,7 +315,7 @@ def sweep(run: Run) -> dict[str, Any]:
 
 
 def call(run: Run, command: list[str]) -> None:
-    """Run a process within the time limit; its output goes to stderr."""
+    """Run a process within the time limit, and print its output on stderr."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:
         said, _ = process.communicate(timeout=max(run.seconds_left, 1.0))
@@ -356,7 +355,7 @@ def facts_of(output: Path) -> dict[str, Any]:
 
 
 def pack(files: list[Path], out: Path) -> dict[str, list[str]]:
-    """Pack the files into tar files within the limits. Returns the contents, and "left_out"."""
+    """Pack the files into tar files of limited size. Returns the contents, and "left_out"."""
     packed: dict[str, list[str]] = {"left_out": []}
     room: dict[Path, int] = {}
     whole = MAX_FILE_BYTES // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # without the end of a tar file
@@ -387,7 +386,7 @@ def machine() -> dict[str, Any]:
 
 
 def missing(dry: bool) -> str:
-    """Return why the benchmark cannot start, or ""."""
+    """Return the reason why the benchmark cannot start, or "" if it can."""
     absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if "torch" in absent:
         return "this Python has no torch; name one that has: PYTHON=... benchmarks/on_gpu.sh"
@@ -406,7 +405,7 @@ def missing(dry: bool) -> str:
 
 
 def save(run: Run, entries: list[dict[str, Any]]) -> None:
-    """Write the summary of the stages so far, and pack the recordings, the oldest first."""
+    """Write a summary of the stages so far, and pack the recordings into tar files, the oldest first."""
     patterns = ("*.msgpack", "*.cells", "allocator_events.json", RULES_FILE)
     files = [file for pattern in patterns for file in run.work.glob(pattern)]
     packed = pack(sorted(files, key=lambda file: file.stat().st_mtime_ns), run.out)
@@ -415,7 +414,7 @@ def save(run: Run, entries: list[dict[str, Any]]) -> None:
 
 
 def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
-    """Run the stages, and return one summary entry for each."""
+    """Run the stages, and return one summary entry for each stage."""
     entries: list[dict[str, Any]] = []
     for name, stage in chosen.items():
         entry: dict[str, Any] = {"stage": name, "status": "ok"}
@@ -438,7 +437,6 @@ def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
 
 
 def line_of(entry: dict[str, Any]) -> str:
-    """One line of text for a stage."""
     line = f"{entry['stage']:22} {entry['status']:8} {entry['seconds']:6.1f} s"
     if "file" in entry:
         line += f"  {entry['bytes'] / 1e3:7.1f} KB  a step {(entry['step_median_ns'] or 0) / 1e6:8.2f} ms"

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""Compares the dtypes that the virtual GPU accepts with the answers of a real GPU.
+"""Compares the dtypes that the virtual GPU accepts with the results of a real GPU.
 
     python benchmarks/op_dtypes.py h200 benchmarks/recordings/h200/op_dtypes.json.gz --differences differences.txt
 
-The file has an answer for each operator of PyTorch's OpInfo database and each of 18 dtypes: "ok", or the type and first line of
-the error. The operator was called with its first sample. Answers that start with "S" are errors in making the sample, and are
-left out.
+For each operator in PyTorch's OpInfo database and each of 18 dtypes, the file contains "ok", or the type and first line of the
+error. Each operator was called with its first sample. Results that begin with "S" are errors while the sample was created, and
+are left out.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ TEXT_LENGTH = 160  # of the errors in the file
 
 
 def load(file: Path) -> dict[str, str]:
-    """Return the answers, by operator and dtype: "add.|float16"."""
+    """Return the results by operator and dtype, with keys such as "add.|float16"."""
     found: dict[str, str] = json.loads(gzip.decompress(file.read_bytes()))
     return found
 
 
 def first_sample(op: Any, dtype: torch.dtype) -> Sample:
-    """Return the operator's first sample in a dtype. If PyTorch cannot make it, the sample is cast from another dtype."""
+    """Return the operator's first sample with the given dtype. If PyTorch cannot create a sample with this dtype, a sample with
+    another dtype is converted."""
     torch.manual_seed(0)
     random.seed(0)
     try:
@@ -53,7 +54,7 @@ def first_sample(op: Any, dtype: torch.dtype) -> Sample:
 
 
 def answer(op: Any, name: str) -> str:
-    """Call an operator on the virtual GPU with its first sample in a dtype."""
+    """Call an operator on the virtual GPU with its first sample of a dtype."""
     dtype = getattr(torch, name)
     sample = first_sample(op, dtype)
     try:
@@ -83,7 +84,7 @@ def main() -> None:
     real = load(args.answers)
     warnings.simplefilter("ignore")
     trace_replay.start(args.gpu, values=args.values, clock="virtual")
-    # Imported on the virtual GPU, because `torch.cuda.jiterator` checks for a GPU when a function is defined.
+    # Import OpInfo on the virtual GPU, because `torch.cuda.jiterator` checks for a GPU when a function is defined.
     from torch.testing._internal.common_methods_invocations import op_db
 
     ops: dict[str, Any] = {f"{op.name}.{op.variant_test_name}": op for op in op_db}

@@ -1,13 +1,13 @@
-"""Compares the steps of two processes that take turns: one runs without the recorder, the other under `trace record`.
+"""Compares the step times of two processes that run alternately, one without the recorder and the other under `trace record`.
 
     paired = measure(["benchmarks/recording_cost.py", "--serve", "60 modules"], seconds=10)
     paired.added.processor_us      # what the recorder adds to a step
 
-Only one of the two processes runs at a time, for a turn of 128 steps or half a second. The recorder reads CUDA events after
-every 128 steps and twice a second, so every turn contains reads. Each recorded turn is compared with the bare turns before and
-after it, which cancels drift. The result is the median of these differences. The processor time is that of the script's thread.
-Other programs on the machine change the processor time less than the elapsed time. The recorder's own thread, which writes to
-the file, is measured separately.
+While one process runs for 128 steps or half a second (a turn), the other process waits. The recorder reads CUDA events after
+every 128 steps and twice a second, so it reads CUDA events in every turn. The recorded turn is compared with the unrecorded
+turns before and after it, to cancel slow changes of the machine's speed. The result is the median of these differences.
+Processor times are those of the script's thread. Processor times depend less on the machine's other programs than elapsed
+times. The processor time of the recorder's own thread, which writes to the file, is measured separately.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Step = Callable[[], tuple[int, int]]  # a training step; returns the time of oth
 
 
 class Turn(NamedTuple):
-    """Mean times of a turn's steps in microseconds."""
+    """Contains the mean times of the steps in one turn, in microseconds."""
 
     clock_us: float  # without the other work
     processor_us: float  # without the other work
@@ -48,7 +48,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Added:
-    """What the recorder adds to a step, in microseconds: medians, and the quartiles of the clock's differences."""
+    """Contains the time in microseconds that the recorder adds to a step: medians, and the quartiles of elapsed time."""
 
     clock_us: float
     clock_quartiles_us: tuple[float, float]
@@ -57,7 +57,7 @@ class Added:
 
 
 class Calls(NamedTuple):
-    """Numbers of calls that the recorder makes in one training step."""
+    """Counts the calls that the recorder makes in one training step."""
 
     python: int  # functions of this project
     c: int  # C functions that the project's functions call, except for CUDA events
@@ -75,7 +75,7 @@ class Paired:
 
 
 class MeasurementError(Exception):
-    """A process ended early, or wrote no recording."""
+    """Raised if a process ended early, or wrote no recording."""
 
 
 def now_ns() -> int:
@@ -84,7 +84,7 @@ def now_ns() -> int:
 
 
 def serve(step: Step, address: str) -> None:
-    """Run turns of `step` as the measuring process asks, until it closes the connection."""
+    """Run turns of `step` when the measuring process asks for a turn, until that process closes the connection."""
     began_ns = now_ns()
     for number in range(SETTLING):
         step()
@@ -135,7 +135,8 @@ def _turn(step: Step, steps: int) -> Turn:
 
 
 def measure(words: list[str], seconds: float, on: str = "") -> Paired:
-    """Compare the script with and without the recorder for `seconds`. The script gets the socket's address as its last word.
+    """Compare the script with and without the recorder for `seconds` seconds. The last argument of the script is the address of
+    the socket.
 
     Args:
         on: a recording, whose virtual GPU the script uses; "" for the machine's GPU
@@ -148,7 +149,8 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
         recording = Path(folder) / "run.msgpack"
 
         def bare_command(script: list[str]) -> list[str]:
-            # The clocks are those of `trace record --on`. With other clocks, a replay waits, which hides the recorder's time.
+            # The clocks are those of `trace record --on`. With any other clock, a replay waits, and the wait would hide the
+            # recorder's time.
             replay = ["-m", "tui.cli", "replay", "-q", "--trace", on, "--clock", "recorded", "--loader", "recorded"]
             return [sys.executable, *([*replay, "-o", f"{folder}/replay.msgpack"] if on else []), *script]
 
@@ -175,7 +177,8 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
 def _alternate(
     bare: Callable[[int], Turn], recorded: Callable[[int], Turn], seconds: float
 ) -> tuple[list[tuple[float, float, float]], list[Turn]]:
-    """Return the added wall time, the added processor times of the script's and the recorder's threads, and the bare turns."""
+    """Return the added elapsed time, the added processor times of the script's and the recorder's threads, and the unrecorded
+    turns."""
     added: list[tuple[float, float, float]] = []
     in_turn = min(max(round(IN_TURN_US / bare(LEAST_IN_TURN).whole_us), LEAST_IN_TURN), IN_TURN)
     recorded(in_turn)

@@ -1,11 +1,12 @@
-"""Compares our figures with those of other tools for every recording in a folder, and explains differences above 0.5 %.
+"""Compares our statistics with those of other tools for every recording in a folder, and explains differences above 0.5 %.
 
-The other tools are HolisticTraceAnalysis and TraceLens. HolisticTraceAnalysis reads the recordings here. TraceLens has
-stored reports beside its recordings: `gpu_timeline`, `ops_summary` and `unified_perf_summary`, as CSV files or sheets
-of an .xlsx file.
+The other tools are HolisticTraceAnalysis and TraceLens. HolisticTraceAnalysis runs during the benchmark. TraceLens stores its
+reports `gpu_timeline`, `ops_summary` and `unified_perf_summary` beside its recordings, as CSV files or as sheets of an .xlsx
+file.
 
-Each explanation is a different definition of the figure. An explanation is used only if our figure, computed by the
-other tool's definition, agrees within 0.5 %. Other differences are marked UNEXPLAINED, and the exit code is 1.
+Most differences are explained by different definitions of a statistic. An explanation is accepted only if the statistic,
+computed by the other tool's definition, agrees within 0.5 %. All other differences are marked UNEXPLAINED, and the exit code is
+1.
 
     python benchmarks/peers.py FOLDER [FOLDER ...] [--no-hta] [--only WORD] [--json peers.json]
     python benchmarks/peers.py FOLDER --ahead     # recordings whose host runs ahead: our pace and the oracle's
@@ -63,7 +64,7 @@ Sheet = list[dict[str, str]]
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of one recording. `why`: the explanation of a difference, or ""."""
+    """Contains one statistic of one recording. The field `why` explains a difference, or is empty."""
 
     recording: str
     peer: str
@@ -79,7 +80,7 @@ class Row:
 
     @property
     def agrees(self) -> bool:
-        """Return True if both agree within 0.5 % or, for times, one microsecond."""
+        """Return True if two values agree within 0.5 % or, for times, within one microsecond."""
         return abs(self.difference) <= LIMIT or (self.unit == "ms" and abs(self.ours - self.theirs) <= 0.001)
 
 
@@ -88,7 +89,7 @@ Variant = tuple[str, Callable[[], float]]  # a difference of definition, and our
 
 
 def compared(recording: str, peer: str, figure: str, unit: str, ours: float, theirs: float, variants: list[Variant]) -> Row:
-    """Return `ours` and `theirs` with the first definition for which they agree."""
+    """Return our value and the other tool's value by the first definition for which both agree."""
     found = Row(recording, peer, figure, ours, theirs, unit, "")
     if found.agrees:
         return found
@@ -102,12 +103,12 @@ def compared(recording: str, peer: str, figure: str, unit: str, ours: float, the
 
 
 def union_ns(trace: Trace, mask: Column) -> int:
-    """Busy time of the masked work, summed over devices."""
+    """Return the total busy time of the work in a mask, summed over devices."""
     return sum(_intervals(trace, mask & (trace.device.device == device)).total_ns for device in _devices(trace, mask))
 
 
 def gaps_ns(trace: Trace, mask: Column) -> int:
-    """Time between the first and last masked work that is not covered by it, summed over devices."""
+    """Return the idle time between the first and the last work in a mask, summed over devices."""
     total = 0
     for device in _devices(trace, mask):
         busy = _intervals(trace, mask & (trace.device.device == device))
@@ -116,7 +117,7 @@ def gaps_ns(trace: Trace, mask: Column) -> int:
 
 
 def exposed_ns(trace: Trace, mask: Column, hidden_by: Column) -> int:
-    """Time of masked communication during which the device runs nothing of `hidden_by`."""
+    """Return the time in which a device runs communication in a mask, but no work of `hidden_by`."""
     sends = communication_kernels(trace) & mask
     total = 0
     for device in _devices(trace, sends):
@@ -135,7 +136,7 @@ def _devices(trace: Trace, mask: Column) -> list[int]:
 
 
 def op_times(trace: Trace, mask: Column) -> dict[str, float]:
-    """Nanoseconds of work that each op launched directly, by op name."""
+    """Return the nanoseconds of GPU work that each op launched directly, by op name."""
     rows = work_rows(trace)
     rows = rows[mask[rows]]
     op = op_of(trace)[rows]
@@ -148,7 +149,7 @@ def op_times(trace: Trace, mask: Column) -> dict[str, float]:
 
 
 def reports(path: Path) -> dict[str, Sheet]:
-    """The sheets beside a recording, by name; empty if there are none."""
+    """Return the sheets beside a recording by name, or an empty dictionary if there are none."""
     stem = path.name.partition(".json")[0]
     folders = [folder for folder in sorted(path.parent.glob("*perf_report_csvs")) if folder.name.startswith(stem)]
     for folder in [*folders, path.parent / "perf_csvs"]:
@@ -165,7 +166,7 @@ def _csv(file: Path) -> Sheet:
 
 
 def _workbook(file: Path) -> dict[str, Sheet]:
-    """The sheets of an .xlsx file: each row with the heads of the first one."""
+    """Return the sheets of an .xlsx file, with the column names of the first row as keys."""
     space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
     found: dict[str, Sheet] = {}
     with zipfile.ZipFile(file) as book:
@@ -199,7 +200,7 @@ def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         timeline.setdefault(line["type"], []).append(1e6 * float(line["time ms"]))
     if "busy_time" in timeline:
         busy = timeline["busy_time"]
-        # A report with recomputation lists the recomputed work apart; the two overlap.
+        # Reports about activation recomputation list recomputed work separately, although it may overlap with other work.
         apart = [*busy, 0.0][1]
         inside = busy[0] * (1 - LIMIT) <= union_ns(trace, known) <= (busy[0] + apart) * (1 + LIMIT)
         recomputed: list[Variant] = []
@@ -260,12 +261,12 @@ def _in_ms(variants: list[Variant]) -> list[Variant]:
 
 
 def launched(trace: Trace) -> Column:
-    """A mask of work with a recorded launch call."""
+    """Return a mask of the GPU work with a recorded launch call."""
     return np.asarray(trace.device.is_work & (trace.device.launch != NONE))
 
 
 def _ops(sheets: dict[str, Sheet], name: str, trace: Trace, has_captures: bool) -> Iterator[Row]:
-    """Time by op, for ops with at least 1 % of the GPU time."""
+    """Return the GPU time by op, for ops with at least 1 % of the GPU time."""
     theirs: dict[str, float] = {}
     for line in sheets.get("ops_summary", []):
         theirs[line["name"]] = theirs.get(line["name"], 0.0) + 1e3 * float(line["total_direct_kernel_time_sum"])
@@ -293,7 +294,8 @@ def _ops(sheets: dict[str, Sheet], name: str, trace: Trace, has_captures: bool) 
 
 
 def _op_costs(sheets: dict[str, Sheet], name: str, trace: Trace) -> Iterator[Row]:
-    """Return FLOPs and bytes of all calls of each op, for shapes that both tools have and whose figures we know completely."""
+    """Return FLOPs and bytes of all calls of each op, for shapes that both tools report and for which our values are
+    complete."""
     ours = {(row.op, row.shapes): row for row in achieved(trace, by_shape=True) if row.shapes}
     sums: dict[tuple[str, str], _CostSum] = {}
     for line in sheets.get("unified_perf_summary", []):
@@ -318,7 +320,7 @@ def _op_costs(sheets: dict[str, Sheet], name: str, trace: Trace) -> Iterator[Row
         unit, scale, least = ("GFLOP", 1e9, _LEAST_FLOPS) if figure == "FLOPs" else ("MiB", 2**20, _LEAST_BYTES)
         if max(of.ours, of.theirs) < least:
             continue
-        # The definition is checked: it must give the figure that the other tool reports.
+        # A definition is accepted only if it gives the value that the other tool reports.
         known = [why for why, cost in of.by_definition.items() if abs(cost - of.theirs) <= LIMIT * of.theirs]
         variants: list[Variant] = [(why, lambda theirs=of.theirs / scale: theirs) for why in known]  # type: ignore[misc]
         yield compared(name, "TraceLens", f"{figure} of {op}", unit, of.ours / scale, of.theirs / scale, variants)
@@ -334,7 +336,7 @@ class _CostSum:
 
 @dataclass(frozen=True)
 class _ReportedCall:
-    """A row of `unified_perf_summary`: an op at one shape."""
+    """Contains a row of the table `unified_perf_summary`, which describes the calls of an op with one combination of shapes."""
 
     op: str  # canonical
     name: str
@@ -362,11 +364,11 @@ class _ReportedCall:
 
     @property
     def tensors(self) -> list[tuple[tuple[int, ...], int]]:
-        """Shape and bytes of each input that is a tensor of one dimension or more."""
+        """Return the shape and the number of bytes of each input tensor with at least one dimension."""
         return [(shape, prod(shape) * size) for shape, size in zip(self.shapes, self.sizes, strict=False) if shape and size]
 
     def flops_there(self) -> dict[str, float]:
-        """Return the FLOPs of one call by the other tool's definitions, with a description of the difference."""
+        """Return the FLOPs of one call by the other tool's definitions, each with a description of the difference."""
         wide = [shape for shape, _ in self.tensors if len(shape) > 1]
         if self.op == "addmm" and len(wide) >= 2:
             product = 2 * prod(wide[-2]) * wide[-1][-1]
@@ -374,7 +376,7 @@ class _ReportedCall:
         return {}
 
     def bytes_there(self) -> dict[str, float]:
-        """Return the bytes of one call by the other tool's definitions, with a description of the difference."""
+        """Return the bytes of one call by the other tool's definitions, each with a description of the difference."""
         tensors = self.tensors
         if not tensors:
             return {}
@@ -434,7 +436,7 @@ class _ReportedCall:
 
 
 def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
-    """Its breakdown of GPU time, and the overlap of computation with communication."""
+    """Compare GPU time by kind of work, and the overlap of computation with communication, with Holistic Trace Analysis."""
     from hta.trace_analysis import TraceAnalysis
 
     logging.disable(logging.CRITICAL)
@@ -465,7 +467,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         "The other tool measures from the first GPU work to the last; we measure from the start of the first step to the end"
         f" of the last.{left_out}"
     )
-    # HTA computes these figures from its own table, with and without host events.
+    # Holistic Trace Analysis computes these values from its own table, with and without host events.
     gpu, all_rows = _Truncated(of_gpu, names), _Truncated(taken, names)
     busy, idle, peer = theirs["kernel_time(us)"] - theirs["idle_time(us)"], theirs["idle_time(us)"], "HTA"
     busy_variants: list[Variant] = [
@@ -497,7 +499,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
 
 
 class _Truncated:
-    """Figures of rows of HolisticTraceAnalysis' table, whose times are whole microseconds."""
+    """Compare values from a table of Holistic Trace Analysis, which contains times in whole microseconds."""
 
     def __init__(self, rows: Any, texts: list[str]) -> None:
         self.start_ns = (1e3 * rows["ts"].to_numpy()).astype("i8")
@@ -514,7 +516,7 @@ class _Truncated:
 
     @property
     def exposed_share(self) -> float:
-        """Exposed communication as a share of all communication."""
+        """Return the communication that nothing overlaps, as a fraction of all communication."""
         sends = np.array(["nccl" in name.lower() for name in self.names])
         copies = np.array([name.startswith(("Memcpy", "Memset")) for name in self.names])
         sent, other = self.intervals(sends), self.intervals(~sends & ~copies)
@@ -536,7 +538,7 @@ def figure_text(value: float) -> str:
 
 
 def print_rows(rows: list[Row], all_rows: bool) -> None:
-    """Print how many figures agree, the differences with reason numbers, and the reasons."""
+    """Print how many values agree, the differences with the numbers of their reasons, and a list of the reasons."""
     kinds: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         kinds.setdefault((row.peer, row.figure.partition(" of ")[0]), []).append(row)
@@ -558,7 +560,7 @@ def print_rows(rows: list[Row], all_rows: bool) -> None:
 
 
 def ahead(name: str, path: Path, trace: Trace) -> dict[str, Any] | None:
-    """Our and the oracle's pace and GPU time if the host runs ahead; else None."""
+    """Return the step time and the GPU time from both tools if the host runs ahead of the GPU, or else None."""
     of = pace(trace)
     if of is None or of.device_ns is None:
         return None

@@ -1,11 +1,11 @@
-"""Measures pinning a batch of images on this machine, and copies to the virtual device.
+"""Measures the time to pin a batch of images on this machine, and the time of copies to the virtual device.
 
     python benchmarks/pinned.py
 
-First table: `Tensor.pin_memory` of float32 images, the first time (memory is allocated and locked) and from the cache, in one
-thread as in a loader's pin-memory thread. Locked memory is read from the system. The reference is the emulator study (Summer
-of Reproducibility 2023), whose figures depend on its machine. The second table compares host-to-device copies on the virtual
-timeline with the study's figures, for a recording without copies and for the recording of `--trace`.
+The first table shows times of `Tensor.pin_memory` for float32 images: the first call allocates and locks memory, and later
+calls take the memory from a cache. Locked memory is read from the system. The reference values come from an emulator study
+(Summer of Reproducibility 2023), and depend on the study's machine. The second table compares host-to-device copies in a replay
+with the study's values, for a recording without copies and for the recording `--trace`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REPEATS = 7
 
 
 def locked_bytes() -> int | None:
-    """VmLck of this process; None if the system does not report it."""
+    """Return the locked memory of this process (VmLck), or None if the system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -44,7 +44,8 @@ def locked_bytes() -> int | None:
 
 
 def pinning(images: int) -> dict[str, Any]:
-    """ms to pin a batch (first, from the cache), and to copy it in unpinned memory."""
+    """Return the milliseconds for pinning a batch (first call and later calls), and for copying the batch in unpinned
+    memory."""
     batch = torch.ones(images, *IMAGE)
     host_memory().empty_cache()
     before = locked_bytes()
@@ -72,7 +73,8 @@ def pinning(images: int) -> dict[str, Any]:
 
 
 def copying(transfers: CopyCosts, images: int) -> dict[str, Any]:
-    """ms of the batch's copy to the device, pinned and pageable, and the origin of the figures."""
+    """Return the milliseconds for copying a batch to the device from pinned and pageable memory, and the source of these
+    times."""
     size_bytes = images * 3 * 224 * 224 * 4
     facts: dict[str, Any] = {"images": images}
     for name, pinned in (("pinned", True), ("pageable", False)):

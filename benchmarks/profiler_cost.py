@@ -1,10 +1,10 @@
-"""Measures torch.profiler's host time per event, the origin of `EVENT_COSTS` in traces/comparison/thresholds.py.
+"""Measures the host time that torch.profiler takes per event, for `EVENT_COSTS` in traces/comparison/thresholds.py.
 
     python benchmarks/profiler_cost.py [--rounds 8]         # on a GPU, simulated or real; on a CPU without launches
 
-The benchmark times loops of one tiny call with and without the profiler, with the options of `trace record`. It prints the
-difference per call: the median over rounds of each round's fastest loop. For a module, the difference includes the recorder's
-wrapper in profiled steps.
+The benchmark times loops of one short call with and without the profiler, with the options of `trace record`. The difference
+per call is the median over several rounds, and the fastest loop of a round counts. For calls of modules, the difference
+includes the recorder's wrapper in profiled steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLS, REPEATS = 200, 5
 
 @dataclass(frozen=True)
 class Loop:
-    """A call that creates one event of a kind."""
+    """Describes a call that creates one event of a kind."""
 
     call: Callable[[], object]
     others: tuple[str, ...] = ()  # kinds of the other events that the call creates
@@ -32,7 +32,6 @@ class Loop:
 
 
 def loops() -> dict[str, Loop]:
-    """By kind of event."""
     one, other = torch.zeros(4), torch.zeros(4)
     fast_range: Any = torch._C._profiler._RecordFunctionFast
     module = torch.nn.Identity()
@@ -62,7 +61,7 @@ def loops() -> dict[str, Loop]:
 
 
 def per_call_ns(call: Callable[[], object]) -> float:
-    """The fastest of some loops."""
+    """Return the time of the fastest loop."""
     times = []
     for _ in range(REPEATS):
         began_ns = time.perf_counter_ns()

@@ -2,13 +2,13 @@
 
     python benchmarks/public_rank_programs.py SOURCES [--python PYTHON] [--only NAME...] [--json results.json]
 
-SOURCES has a folder per project (`examples`, `accelerate`, `lightning`, ...) with the project's sources. PYTHON has torch and
-the projects' packages. A program may need small changes, which the table counts: fewer epochs, for example. Data sets that a
-program would download are replaced by random ones of the same form (`data_sets`). Programs for GPUs run natively with
-`parameter_norms/cuda_is_cpu.py`.
+The folder SOURCES contains one folder with sources for each project (`examples`, `accelerate`, `lightning`, ...). PYTHON has
+torch and the projects' packages. Some programs need small changes, such as fewer epochs, and the table counts these changes.
+Data sets that a program would download are replaced by random data of the same form (`data_sets`). Programs for GPUs run
+natively with `parameter_norms/cuda_is_cpu.py`.
 
-The parameters after the first five optimizer steps are compared rank by rank (`parameter_norms/`). Results are kept in the JSON
-file, and the page shows all of them, so that single programs can be run again.
+After each of the first five optimizer steps, the parameters of each rank are compared (`parameter_norms/`). The JSON file keeps
+earlier results and the page shows all results, so single programs can be run again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def data_sets(folder: Path) -> None:
-    """Write random data sets in the form of MNIST under `folder`/MNIST/raw."""
+    """Write random data sets in the format of MNIST to the folder MNIST/raw."""
     import random
 
     draw = random.Random(0)
@@ -127,7 +127,7 @@ def run(program: Program, sources: Path, python: str, *, native: bool) -> Run:
 
 
 def numbers(native: Run, virtual: Run) -> str:
-    """Return how far the parameters of the two runs differ, relative to the larger norm."""
+    """Return the difference between the parameters of two runs, relative to the larger norm."""
     if native.norms.keys() != virtual.norms.keys() or not native.norms:
         return f"ranks {sorted(native.norms)} and {sorted(virtual.norms)} took steps" if native.norms else "no optimizer"
     worst, steps = 0.0, 0

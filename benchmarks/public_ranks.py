@@ -1,4 +1,4 @@
-"""Lists the programs of benchmarks/public_rank_programs.py, and edits that avoid downloads and shorten the training."""
+"""Lists the programs for benchmarks/public_rank_programs.py, with edits that avoid downloads and shorten the training."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Edit = tuple[str, str, str]  # file, text, replacement
 
 @dataclass(frozen=True)
 class Program:
-    """`words` follow `python`. `spawns` means that the program starts its ranks itself. `times` are the options of `trace
-    replay` that choose the virtual GPUs."""
+    """The field `words` contains the arguments of `python`. The field `spawns` is True if the program starts its ranks itself.
+    The field `times` contains options of `trace replay` that select the virtual GPUs."""
 
     project: str
     name: str
@@ -261,7 +261,7 @@ def _of_torchtitan() -> list[Program]:
 
 
 def _of_elastic() -> list[Program]:
-    """The second program fails once, after its first epoch, and its agent starts all ranks again."""
+    """The second program fails once after its first epoch, and then torchrun's agent restarts all ranks."""
     file, words = "examples/imagenet/main.py", "main.py data -b 2 --checkpoint-file out/checkpoint.pth"
     small = (
         (file, "datasets.ImageFolder(\n        traindir,", "datasets.FakeData(\n        8, (3, 64, 64), 10,"),

@@ -1,16 +1,16 @@
-"""Measures start-up time and memory of many ranks on one machine.
+"""Measures the start-up time and the memory of a replay with many ranks on one machine.
 
     python benchmarks/ranks.py --ranks 8 64 256 [--write docs/ranks.md] [-- examples/train_ddp.py --steps 20 ...]
 
-Runs `trace replay --nproc N --clock virtual` on the bundled P100 and samples its processes in /proc (Linux only), four times a
-second or for at most a fifth of the time. PSS counts a page shared by n processes as 1/n in each, so the sum is the memory that
-the machine needs. RSS counts shared pages fully. Shown are the highest PSS while the script trains and after its last step, and
-the largest private memory of a process. "reports" is the number of ranks in the replay's timeline.
+The benchmark runs `trace replay --nproc N --clock virtual` with the bundled P100 recording, and reads the memory of its
+processes from /proc (Linux only), four times a second, but for at most a fifth of the time. PSS counts 1/n of each page that n
+processes share, so the sum over all processes is the memory that the machine needs. RSS counts shared pages fully. The table
+shows the highest PSS during and after the training, and the largest private memory of any process.
 
     python benchmarks/ranks.py --pictures replay.msgpack --ranks 256
 
-Merges copies of the ranks of a replay into a trace of 256 ranks, and prints the processor time of `trace view --screenshot` and
-`trace report` for it.
+The second command merges copies of a replay's ranks into a trace of 256 ranks, and prints the processor time of `trace view
+--screenshot` and `trace report` for this trace.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _MIB = 1 << 20
 
 @dataclass
 class Memory:
-    """The memory of several processes at one time, in bytes."""
+    """Contains the memory of several processes at one time, in bytes."""
 
     pss: int = 0
     rss: int = 0
@@ -70,8 +70,6 @@ class Memory:
 
 @dataclass(frozen=True)
 class Result:
-    """One run."""
-
     ranks: int
     first_step_s: float
     start_cpu_s: float  # processor time of all processes until the first step, divided by the number of ranks
@@ -85,7 +83,7 @@ class Result:
 
 
 def descendants(root: int) -> list[int]:
-    """All descendants of the process `root`."""
+    """Return all descendants of the process `root`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -102,7 +100,7 @@ def descendants(root: int) -> list[int]:
 
 
 def memory_of(processes: list[int]) -> Memory:
-    """Their memory from the kernel's smaps_rollup."""
+    """Return the memory of processes from the kernel's file smaps_rollup."""
     memory = Memory()
     for process in processes:
         try:
@@ -119,7 +117,7 @@ def memory_of(processes: list[int]) -> Memory:
 
 
 def processor_time_s(processes: list[int]) -> float:
-    """Their processor time so far."""
+    """Return the processor time that processes have used."""
     ticks = 0
     for process in processes:
         try:
@@ -131,7 +129,7 @@ def processor_time_s(processes: list[int]) -> float:
 
 
 def measure(ranks: int, script: list[str]) -> Result:
-    """Run it. Raises RuntimeError with its output if it fails."""
+    """Run it. Raises RuntimeError with the output if the command fails."""
     with tempfile.TemporaryDirectory() as folder:
         return _measured(ranks, script, Path(folder) / "replay.msgpack")
 

@@ -1,10 +1,11 @@
-"""Prints how much of the GPU time of recordings has an achieved rate, and which ops seem to be faster than the data sheet.
+"""Prints for how much GPU time of each recording the FLOP rate or byte rate is known, and which ops seem to be faster than the
+data sheet allows.
 
     python benchmarks/rates.py ../shared/traces
 
-Per recording: GPU time of work with a known op, the shares of it that have a byte rate and a FLOP rate, and each op with its
-shapes whose rate is above the card's peak. An op may exceed the peak only if all its data fits in the GPU's cache. Such rows
-contain "in cache" and are not counted.
+For each recording, the table shows the GPU time of work with a known op, the fractions with a known byte rate and FLOP rate,
+and all ops with a rate above the GPU's peak. An op may exceed the peak only if all its data fits in the GPU's cache. Rows with
+such ops contain "in cache" and are not counted.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from traces.rates.achieved_rates import OpRates, achieved
 
 
 def recordings(folder: Path) -> list[Path]:
-    """Files of one process, and folders of several ranks."""
+    """The arguments are files of one process, and folders of several ranks."""
     files = [path for path in sorted(folder.iterdir()) if path.name.endswith((".json", ".json.gz"))]
     return files + [path for path in sorted(folder.iterdir()) if path.is_dir() and any(path.glob("*.json.gz"))]
 
 
 def figures(trace: Trace) -> dict[str, object]:
-    """One row of the table. Times are in nanoseconds."""
+    """Times are in nanoseconds."""
     rows = achieved(trace, by_shape=True)
     total_ns = sum(row.device_ns for row in rows)
     return {

@@ -26,7 +26,7 @@ SETUP = (
 
 
 def commands(page: str) -> list[str]:
-    """Return the commands of a page's ```console blocks: the lines that begin with "$ "."""
+    """Return the commands in a page's ```console blocks, which are the lines that begin with "$ "."""
     return [line[2:] for block in _SHOWN.findall(page) for line in block.splitlines() if line.startswith("$ ")]
 
 

@@ -1,4 +1,5 @@
-"""The command that records a script without the command line of `trace`, whose packages a rented machine may lack."""
+"""Builds the command that records a script without using the `trace` command, whose packages may be missing on a rented
+machine."""
 
 from __future__ import annotations
 
@@ -23,5 +24,5 @@ sys.exit((run_sweep if options.sweep else run)(options))
 
 
 def record_command(asked: dict[str, Any]) -> list[str]:
-    """The command for this checkout and this Python. `asked` has the fields of RecordOptions."""
+    """Return the recording command for this checkout and this Python interpreter. `asked` has the fields of RecordOptions."""
     return [sys.executable, "-c", _RECORD, str(ROOT), json.dumps(asked)]

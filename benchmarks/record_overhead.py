@@ -1,15 +1,15 @@
-"""Measures recording overhead: a training step bare, at phase grain, at kernel grain, and under a bare torch.profiler.
+"""Measures recording overhead: a training step without a recorder, recorded with phases, recorded with kernels, and under
+torch.profiler alone.
 
     python benchmarks/record_overhead.py --device cpu --model resnet18 --batch-size 2 --image-size 64 [--json overhead.json]
     python benchmarks/record_overhead.py --on p100-no-cudnn --model resnet18 --batch-size 128
 
 The four variants run one after the other, each in its own process (timed_training.py). The benchmark prints medians of ratios
-within a round, in wall time and in processor time. It also prints the overhead that the recorder counted, and the size of a
-kernel-grain file for 10 steps. If other load disturbs the comparison, `steps in turn` is more exact: steps of one process,
-recorded and not (alternating_steps.py).
+within a round, in wall time and in processor time. It also prints the overhead that the recorder measured itself, and the size
+of a file with the kernels of 10 steps. On a noisy machine, alternating_steps.py is more exact, because it alternates recorded
+and unrecorded steps in one process.
 
-Bounds: phase grain at most 1 % of a step; kernel grain at most 5 % over a bare torch.profiler; 10 steps of ResNet-50 at most
-400 KB.
+The limits are 1 % of a step for phases, 5 % over torch.profiler alone for kernels, and 400 KB for 10 steps of ResNet-50.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Times = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Row:
-    """A table line: steps of one run divided by steps of another."""
+    """Describes a line of the table: the step times of one run divided by those of another run."""
 
     what: str
     mode: str
@@ -67,7 +67,7 @@ ROWS = (
 
 
 class Bench:
-    """Runs the workload in all four variants; keeps the last recordings in `folder`."""
+    """Run the workload in all four variants, and keep the last recordings in `folder`."""
 
     def __init__(self, folder: Path, words: list[str], on: str | None) -> None:
         self.folder = folder
@@ -104,18 +104,18 @@ class Bench:
 
 
 def ratios(rounds: list[dict[str, Times]], row: Row, clock: str) -> list[float]:
-    """One ratio of median steps per round."""
+    """Return one ratio of median step times for each round."""
     return [median(times[row.mode][clock][row.steps]) / median(times[row.base][clock][row.base_steps]) for times in rounds]
 
 
 def counted_share(trace: Trace) -> float:
-    """Share of a step that the recorder reports as its overhead."""
+    """Return the recorder's own measurement of its overhead, as a fraction of the step time."""
     cost = trace.run_of(trace.ranks[0]).recorder
     return cost.overhead_share if cost is not None else 0.0
 
 
 def measure(bench: Bench, count: int) -> dict[str, Any]:
-    """All figures, from `count` rounds."""
+    """Return all results of `count` rounds."""
     modes = ["bare", "phase", "kernel", "profiler"]
     rounds = [{mode: bench.times(mode) for mode in modes} for _ in range(count)]
     kernel = load(bench.recording("kernel"))
@@ -142,7 +142,7 @@ def measure(bench: Bench, count: int) -> dict[str, Any]:
 
 
 def alternating(words: list[str], seconds: float, folder: Path) -> list[dict[str, Any]]:
-    """Recorded over bare in one process, with and without torch.profiler."""
+    """Return the ratio of recorded to unrecorded step times in one process, with and without torch.profiler."""
     out = folder / "alternating.json"
     found = []
     for more in ([], ["--profile"]):
@@ -154,7 +154,7 @@ def alternating(words: list[str], seconds: float, folder: Path) -> list[dict[str
 
 
 def imported_size(traces: Path) -> dict[str, int] | None:
-    """File size of a real V100 ResNet-50 for 10 steps; None if the recordings are missing."""
+    """Return the file size of 10 steps of ResNet-50 from a real V100, or None if the recordings are missing."""
     source = traces / "v100_resnet50_workers0.json.gz"
     if not source.exists():
         return None
@@ -166,7 +166,6 @@ def imported_size(traces: Path) -> dict[str, int] | None:
 
 
 def lines_of(facts: dict[str, Any]) -> list[str]:
-    """The figures as a table."""
     lines = [f"{'bare':30} {facts['bare_step_ns'] / 1e6:9.2f} ms"]
     lines.append(f"{'':30} {'step':>12} {'over':>9} {'by the clock':>13} {'processors':>11} {'bound':>7}  rounds")
     for row in facts["rows"]:

@@ -1,9 +1,9 @@
-"""Compares recordings with the log of the simulated CUDA device of tests/cuda.
+"""Compares recordings with the log of the simulated CUDA device in tests/cuda.
 
     make build/simulated_device/with_device
     .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device [--only PROGRAM] [--page docs/recorder.md]
 
-Each program is recorded at phase grain and at kernel grain, and each recording is replayed with `--clock recorded`. Columns:
+Each program is recorded with phases only and with kernels, and each recording is replayed with `--clock recorded`. Columns:
 
     log, trace, correct   device work of profiled steps: in the device's log, in the recording, and recorded correctly in every
                           column (times to 2 us, name, device, stream, graph, op, step, phase)
@@ -42,7 +42,8 @@ BEGIN, END = "<!-- tables of benchmarks.recorder -->", "<!-- end of the tables -
 
 @dataclass(frozen=True)
 class Row:
-    """The results of one program at one grain. Shares and errors are fractions, or None if there is nothing to compare."""
+    """Contains the results of one program, recorded with phases only or with kernels. Fractions and errors are None if there is
+    nothing to compare."""
 
     program: str
     grain: str
@@ -59,7 +60,7 @@ class Row:
 
 
 def _step_intervals(marks: Sequence[Mark], within: Sequence[tuple[int, int]] | None = None) -> list[int]:
-    """Processor time between a program's consecutive optimizer steps, in ns; only those inside one of the spans, if given."""
+    """Return the processor times between a program's optimizer steps in ns, optionally only within some time spans."""
     steps = [mark for mark in marks if mark.name == "optimizer" and mark.pid == marks[0].pid]
     return [
         after.processor_ns - before.processor_ns
@@ -69,7 +70,7 @@ def _step_intervals(marks: Sequence[Mark], within: Sequence[tuple[int, int]] | N
 
 
 def _clean_spans(trace: Trace) -> list[tuple[int, int]]:
-    """From the start to the end of each run of clean steps of the first rank."""
+    """Return the start and the end of each sequence of steps without the profiler on the first rank."""
     spans: list[tuple[int, int]] = []
     steps, before = trace.steps, False
     for row in np.flatnonzero(steps.rank == steps.rank[0]).tolist():
@@ -84,7 +85,7 @@ def _clean_spans(trace: Trace) -> list[tuple[int, int]]:
 
 
 def _cost(native: Run, recorded: Run) -> float | None:
-    """Return the recorder's processor time per clean step in us."""
+    """Return the recorder's processor time in µs per step without the profiler."""
     if not native.marks or not recorded.marks:
         return None
     plain, ours = _step_intervals(native.marks), _step_intervals(recorded.marks, _clean_spans(recorded.trace))
@@ -92,7 +93,7 @@ def _cost(native: Run, recorded: Run) -> float | None:
 
 
 def _phases_against_log(recorded: Run) -> str:
-    """The largest error of a phase's median time between events, of one process with one GPU."""
+    """Return the largest error of a phase's median time between CUDA events, for a single process with one GPU."""
     if len(recorded.logs) != 1 or recorded.program.gpus != 1:
         return ""
     by_name: dict[str, list[tuple[int, int]]] = {}
@@ -106,7 +107,7 @@ def _phases_against_log(recorded: Run) -> str:
 
 
 def row_of(device: Path, name: str, program: Program, grain: str, native: Run, folder: Path) -> Row:
-    """Records and replays one program at one grain."""
+    """Record one program with phases only or with kernels, and replay the recording."""
     recorded = record(device, program, grain, folder)
     if not recorded.file.exists():
         return Row(name, grain, None, None, None, "", None, None, None, None, None, "no recording")
@@ -143,7 +144,8 @@ def row_of(device: Path, name: str, program: Program, grain: str, native: Run, f
 
 
 def long_run(device: Path, folder: Path) -> dict[str, float]:
-    """Ten thousand steps, natively, at phase grain and at kernel grain: seconds, peak memory and file size."""
+    """Run ten thousand steps without the recorder, recorded with phases, and recorded with kernels, and return the seconds,
+    peak memory and file size."""
     facts: dict[str, float] = {}
     program = Program("long.py", (str(LONG_STEPS),))
     for grain in ("native", "kernel", "phase"):
@@ -162,7 +164,6 @@ def _share(value: float | None, digits: int = 1) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table."""
     lines = [
         "| program | grain | log | trace | correct | phases | step | noise | busy | matched | cost | remark |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
@@ -177,7 +178,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def long_table(facts: dict[str, float]) -> str:
-    """The figures of the long program as a Markdown table."""
+    """Return the results of the long program as a Markdown table."""
     lines = ["| 10 000 steps | seconds | peak memory | file |", "|---|---|---|---|"]
     for grain in ("native", "phase", "kernel"):
         file = f"{facts[f'{grain}_file_kib']:.0f} KiB" if grain != "native" else ""

@@ -1,18 +1,19 @@
-"""Measures what recording at phase grain adds to a step, and what the recorder itself reports.
+"""Measures the time that recording phases adds to a step, and compares it with the recorder's own measurement.
 
     python benchmarks/recording_cost.py [--seconds 40] [--only '60 modules'] [--json FILE]     # on a GPU, simulated or real
     python benchmarks/recording_cost.py --on p100-no-cudnn      # on the virtual GPU of a recording; without a GPU, on the CPU
 
-Two processes take turns: one runs without the recorder, the other under `trace record` (paired_processes.py). A step of the
-first four programs trains a model. In the other programs, a step also loads a batch, copies it to the GPU, and reads the loss.
-Steps of 1, 5, 30 and 100 ms contain other work of the host, which is not measured.
+Two processes run alternately, one without the recorder and the other under `trace record` (paired_processes.py). In the first
+four programs, a step trains a model. In the other programs, a step also loads a batch, copies it to the GPU, and reads the
+loss. The steps of 1, 5, 30 and 100 ms contain other work of the host, which is not measured.
 
-`added` is the added time by the clock, followed by its quartiles. `processor` is the added processor time of the script's
-thread, which depends less on other programs. `writer` is the processor time of the thread that writes to the file. The script
-waits for that thread only if both run Python code at the same time. `bound` is 50 µs per step and 0.5 µs for each module call.
-It is met if `processor` and `writer` together are below it. `reported` is the recorder's own figure for both threads. It is
-`near` if it differs from their sum by at most a third or by 0.2 % of the step. `calls` counts the recorder's calls in a step:
-Python functions, C functions, and recorded CUDA events.
+The column `added` shows the added time by the clock, followed by its quartiles. The column `processor` shows the added
+processor time of the script's thread, which depends less on other programs. The column `writer` shows the processor time of the
+thread that writes to the file. The script waits for the writing thread only if both threads run Python code at the same time.
+The column `bound` shows the limit: 50 µs per step and 0.5 µs for each module call. The limit is met if the sum of `processor`
+and `writer` is below it. The column `reported` shows the recorder's own measurement for both threads. The column `near` shows
+whether `reported` differs from the sum by at most a third or by at most 0.2 % of the step time. The column `calls` shows how
+many Python functions and C functions the recorder calls in a step, and how many CUDA events it records.
 """
 
 from __future__ import annotations
@@ -44,15 +45,13 @@ FILLED_MS = (1, 5, 30, 100)
 
 @dataclass(frozen=True)
 class Cost:
-    """A program's figures."""
-
     name: str
     bound_us: float
     paired: Paired
 
     @property
     def added_us(self) -> float:
-        """The added processor time of both threads."""
+        """Return the added processor time of both threads."""
         return self.paired.added.processor_us + self.paired.added.writer_us
 
     @property
@@ -70,7 +69,7 @@ def device() -> str:
 
 
 def computing(modules: int) -> Step:
-    """A step that trains a model of linear layers on a batch that is already on the GPU."""
+    """Return a step that trains a model of linear layers on a batch that is already on the GPU."""
     layers: list[nn.Module] = [nn.Linear(16, 16) if i % 2 == 0 else nn.Identity() for i in range(max(modules - 1, 1))]
     model = (nn.Sequential(*layers) if modules > 1 else layers[0]).to(device())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -86,7 +85,7 @@ def computing(modules: int) -> Step:
 
 
 def training(model: nn.Module, inputs: torch.Tensor, filled_ms: float = 0.0) -> Step:
-    """A step that loads a batch from pageable memory, copies it, trains the model, and reads the loss."""
+    """Return a step that loads a batch from pageable memory, copies it, trains the model, and reads the loss."""
     model.to(device())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     data = [(inputs, torch.zeros(len(inputs), dtype=torch.long))] * 10_000_000  # more than the steps of a run
@@ -109,7 +108,7 @@ def training(model: nn.Module, inputs: torch.Tensor, filled_ms: float = 0.0) -> 
 
 
 def programs(batch_size: int, image_size: int) -> dict[str, tuple[int, Callable[[], Step]]]:
-    """Return the number of module calls, and the function that makes the step, of each program."""
+    """Return, for each program, the number of module calls and a function that creates the step."""
     images = (batch_size, 3, image_size, image_size)
 
     def filled(filled_ms: float) -> Step:
@@ -126,7 +125,6 @@ def programs(batch_size: int, image_size: int) -> dict[str, tuple[int, Callable[
 
 
 def table(costs: list[Cost]) -> list[str]:
-    """The table, as lines of text."""
     head = f"{'µs per step':17} {'turns':>5} {'step':>10} {'added':>8} {'quartiles':>18} {'processor':>10} {'bound':>7}"
     lines = [f"{head} {'':8} {'writer':>7} {'reported':>9} {'':8} {'calls':>12}"]
     for cost in costs:

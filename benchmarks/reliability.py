@@ -1,12 +1,13 @@
-"""Tests failures: damaged and hostile files, signals, full disks, few descriptors, odd scripts.
+"""Tests the behaviour after failures: damaged and malicious files, signals, full disks, few file descriptors, unusual scripts.
 
-Runs seeded campaigns against the library (in processes with a memory limit and a time limit per file) and against the
-commands, and prints a table of the results, which is docs/reliability.md.
+The script runs the library and the commands on randomly damaged input with fixed seeds, within limits of memory and time, and
+prints the table in docs/reliability.md.
 
     python benchmarks/reliability.py [--quick] [--seed 1] [--only NAME] [--write docs/reliability.md]
 
-Three outcomes are correct: the right data, a refusal in one line with exit code 2, or (if a script was stopped) the script's
-own end. Every other outcome is a fault. A half-written file under a final name is a fault too. Exit code 1 if there are faults.
+A command behaves correctly if it returns the right data, rejects the input in one line with exit code 2, or (if a script was
+stopped) ends like the script. Every other outcome is a fault. A file under its final name must never be incomplete. Exit code 1
+if there are faults.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ ENDINGS = {
 
 _RECORDED_TOO = ("os._exit(3)", "kill -9 of itself")
 
-# Names of kernels and ops with special meanings in terminals, markup and other languages.
+# These names of kernels and ops have special meanings in terminals, markup or other languages.
 NAMES = (
     *("\x1b]0;title\x07", "\x1b[2J\x1b[31mred", "\x9b31m", "\r\x1b[A", "a\nb", "\x00", "\u202eabc", "\ud800", "\u200b"),
     *("[red]bold[/red]", "[/]", "[@click=quit]x[/]", "<script>alert(1)</script>", "&amp;<b>", '"quoted"', "\\"),
@@ -89,7 +90,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass
 class Row:
-    """The results of one campaign: counts of the outcomes, and the faults."""
+    """Contains the results of one kind of test: how often each outcome occurred, and all faults."""
 
     what: str
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -113,7 +114,7 @@ class Done:
         return {0: "exit code 0", 2: "one line, exit code 2"}.get(self.code, f"exit code {self.code}")
 
     def fault(self, what: str, codes: Sequence[int] = (0, 2)) -> str:
-        """Return the fault in how a command ended, or ""."""
+        """Return the fault in how a command ended, or "" if there is none."""
         lines = [line for line in self.err.splitlines() if line.strip()]
         if "Traceback" in self.err:
             return f"{what}: a traceback: {lines[-1][:120]}"
@@ -125,7 +126,7 @@ class Done:
 
 
 def command(words: Sequence[str | Path], folder: Path, **options: Any) -> Done:
-    """A `trace` command, in a folder, within the memory limit."""
+    """Run a `trace` command in a folder, within the memory limit."""
     start = time.monotonic()
     try:
         done = subprocess.run(
@@ -142,11 +143,11 @@ def _environment() -> dict[str, str]:
 
 
 def limited(kind: int, most: int) -> Callable[[], None]:
-    """A `preexec_fn` that sets a resource limit."""
+    """Return a `preexec_fn` that sets a resource limit."""
     return lambda: resource.setrlimit(kind, (most, most))
 
 
-# What a worker does with each file: the commands, in one process. It prints a line per file.
+# A worker runs these commands on each file in one process. It prints a line per file.
 USES = """
 import contextlib, io, resource, signal, sys
 from tui.cli import run
@@ -180,7 +181,7 @@ for line in sys.stdin:
 
 
 def used(row: Row, files: Sequence[Path]) -> Row:
-    """Every file through `info`, `diff`, `export` in a process of 4 GB."""
+    """Run `info`, `diff` and `export` on every file, in a process with at most 4 GB of memory."""
     rest = list(files)
     while rest:
         worker = subprocess.run(
@@ -204,7 +205,7 @@ def _written(folder: Path, name: str, data: bytes) -> Path:
     return path
 
 
-# The campaigns. Each takes a new folder, a random generator, and whether it should be quick.
+# The campaigns. Each test function receives an empty folder, a random generator, and a flag for a quick run.
 
 
 def raw_mutations(folder: Path, chance: random.Random, quick: bool) -> Row:
@@ -388,8 +389,8 @@ def full_disks(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def _full_device(folder: Path) -> list[str]:
-    """Return /dev/full. Root could replace this device, so for root, create a similar device in the folder, or return nothing
-    if that fails."""
+    """Return /dev/full. A process of root could replace this device, so for root, create a similar device in the folder, or
+    return nothing if that fails."""
     if os.geteuid() != 0:
         return ["/dev/full"]
     made = folder / "full"
@@ -438,7 +439,7 @@ def several_writers(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def _half_written(path: Path) -> str:
-    """Return the fault of a file under its final name, or ""."""
+    """Return the fault of a file under its final name, or "" if the file is complete."""
     if not path.exists():
         return ""
     try:
@@ -465,7 +466,7 @@ def signals(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def _ended(words: list[str], folder: Path, number: signal.Signals, after_s: float) -> tuple[str, str]:
-    """Send a signal to a command, and return how the command ended and the fault."""
+    """Send a signal to a command, and return how the command ended, and the fault if there is one."""
     what = f"{words[0]} with {number.name} after {after_s:.1f} s"
     process = subprocess.Popen(
         [*TRACE, *words], cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -550,7 +551,7 @@ def campaign(run: Callable[[Path, random.Random, bool], Row], seed: int, quick: 
 
 
 def revealed() -> list[str]:
-    """List the facts about the user in a recording: the keys of its run and of the provenance that `trace record` writes."""
+    """Return the facts about the user in a recording: the fields of `Run`, and the provenance that `trace record` writes."""
     with tempfile.TemporaryDirectory(prefix="trace-reliability-") as name:
         folder = Path(name)
         (folder / "s.py").write_text(SCRIPT)

@@ -1,4 +1,4 @@
-"""Measures `trace report` on a generated recording of a million events and a copy of it.
+"""Measures the time of `trace report` for a generated recording with a million events and a copy of the recording.
 
 python benchmarks/report.py [--events 1000000] [--json report.json]
 """

@@ -1,13 +1,13 @@
-"""Moves each number that decides a verdict up and down by a fifth, and shows which verdicts and tests change.
+"""Changes each threshold up and down by a fifth, and shows which results and tests change.
 
     python benchmarks/fidelity.py --runs 1 --keep fidelity
     python benchmarks/sensitivity.py fidelity [--only SAME] [--markdown docs/sensitivity.md]
 
-The script judges each recording of the fidelity table against its replay, and pairs of recordings. The tests compare small
-programs with twins that differ in one thing. Counts are whole numbers, so a fifth is rounded, and by at least 1.
+The script compares each recording of docs/fidelity.md with its replay, and recordings with each other. The tests compare small
+programs with variants that differ in one thing. Whole numbers are changed by a fifth, rounded, but at least by 1.
 
-Each moved number needs a new process, because modules import thresholds as plain numbers. The process is forked after the
-traces were loaded and before any module that uses a threshold was imported.
+Each changed threshold needs a new process, because modules import thresholds as plain numbers. The process is forked after the
+traces were loaded, but before any module that uses a threshold is imported.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def moved(value: object, factor: float) -> object:
 
 
 def verdicts(recordings: dict[str, Trace], replays: dict[str, Trace]) -> Verdicts:
-    """Everything that a user reads as a verdict: the same program, the same times, and what limits the pace."""
+    """Return all results that a user reads: whether programs and times are the same, and what limits the training speed."""
     from traces.comparison.compare import compare
     from traces.comparison.explain import explain
 
@@ -101,7 +101,7 @@ def verdicts(recordings: dict[str, Trace], replays: dict[str, Trace]) -> Verdict
 
 
 class _Failures:
-    """A plugin of pytest that collects the names of failed tests."""
+    """Collects the names of failed tests as a pytest plugin."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -121,7 +121,7 @@ def failed_tests() -> list[str]:
 
 
 def in_a_child(work: Callable[[], Judged]) -> Judged:
-    """Runs the function in a forked process and returns its result. Raises RuntimeError if the process fails."""
+    """Run a function in a forked process, and return the function's result. Raises RuntimeError if the process fails."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         child = os.fork()
@@ -141,9 +141,10 @@ def in_a_child(work: Callable[[], Judged]) -> Judged:
 def judged(
     name: str, factor: float, recordings: dict[str, Trace], replays: dict[str, Trace], compared_by: Collection[str] = ()
 ) -> Judged:
-    """The verdicts and the failed tests with one threshold moved. The name "" moves none.
+    """Return the results and the failed tests with one changed threshold. For the name "", no threshold is changed.
 
-    `compared_by` has the files that comparing two traces imports. Thresholds of other files decide no verdict on traces.
+    The argument `compared_by` contains the files that are imported to compare two traces. Thresholds in other files do not
+    affect the comparison of traces.
     """
 
     def work() -> Judged:
@@ -162,7 +163,7 @@ def judged(
 
 
 def changes(before: Judged, after: Judged) -> tuple[list[str], list[str]]:
-    """The changed verdicts as sentences, and the tests that fail only with the moved threshold."""
+    """Return the changed results as sentences, and the tests that fail only with the changed threshold."""
     apart = [f"{name}: {before[0][name]} → {now}" for name, now in after[0].items() if before[0][name] != now]
     return apart, [name for name in after[1] if name not in before[1]]
 

@@ -2,12 +2,13 @@
 
     python benchmarks/suites.py FOLDER [--only kornia] [--gpu a100] [--write docs/suites.md]
 
-FOLDER contains the sources, each in a folder NAME-VERSION, as in the table SUITES. `--download` gets those that PyPI has with
-their tests. The others are checkouts of the tag. The projects' dependencies must be installed in this environment.
+FOLDER contains the sources of each project in a folder NAME-VERSION, as in the table SUITES. The option `--download` gets the
+sources of projects whose PyPI package includes tests. The others are checkouts of the tag. The dependencies of all projects
+must be installed in this environment.
 
-Each suite runs twice in its own process, through the pytest plugin: without a GPU and with `--gpu`. A process that dies or
-hangs is started again behind the test that it was running. Results are stored in FOLDER, so an interrupted run goes on. Both
-runs use the same sample.
+Each suite runs twice in its own process with the pytest plugin: without a GPU and with `--gpu`. If the process of a suite dies
+or hangs, the suite continues in a new process after the test that was running. The results are stored in FOLDER, so an
+interrupted run can be continued. Both runs use the same sample.
 """
 
 from __future__ import annotations
@@ -35,11 +36,10 @@ _PYTHONPATH = tuple(filter(None, os.environ.get("PYTHONPATH", "").split(os.paths
 
 @dataclass(frozen=True)
 class Suite:
-    """A project's tests.
+    """Describes the tests of a project.
 
-    `on_gpu` are variables, and the second `options` are options, that make tests use CUDA. The variable SUITE_SETUP is code
-    that runs before the tests are collected. `sample` is the number of tests that
-    run, or 0 for all.
+    The variables `on_gpu` and the second entry of `options` make the tests use CUDA. The variable SUITE_SETUP contains code
+    that runs before the tests are collected. The field `sample` is the number of tests to run, or 0 for all tests.
     """
 
     name: str
@@ -87,7 +87,7 @@ _TORCHTUNE = "generation models/llama3 models/gemma models/llama2 modules rlhf t
 
 
 def _pytorch(part: str, tests: Sequence[str], sample: int) -> Suite:
-    """Return the tests that PyTorch's `instantiate_device_type_tests` creates, for the CPU and for CUDA."""
+    """Return the tests that PyTorch's `instantiate_device_type_tests` creates for the CPU and for CUDA."""
     only_for = "PYTORCH_TESTING_DEVICE_ONLY_FOR"
     variables = {only_for: "cpu", "SUITE_SETUP": "import pytorch_2_4_names"}
     files = tuple(f"test/{name}.py" for name in tests)
@@ -263,14 +263,14 @@ SUITES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a test ended: passed, failed, skipped, xfailed, refused (NotEmulated), died or hung."""
+    """Says how a test ended: passed, failed, skipped, xfailed, refused (NotEmulated), died or hung."""
 
     how: str
     message: str = ""
 
 
 class Kind(Enum):
-    """What a difference from the CPU means."""
+    """Describes a reason for different results on the CPU and on the virtual GPU."""
 
     AS_ON_A_GPU = "as on a GPU"
     ENVIRONMENT = "not run: a file or package is missing"
@@ -282,7 +282,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Cause:
-    """Why tests end differently on the virtual GPU and on the CPU."""
+    """Lists reasons why a test ends differently on the virtual GPU and on the CPU."""
 
     suite: str
     pattern: str  # of "test: outcome message"
@@ -402,7 +402,7 @@ CAUSES = (
 
 
 def run(suite: Suite, folder: Path, gpu: str) -> dict[str, Outcome]:
-    """Run a suite on the CPU, or on the virtual GPU `gpu`, and return the outcome of each test."""
+    """Run a suite on the CPU, or on the virtual GPU `gpu`, and return the result of each test."""
     results = folder / f"{suite.folder}.{'gpu' if gpu else 'cpu'}.jsonl"
     here = folder / suite.folder if suite.source != "package" else folder
     paths = [str(PROGRAMS), *([str(here / suite.import_from)] if suite.import_from else []), *_PYTHONPATH]
@@ -460,13 +460,13 @@ def outcomes(results: Path) -> dict[str, Outcome]:
 
 
 def on_cpu(test: str) -> str:
-    """Return the id that a test on "cuda" has on the CPU."""
+    """Convert the id of a test on "cuda" to the id of the same test on the CPU."""
     return re.sub(r"cuda(:0|_0)?", "cpu", test).replace("CUDA::", "CPU::")
 
 
 @dataclass
 class Comparison:
-    """Holds the test results of one suite on the CPU and on the virtual GPU."""
+    """Contains the test results of one suite on the CPU and on the virtual GPU."""
 
     suite: Suite
     cpu: dict[str, Outcome]
@@ -478,7 +478,7 @@ class Comparison:
             yield test, self.cpu.get(test) or by_id.get(on_cpu(test), Outcome("absent")), there
 
     def differences(self) -> dict[Cause, list[str]]:
-        """Return the tests that run on both devices and end otherwise than on the CPU, by cause."""
+        """Return the tests that fail on the virtual GPU but not on the CPU, by cause."""
         found: dict[Cause, list[str]] = defaultdict(list)
         for test, here, there in self.pairs():
             if there.how not in ("passed", "skipped", "xfailed") and here.how in (*BOTH, *CUDA_ONLY):
@@ -486,7 +486,7 @@ class Comparison:
         return found
 
     def ends(self, *here: str) -> Counter[str]:
-        """Count how tests end on the virtual GPU, failures by their kind, of those that end on the CPU in one of these ways."""
+        """Count the results on the virtual GPU of tests with the given results on the CPU, and count failures by cause."""
         counted: Counter[str] = Counter()
         for test, cpu, there in self.pairs():
             if cpu.how in here:
@@ -590,7 +590,7 @@ AFTER = """
 
 
 def page(compared: Sequence[Comparison], gpu: str, before: str) -> str:
-    """Return the page. Rows of suites without results come from the page `before`."""
+    """Return the page. For suites without results, the rows are copied from the existing page `before`."""
     results, _, differences = before.partition("## Differences")
     lines = [HEAD.format(gpu=gpu) + _line(_COLUMNS), "|---" * len(_COLUMNS) + "|"]
     lines += [

@@ -1,9 +1,9 @@
-"""Trains a ResNet on one batch and writes the time of each step. Workload of record_overhead.py.
+"""Trains a ResNet on one batch, and writes the time of each step to a file. Workload of record_overhead.py.
 
 python timed_training.py times.json --model resnet50 --steps 20 --profile-from 14 --profile-steps 5
 
-Each step ends with reading the loss, so host time covers the whole step. With --profile-from the script profiles itself with
-the options of `trace record`.
+Each step ends with reading the loss, so the host time covers the whole step. With --profile-from, the script profiles itself
+with the options of `trace record`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Measures the timeline app on large traces: time to the first picture, and time per frame.
+"""Measures the timeline app on large traces: the time to the first picture, and the time per frame.
 
-The traces are generated: 24 streams with kernels and copies and 8 rows of host calls, like a machine with 8 GPUs. For one
-trace and for two aligned traces it prints the time from process start (Python, numpy and textual included) to the first
-picture, and the median and slowest time of a frame (32 lanes, 200 columns, with comparison) over many zooms and places. Each
-frame is drawn three times from scratch. "slowest" is the slowest of all, "at rest" the slowest of the frames' middle times,
-"GC" the garbage collection in the slowest. Frame times are CPU times. The first picture is wall time, with its CPU time
-beside it.
+The traces are generated, with 24 streams of kernels and copies and 8 rows of host calls, like a machine with 8 GPUs. For one
+trace and for two aligned traces, the benchmark prints the time from the start of Python to the first picture, and the median
+and the longest time of a frame (32 rows, 200 columns) at many zoom levels and positions. Each frame is drawn three times:
+"slowest" is the longest time of all, "at rest" is the longest of the frames' median times, and "GC" is the garbage collection
+in the slowest frame. Frame times are CPU times. The time to the first picture is wall time, and the CPU time is printed beside
+it.
 
     python benchmarks/timeline.py [--events 1000000 10000000] [--first-picture-events 1000000] [--json timeline.json]
 """
@@ -44,7 +44,7 @@ STEP_NS = 150_000_000
 
 
 def made_up(events: int, seed: int) -> Trace:
-    """A trace with this many spans: three quarters on the streams, each busy for four fifths of the time."""
+    """Return a trace with three quarters of its events on CUDA streams, each of which is busy for four fifths of the time."""
     random = np.random.default_rng(seed)
     trace = Trace(devices=[Device(0, index, "made up") for index in range(DEVICES)])
     names = [trace.strings.add(name) for name in KERNELS]
@@ -74,8 +74,8 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def frames(scene: Scene) -> tuple[list[list[float]], dict[float, float]]:
-    """CPU seconds of each frame's three drawings, over zooms from everything down to a few microseconds, each at several
-    places; and by drawing the CPU seconds of garbage collection within it."""
+    """Return the CPU seconds of each frame's three drawings, and the CPU seconds of garbage collection, at many zoom levels and
+    positions."""
     window = Window(scene, COLUMNS, LINES)
     taken, collected = [], {}
     began_s = spent_s = 0.0
@@ -103,7 +103,7 @@ def frames(scene: Scene) -> tuple[list[list[float]], dict[float, float]]:
 
 
 def frame_s(window: Window) -> float:
-    """Draw one frame of all lanes from scratch."""
+    """Draw one frame with all rows, without cached data."""
     from tui.view.timeline.palette import palette_of
     from tui.view.timeline.timeline import (
         strip_of,  # not at the top: the first picture is timed with textual still to be imported
@@ -117,7 +117,7 @@ def frame_s(window: Window) -> float:
 
 
 def first_picture(paths: list[str]) -> tuple[float, float]:
-    """Return the seconds until a new app process has drawn lanes, and its CPU seconds."""
+    """Return the seconds until a new app process has drawn the timeline, and the CPU seconds."""
     start = time.time()
     done = subprocess.run([sys.executable, __file__, "--child", *paths], capture_output=True, text=True, check=True)
     end, cpu_s = done.stdout.splitlines()[0].split()

@@ -1,9 +1,9 @@
-"""Writes the workload signatures of the library's 36 torchvision networks: parameters, modules and inputs.
+"""Writes the parameters, modules and inputs (workload signatures) of the 36 torchvision networks in the library.
 
     python benchmarks/torchvision_networks.py > benchmarks/published/torchvision_networks.json
 
-Needs torch and torchvision; models are made on the meta device. The optimizer is that of the library's measurements (SGD).
-Batch 1 is one image of 3x224x224 floats with one int64 target.
+The script needs torch and torchvision, and creates the models on the meta device. The optimizer is SGD, as in the library's
+measurements. A batch of size 1 is one image of 3x224x224 floats with one int64 target.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NETWORKS = (
 
 
 def signature(name: str) -> WorkloadSignature:
-    """Of one network as torchvision makes it by default."""
+    """Return the signature of a network with torchvision's default settings."""
     from torchvision import models  # type: ignore[import-not-found, unused-ignore]  # of this script alone
 
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):

@@ -4,8 +4,8 @@ Prints, per recording: the size of its .json.gz over that of its trace file; imp
 time of `orjson.loads` on the same bytes, both without garbage collection and alternating in one run; the time to load the
 trace file; and with --hta the time that Holistic Trace Analysis takes to parse the recording.
 
-With --stacks instead, for recordings with call stacks: file size without stacks, with stacks folded as by
-`trace record --stacks`, and with every call.
+With --stacks, the benchmark measures recordings with Python call stacks: the file size without stacks, with stacks as in `trace
+record --stacks`, and with every call.
 
     python benchmarks/trace_file.py --traces ../shared/traces [--all] [--runs 5] [--hta] [--json trace_file.json]
     python benchmarks/trace_file.py --traces ../shared/traces --all --stacks
@@ -45,7 +45,7 @@ TRAINING = (
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Time of `work` without garbage collection; dropping its result is not measured."""
+    """Return the time of `work` without garbage collection, and without the time to free the result."""
     gc.collect()
     gc.disable()
     try:
@@ -92,7 +92,7 @@ def measure(path: Path, runs: int, folder: Path, hta: bool) -> dict[str, Any]:
 
 
 def with_stacks(path: Path, folder: Path) -> dict[str, Any] | None:
-    """Calls and bytes without stacks, folded and in full; None if there are no stacks."""
+    """Return calls and bytes without stacks, with folded stacks and with all calls, or None if the recording has no stacks."""
     content = orjson.loads(gzip.decompress(path.read_bytes()))
     events = content if isinstance(content, list) else content["traceEvents"]
     whole = read_kineto_bytes(orjson.dumps(content), path.name)

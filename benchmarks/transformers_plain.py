@@ -1,4 +1,4 @@
-"""GPT-2 small and ViT-B/16 in plain torch.nn, in the published sizes with random weights.
+"""Defines GPT-2 small and ViT-B/16 in plain torch.nn, with the published sizes and random weights.
 
 model = GPT2()                          # 124 million parameters
 model(torch.zeros(4, 1024, dtype=torch.int64)).shape        # (4, 1024, 50257)
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Layer norm, attention, layer norm, perceptron, each half with a residual connection around it."""
+    """Applies attention and a perceptron, each after a layer norm and with a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float, approximate: str, causal: bool) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """GPT-2 small: tokens to the logits of the next ones."""
+    """GPT-2 small maps tokens to the logits of the next tokens."""
 
     def __init__(self, vocabulary: int = 50_257, context: int = 1024, width: int = 768, layers: int = 12) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class GPT2(nn.Module):
 
 
 class ViT(nn.Module):
-    """ViT-B/16: images to the logits of their classes."""
+    """ViT-B/16 maps images to the logits of their classes."""
 
     def __init__(self, classes: int = 1000, size: int = 224, patch: int = 16, width: int = 768, layers: int = 12) -> None:
         super().__init__()

@@ -1,12 +1,13 @@
-"""Measures the errors of predictions: the table of docs/what_if.md.
+"""Measures the errors of predictions for the table in docs/what_if.md.
 
     python benchmarks/what_if.py ../shared/published ../shared/traces [--rows gpu,links,...] [--json what_if.json]
 
 Rows: `gpu` (other GPUs), `unseen` (their tables hidden), `network` (other networks on the V100), `batch`, `networks_batch`,
 `folds` (the same, with constants chosen by other networks), `other_boards` (the same on other GPUs), `forward` (a public
-model's forward pass at other batches), `links` (all-reduce), `dataparallel`. Predictions use the product's commands;
-measurements are read from the folder of published ones. `network`, `networks_batch` and `dataparallel` need torchvision
-(`--python` names an interpreter that has it) and take some seconds per network and batch.
+model's forward pass at other batches), `links` (all-reduce), `dataparallel`. The benchmark predicts with the commands of
+`trace`, and reads the measurements from the folder of published measurements. The rows `network`, `networks_batch` and
+`dataparallel` need torchvision (`--python` names an interpreter with torchvision), and take some seconds per network and batch
+size.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _LAUNCHED_MS = 0.02  # shorter rows are calls that launch nothing, such as views
 
 @dataclass
 class Case:
-    """One prediction and its measurement, in any unit."""
+    """Contains one prediction and the corresponding measurement, in any unit."""
 
     name: str
     predicted: float
@@ -74,8 +75,6 @@ class Case:
 
 @dataclass
 class Row:
-    """One line of the table."""
-
     title: str
     goal: str
     cases: list[Case]
@@ -94,7 +93,7 @@ class Row:
 
 
 def command(*words: str) -> dict[str, Any]:
-    """Run `trace WORDS --json` and return its output."""
+    """Run a `trace` command with `--json`, and return its output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         code = run_command([*words, "--json"])
@@ -113,7 +112,7 @@ def rows_of(path: Path) -> Iterator[dict[str, str]]:
 
 
 def models(published: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
-    """Return the traced ops of each (run, GPU)."""
+    """Return the traced ops by run and GPU."""
     found: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     for row in rows_of(published / "neusight_labels_ops.csv.gz"):
         found[row["run"], row["gpu"].replace("_", " ")].append(row)
@@ -121,7 +120,7 @@ def models(published: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
 
 
 def whole_ms(published: Path) -> dict[tuple[str, str], tuple[float, int]]:
-    """Total time of each (run, GPU), and its number of layers."""
+    """Return the total time in ms and the number of layers, by run and GPU."""
     found = {}
     for row in rows_of(published / "neusight_labels_e2e.csv.gz"):
         facts = json.loads(row["json"])
@@ -130,7 +129,7 @@ def whole_ms(published: Path) -> dict[tuple[str, str], tuple[float, int]]:
 
 
 def recording_of(rows: list[dict[str, str]], layers: int, total_ms: float, gpu: str) -> Trace:
-    """Build a recording of a model from its traced ops. The rows of the traced layer are repeated for each layer."""
+    """Build a recording of a model from its traced ops. The ops of the traced layer are repeated for each layer."""
     in_layer = [i for i, row in enumerate(rows) if re.search(r"(\.h|layers?)\.0\.", row["target"])]
     first, last = (in_layer[0], in_layer[-1] + 1) if in_layer else (0, -1)
     ops: list[tuple[str, tuple[tuple[int, ...], ...], float]] = []
@@ -165,7 +164,7 @@ _FUNCTIONS = {
 
 
 def _ops(row: dict[str, str]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...], float]]:
-    """Return the PyTorch ops of a traced call with their times in ms. The backward pass is split into its ops."""
+    """Return the PyTorch ops of a traced call with their times in ms. The backward pass is divided into its ops."""
     forward_ms, backward_ms = float(row["fw_ms"] or row["latency_ms"]), float(row["bw_ms"] or 0)
     if forward_ms <= _LAUNCHED_MS:
         return
@@ -207,7 +206,8 @@ def _product_backward(left: tuple[int, ...], right: tuple[int, ...], ms: float) 
 
 
 def other_gpus(published: Path, hidden: Callable[[str], Path | None] = lambda _: None) -> list[Case]:
-    """Predict all directed pairs of GPUs for each model. `hidden` returns the curves for a target GPU."""
+    """Predict each model on each GPU from its recording on every other GPU. The function `hidden` returns the cost curves to
+    use for a target GPU."""
     ops, wholes = models(published), whole_ms(published)
     cases = []
     with tempfile.TemporaryDirectory() as folder:
@@ -263,7 +263,7 @@ def link_cases(args: argparse.Namespace, is_judged: Callable[[int, int], bool] =
 
 @contextlib.contextmanager
 def links_without(args: argparse.Namespace, is_hidden: Callable[[int, int], bool]) -> Iterator[None]:
-    """Return the all-reduce table without some rows, which are pairs (row, ranks)."""
+    """Replace the all-reduce table by a table without the rows for which `is_hidden(row, ranks)` is true."""
     installed, measured = all_reduce_curve.TABLE, all_reduce_rows(args.published)
     for by_ranks in measured.values():
         for ranks, (sizes, times_ns) in list(by_ranks.items()):
@@ -301,7 +301,8 @@ def link_rows(args: argparse.Namespace) -> list[Row]:
 
 
 def measured_times(published: Path, gpu: str) -> dict[tuple[str, int], tuple[float, float]]:
-    """Return (forward, rest) in s by model and batch, without extrapolated batches, which are on one line."""
+    """Return (forward, rest) in seconds by model and batch size, without batch sizes whose times the study extrapolated
+    linearly."""
     by_model: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
     for row in rows_of(published / "gpemu_times.csv.gz"):
         if row["gpu"] == gpu:
@@ -317,7 +318,7 @@ def measured_times(published: Path, gpu: str) -> dict[tuple[str, int], tuple[flo
 
 
 def trained(args: argparse.Namespace, trace: str, cells: list[str], *options: str) -> list[dict[str, Any]]:
-    """Return the output of a replay of the program for these cells."""
+    """Return the output of a replay of the program with these published step times."""
     words = [args.python, "-m", "trace_replay", "replay", "--clock", "recorded", "--trace", trace, *options, str(PROGRAM)]
     words += ["--steps", "3", "--cells", *cells]
     done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
@@ -345,8 +346,8 @@ def network_rows(args: argparse.Namespace) -> list[Row]:
 
 
 def recordings(args: argparse.Namespace) -> Iterator[tuple[str, Trace]]:
-    """Returns the replay of each network at batch 32 on the V100's recording of ResNet-50. Ops and shapes are those of the
-    network, and the times are estimates."""
+    """Yield the replay of each network at batch size 32, with the V100's recording of ResNet-50. Ops and shapes are those of
+    the network, and the times are estimates."""
     truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
     args.curves.mkdir(parents=True, exist_ok=True)
     for name in args.networks or sorted({model for model, _ in truth}):
@@ -369,7 +370,8 @@ def _in_ns(seconds: tuple[float, float]) -> tuple[float, float]:
 
 
 def own_batch_cases(args: argparse.Namespace, board: str, batches: tuple[int, ...]) -> list[Case]:
-    """See the protocol: the recording has the measured times of batch 32 on that board, and the host's pace of batch 1."""
+    """The recording has the measured times of batch size 32 on the GPU `board`, and the host times of batch size 1 (see the
+    protocol)."""
     truth = measured_times(args.published, board.replace(" ", "_"))
     cases = []
     for name, trace in recordings(args):
@@ -416,7 +418,7 @@ _FOLDS = 6
 
 
 def folds_rows(args: argparse.Namespace) -> list[Row]:
-    """Like `networks_batch`, but each sixth of the networks uses the growth law that is best for the other networks."""
+    """As in `networks_batch`, but for each sixth of the networks, use the growth law that is best for the other networks."""
     truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
     cases: dict[tuple[float, float], list[list[Case]]] = {law: [] for law in _LAWS}
     installed = constants.CURVE_COUNTS, constants.GROWTH
@@ -444,8 +446,8 @@ def folds_rows(args: argparse.Namespace) -> list[Row]:
     ]
 
 
-# The model cuts its sequences to the longest one in the batch. A recording of another batch does not show this length, so the
-# length is given here.
+# The model cuts its sequences to the longest one in the batch. A recording of another batch does not show the longest sequence,
+# so its length is an input of the prediction.
 _LENGTHS = {2: 53, 32: 71, 512: 128}
 
 
@@ -476,8 +478,8 @@ _REPLICAS = 0.8, 1.1, 1.4, 1.7, 2.0  # forward passes of host time
 
 
 def dataparallel_cases(args: argparse.Namespace, precision: str) -> dict[float, list[list[Case]]]:
-    """t(n)/t(1) at 12 images per GPU by host time of a replica and network; the recording of one GPU is the network's ops with
-    the measured t(1)."""
+    """Return t(n)/t(1) at 12 images per GPU, by host time of a replica and by network, from a recording with the network's ops
+    and the measured t(1)."""
     times: dict[tuple[str, str, int], float] = {}
     for row in rows_of(args.published / "dataparallel_train.csv.gz"):
         if row["precision"] == precision:
@@ -557,8 +559,8 @@ def _right_side(cases: list[Case]) -> str:
 
 
 def folded(cases: Mapping[Any, list[list[Case]]], of: Callable[[Iterable[float]], float]) -> tuple[list[Case], str]:
-    """The cases of each fold of networks by what suits the other networks best, and what was chosen; `cases` are by choice and
-    network."""
+    """For each part of the networks, return the cases with the choice that is best for all other networks, and return the
+    choices."""
 
     def error(choice: Any, but: int) -> float:
         return of([abs(case.error) for n, own in enumerate(cases[choice]) if n % _FOLDS != but for case in own])
@@ -609,7 +611,7 @@ def main() -> None:
 
 
 def write_expected(found: list[tuple[str, Row]]) -> None:
-    """Replace the errors of these rows (the first of each name) in the table that predictions use."""
+    """Replace the errors of these rows (the first row of each name) in the table that predictions use."""
     table = json.loads(TABLE.read_text())
     rows = table["rows"]
     for name, row in reversed(found):

@@ -1,11 +1,11 @@
-"""Builds recordings of programs for which only total times were published: the ops come from a replay.
+"""Builds recordings of programs for which only total times were published, using the ops of a replay.
 
     ops = ops_of(load("resnet18.msgpack"))                                  # one step of a replay of that network
     trace = training_recording(ops, "Tesla V100-PCIE-32GB", workload, (9.1e6, 28.1e6), (4.2e6, 8.5e6))
 
-Ops, shapes and the division of time among them are those of the replay. The length of each phase is the measured one. If a
-phase waits for the GPU, kernels are scaled to fill it; if the host limits it, they keep their times. The host launches at the
-given, even pace.
+The ops, the shapes and the relative times of the ops come from the replay. The total time of each phase is the published time.
+If a phase waits for the GPU, kernels are scaled to fill the phase, and if the host limits the phase, kernels keep their times.
+The host launches ops at regular intervals of the given length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOST_BOUND = 1.2  # a part counts as host-bound up to this multiple of its host
 
 @dataclass(frozen=True)
 class RecordedOp:
-    """One op and the total time of its kernels."""
+    """Contains one op and the total time of its kernels."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
@@ -37,7 +37,7 @@ class RecordedOp:
 
 
 def ops_of(trace: Trace) -> list[RecordedOp]:
-    """Return the ops of the last complete step of a trace in launch order, without ops that lack shapes."""
+    """Return the ops of the last complete step of a trace in launch order, without ops whose shapes were not recorded."""
     calls, steps = calls_of(trace), launch_steps(trace)
     device = trace.device
     rows = np.flatnonzero(device.is_work & (steps == steady_steps(trace)[-1]))
@@ -111,7 +111,7 @@ def training_recording(
 
 
 def _durations(part: Sequence[RecordedOp], whole_ns: float, own_ns: float, pace_ns: float) -> list[int]:
-    """Scale the kernels of a part so that the part ends at the measured time. Each kernel waits for its launch."""
+    """Scale the kernels of a part of the step, so that the part ends at the measured time. Each kernel waits for its launch."""
     took_ns = np.array([op.ns for op in part], dtype=np.float64)
     room_ns = whole_ns - _LATENCY_NS - pace_ns * np.arange(len(part))
     left_ns = took_ns[::-1].cumsum()[::-1]  # of each kernel and those after it
@@ -124,7 +124,7 @@ def _durations(part: Sequence[RecordedOp], whole_ns: float, own_ns: float, pace_
 
 
 def _phases(trace: Trace, found: Iterable[tuple[int, str, int, int]], begins: Sequence[int], ends: Sequence[int]) -> Phases:
-    """They tile their steps."""
+    """The phases of a step leave no gaps."""
     rows = list(found)
     starts = [begins[step] if i == 0 or rows[i - 1][0] != step else start for i, (step, _, start, _) in enumerate(rows)]
     lasts = [

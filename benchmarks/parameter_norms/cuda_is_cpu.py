@@ -1,4 +1,4 @@
-"""Runs a program for GPUs natively on the CPU: devices called "cuda" are the CPU, and the backend "nccl" is gloo."""
+"""Runs a program for GPUs natively on the CPU, by treating the device "cuda" as the CPU and the backend "nccl" as gloo."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ STEPS = 5
 
 
 class Finder:
-    """Calls `then` with the module `name` after its import."""
+    """Call `then` with the module `name` after the import of the module."""
 
     def __init__(self, name: str, then: Callable[[Any], object]) -> None:
         self._name, self._then = name, then
@@ -64,7 +64,7 @@ def norm_of(parameter: Any) -> float:
 
 
 def on_host(torch: Any, draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Draw numbers for a GPU on the host, because the generators of CPUs and GPUs draw different numbers."""
+    """Draw random numbers for a GPU on the CPU, because GPUs and CPUs use different random generators."""
 
     @wraps(draw)
     def drawn(*args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,8 @@ def on_host(torch: Any, draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def begin(torch: Any) -> None:
-    """Make programs that set no seed repeatable. With CUDA_IS_CPU, programs for GPUs run on the CPU."""
+    """Make programs that set no seed repeatable. If the environment variable CUDA_IS_CPU is set, programs for GPUs run on the
+    CPU."""
     random.seed(0)
     torch.manual_seed(0)
     for name in ("rand", "randn", "randint"):

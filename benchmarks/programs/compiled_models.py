@@ -1,11 +1,11 @@
-"""Public models that are trained and evaluated compiled. benchmarks/compiled.py compares the counts of Dynamo with native runs.
+"""Trains and evaluates compiled public models, for benchmarks/compiled.py, which compares Dynamo's counters with native runs.
 
     python -m benchmarks.programs.compiled_models cpu aot_eager            # natively
     trace replay ... -m benchmarks.programs.compiled_models cuda inductor
 
-The models come from timm, transformers, diffusers, torchtune and torchvision. Libraries that are not installed are left out. A
-folder with nanogpt.py (model.py of nanoGPT) and modded_nanogpt.py (train_gpt_simple.py of modded-nanogpt) is found if the
-environment variable MODEL_SOURCES names the folder.
+The models come from timm, transformers, diffusers, torchtune and torchvision. Models of libraries that are not installed are
+left out. The environment variable MODEL_SOURCES names a folder with nanogpt.py (model.py of nanoGPT) and modded_nanogpt.py
+(train_gpt_simple.py of modded-nanogpt).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def autoencoder_of_diffusers(compiler: Compiler) -> str:
 
 
 def llama_of_torchtune(compiler: Compiler) -> str:
-    """Each layer is compiled in place, as torchtune's recipes do, with activation checkpointing and a chunked loss."""
+    """As in torchtune's recipes, each layer is compiled in place, with activation checkpointing and a chunked loss."""
     from torchtune.models.llama3 import llama3
     from torchtune.modules import TransformerSelfAttentionLayer
     from torchtune.training import set_activation_checkpointing
@@ -163,7 +163,7 @@ def lora_of_torchtune(compiler: Compiler) -> str:
 
 
 def _definitions(file: str, until: str) -> SimpleNamespace:
-    """Runs a script's source up to a line, which leaves out its training loop."""
+    """Run the source of a script up to a given line, to leave out the training loop."""
     source = (Path(os.environ["MODEL_SOURCES"]) / file).read_text().partition(until)[0]
     path = Path(os.environ["MODEL_SOURCES"]) / f"definitions_of_{file}"
     path.write_text(source)
@@ -184,7 +184,7 @@ def nanogpt(compiler: Compiler) -> str:
 
 
 def modded_nanogpt(compiler: Compiler) -> str:
-    """Compiles the model in place and the update of the Muon optimizer."""
+    """Compile the model in place, and also the update of the Muon optimizer."""
     of = _definitions("modded_nanogpt.py", "class Muon(")
     model = of.GPT(vocab_size=64, num_layers=2, model_dim=256).to(compiler.device)
     model.compile(dynamic=False, backend=compiler.backend)
@@ -197,7 +197,8 @@ def modded_nanogpt(compiler: Compiler) -> str:
 
 
 def pyramid_of_torchvision(compiler: Compiler) -> str:
-    """Trains the backbone of a detector. What a detector finds depends on values, which a replay does not compute."""
+    """Trains the backbone of a detector. The rest of the detector is left out, because its results depend on values that a
+    replay does not compute."""
     import torchvision
 
     model = torchvision.models.get_model("retinanet_resnet50_fpn", weights=None, weights_backbone=None, num_classes=4)
@@ -219,7 +220,7 @@ SINGLE = {
 
 
 def models() -> dict[str, Any]:
-    """Returns the programs of the libraries that are installed."""
+    """Return the programs of the libraries that are installed."""
     found: dict[str, Any] = {}
     for library, names, program in FAMILIES:
         if find_spec(library):

@@ -1,6 +1,6 @@
-"""21 linear layers with ReLU and a softmax, trained on one batch: the program of the RTX 2080 Ti recording.
+"""Trains 21 linear layers with ReLU and a softmax on one batch, as in the recording of an RTX 2080 Ti.
 
-The recording has no shapes. The shapes here have only the order of magnitude that the kernels' durations suggest.
+The recording contains no shapes, so the sizes are guesses from the durations of the kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One linear layer with ReLU, trained on fresh random batches of five: the program of the MI250 recording.
+"""Trains one linear layer with ReLU on random batches of five samples, as in the recording of an MI250.
 
 Gradients are never set to zero, so they accumulate over all steps.
 """

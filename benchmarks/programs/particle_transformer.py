@@ -1,8 +1,7 @@
-"""A particle transformer (Qu, Li and Qian, 2022), one forward pass under autocast with gradients: the program of three A100
-recordings.
+"""Runs one forward pass of a particle transformer (Qu, Li and Qian, 2022) under autocast with gradients, as in three recordings
+of an A100.
 
-In the recordings, `delta_r2` is a TorchScript function with seven ops that were fused into two kernels. Here it runs as seven
-ops.
+In the recordings, `delta_r2` is a TorchScript function, whose seven ops were fused into two kernels. Here it runs as seven ops.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def squared_mass(x: Tensor) -> Tensor:
 
 
 def transverse(x: Tensor) -> Sequence[Tensor]:
-    """Return momentum, rapidity and angle of four-vectors (batch, 4, pairs)."""
+    """Return momentum, rapidity and angle of four-vectors with shape (batch, 4, pairs)."""
     px, py, pz, energy = torch.split(x, [1, 1, 1, 1], dim=1)
     momentum = torch.sqrt(x[:, :2].square().sum(dim=1, keepdim=True))
     rapidity = 0.5 * torch.log(1 + (2 * pz) / (energy - pz).clamp(min=1e-20))
@@ -35,7 +34,7 @@ def delta_r2(rapidity1: Tensor, angle1: Tensor, rapidity2: Tensor, angle2: Tenso
 
 
 def pair_features(xi: Tensor, xj: Tensor) -> Tensor:
-    """(batch, 4, pairs) twice to (batch, 4, pairs)."""
+    """Return pairwise features of shape (batch, 4, pairs) from two tensors of the same shape."""
     momentum_i, rapidity_i, angle_i = transverse(xi)
     momentum_j, rapidity_j, angle_j = transverse(xj)
     delta = delta_r2(rapidity_i, angle_i, rapidity_j, angle_j).sqrt()
@@ -48,7 +47,7 @@ def pair_features(xi: Tensor, xj: Tensor) -> Tensor:
 
 
 class PairEmbedding(nn.Module):
-    """Maps pairs of particles to attention biases: (batch, 4, particles) to (batch, heads, particles, particles)."""
+    """Maps pairs of particles (batch, 4, particles) to attention biases (batch, heads, particles, particles)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,8 +68,8 @@ class PairEmbedding(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of self-attention of particles, or with `cls`, of attention from class tokens to particles; (particles, batch,
-    width)."""
+    """Applies self-attention to particles or, with `cls`, attention from class tokens to particles, with tensors of shape
+    (particles, batch, width)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +101,7 @@ class Block(nn.Module):
 
 
 class ParticleTransformer(nn.Module):
-    """Features (batch, 17, 128), four-vectors (batch, 4, 128) and mask (batch, 1, 128) to classes (batch, 10)."""
+    """Maps features (batch, 17, 128), four-vectors (batch, 4, 128) and a mask (batch, 1, 128) to class scores (batch, 10)."""
 
     def __init__(self, longest: int) -> None:
         super().__init__()
@@ -132,7 +131,8 @@ class ParticleTransformer(nn.Module):
         return result
 
     def cut(self, features: Tensor, vectors: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Cut the batch to its longest sequence. The host reads this length as often as in the recording."""
+        """Cut the batch to its longest sequence. The host reads the length of the longest sequence as often as in the
+        recording."""
         found = mask.sum(dim=-1).max()
         bool(found < 1)
         bool(found < PARTICLES)

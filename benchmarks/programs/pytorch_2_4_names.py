@@ -1,4 +1,5 @@
-"""Adds the names that PyTorch 2.4's tests import and newer PyTorch releases lack. `benchmarks/suites.py` imports this file."""
+"""Adds names to PyTorch that PyTorch 2.4's tests import and that newer PyTorch releases lack. `benchmarks/suites.py` imports
+this file."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The base model of Qwen1.5 0.5B, forward in bfloat16 without gradients, by the ops that transformers called in 2025.
+"""Runs the base model of Qwen1.5 0.5B in bfloat16 without gradients, with the ops that transformers called in 2025.
 
 Newer releases of transformers call different ops (fused norms, other masks), so this file contains the model.
 """
@@ -28,13 +28,13 @@ class RMSNorm(nn.Module):
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding of `x`, (batch, heads, tokens, head width)."""
+    """Apply a rotary position embedding to `x`, which has the shape (batch, heads, tokens, head width)."""
     half = x.shape[-1] // 2
     return (x * cos) + (torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin)
 
 
 class Layer(nn.Module):
-    """Attention and a gated MLP, each with a norm before it and a residual."""
+    """Applies attention and a gated MLP, each after a norm and with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,8 @@ class Layer(nn.Module):
 
 
 class Qwen(nn.Module):
-    """Tokens (batch, tokens) to the last hidden states (batch, tokens, width), and the keys and values of all layers."""
+    """Maps tokens (batch, tokens) to the last hidden states (batch, tokens, width), and to the keys and values of all
+    layers."""
 
     def __init__(self) -> None:
         super().__init__()

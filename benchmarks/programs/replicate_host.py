@@ -2,7 +2,8 @@
 
     trace replay --trace v100.msgpack --gpus 4 --clock virtual benchmarks/programs/replicate_host.py resnet18 resnet50 vgg11
 
-Needs torchvision. A line per network: median CPU time of a forward pass, of making one replica of four, and their ratio.
+Needs torchvision. For each network, the script prints the median CPU time of a forward pass, the median CPU time for creating
+one of four replicas, and their ratio.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ GPUS = [0, 1, 2, 3]
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
-    """The median of nine calls; the first ones, which fill caches, are among the slow half."""
+    """Return the median of nine calls, which excludes the slow first calls that fill caches."""
     each = []
     for _ in range(9):
         torch.cuda.synchronize()

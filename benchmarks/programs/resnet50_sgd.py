@@ -1,6 +1,7 @@
-"""ResNet-50 at batch 32, as PyTorch's profiler tutorial trains it: pageable copies, gradients set to zero, SGD with momentum.
+"""Trains ResNet-50 at batch size 32 like PyTorch's profiler tutorial, with pageable copies, gradients set to zero, and SGD with
+momentum.
 
-The recordings have one kernel per parameter in `zero_grad` and in the optimizer, so gradients are kept and ops are not fused.
+In the recordings, `zero_grad` and the optimizer launch one kernel per parameter, so gradients are kept and ops are not fused.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from resnet import resnet50
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """Creates images like torchvision's ToTensor on a file that PIL decoded. The bytes are stored height by width by
-    channel."""
+    """Creates images like torchvision's ToTensor from a file that PIL decoded. The bytes of an image are in the order height,
+    width, channel."""
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -1,6 +1,6 @@
-"""A ResNet under DistributedDataParallel on one random batch, with targets of floats.
+"""Trains a ResNet with DistributedDataParallel on one random batch with float targets.
 
-As in the recordings, batch and targets are created once on the GPU, and the optimizer is SGD with foreach kernels.
+As in the recordings, the batch and the targets are created once on the GPU, and SGD uses foreach kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from resnet import resnet18, resnet50
 
 
 def checkpointed(stage: nn.Module) -> None:
-    """After this call, the stage's forward pass is computed again when its gradients are computed."""
+    """Make a stage recompute its forward pass during the backward pass."""
     forward = stage.forward
     stage.forward = lambda x: checkpoint(forward, x, use_reentrant=False)
 

@@ -1,8 +1,9 @@
-"""A pytest plugin of benchmarks/suites.py. It writes each test's start and outcome to a file, and can run a sample of tests.
+"""A pytest plugin of benchmarks/suites.py. The plugin writes the start and the result of each test to a file, and can run a
+sample of the tests.
 
     SUITE_RESULTS=results.jsonl SUITE_SAMPLE=300 python -m pytest -p suite_results tests/
 
-Each line is flushed at once, so that the file names the running test if the process dies. Tests that the file already names
+Each line is flushed immediately, so that the file names the running test if the process dies. Tests with a result in the file
 are not run again.
 """
 
@@ -28,13 +29,13 @@ def write(line: dict[str, Any]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
-    """Run the code that makes a suite use the GPU, after the plugin has started the virtual GPU."""
+    """Run the code that makes a test suite use the GPU, after the plugin has started the virtual GPU."""
     exec(os.environ.get("SUITE_SETUP", ""), {})
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the sample, which is the same in every run, and drop what has already run."""
+    """Select the same sample of tests in every run, without tests that have a result."""
     known = {json.loads(line)["test"] for line in _RESULTS.read_text().splitlines()} if _RESULTS.exists() else set()
     kept = sorted(items, key=_hash)[:_SAMPLE] if _SAMPLE else items
     wanted = {item.nodeid for item in kept} - known

@@ -1,4 +1,4 @@
-"""A switch transformer of ten layers with multi-query attention, one forward pass: the program of the A100 recording.
+"""Runs one forward pass of a switch transformer with ten layers and multi-query attention, as in the recording of an A100.
 
 As in the recording, each expert processes every token, and the host checks twice per layer whether a number is zero.
 """
@@ -15,7 +15,7 @@ HEAD = WIDTH // HEADS
 
 
 class Attention(nn.Module):
-    """Causal attention whose heads share keys and values; (batch, tokens, width) to the same."""
+    """Applies causal attention whose heads share keys and values, to a tensor of shape (batch, tokens, width)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Gate(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a mixture of experts, each with a residual and a norm after it."""
+    """Applies attention and a mixture of experts, each with a residual connection and a norm after it."""
 
     def __init__(self) -> None:
         super().__init__()

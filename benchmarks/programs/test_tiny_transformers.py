@@ -1,10 +1,10 @@
 # mypy: ignore-errors
-"""A suite of benchmarks/suites.py: a tiny model of each family in transformers, on the CPU and on the GPU.
+"""Tests a tiny model of each family in transformers on the CPU and on the GPU (a suite of benchmarks/suites.py).
 
     python -m pytest [--gpu a100] benchmarks/programs/test_tiny_transformers.py
 
-The result, the loss's gradients and a training step on the GPU are those of the CPU. Without a GPU, the tests compare the CPU
-with itself. Families whose configuration cannot be made tiny by the rules below fail on the CPU too.
+The result, the gradients of the loss and a training step must be equal on the GPU and on the CPU. Without a GPU, the tests
+compare two runs on the CPU. Model families whose configuration cannot be reduced by the rules below fail on the CPU too.
 """
 
 from __future__ import annotations

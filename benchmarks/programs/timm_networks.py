@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
-"""Trains or evaluates networks of timm in mixed precision, as timm's benchmark.py does, and prints the time of a step.
+"""Trains or evaluates networks of timm in mixed precision, like timm's benchmark.py, and prints the step time.
 
-fp16 autocast, channels_last, data on the GPU, SGD with momentum; the median of the steps after the first. One line of JSON per
-network: {"model", "step_s"}, or {"model", "failed"}.
+The networks use fp16 autocast, channels_last, data on the GPU, and SGD with momentum, and the result is the median of all steps
+but the first. The script prints one line of JSON for each network: {"model", "step_s"}, or {"model", "failed"}.
 
     trace replay --trace rtx3090.msgpack --clock recorded benchmarks/programs/timm_networks.py train resnet50:224:96
 """

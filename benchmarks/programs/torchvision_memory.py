@@ -4,8 +4,9 @@
 
 GPEmu measured its memory table in this way (github.com/mengwanguc/gpemu, profiler/memory at f0e351b): SGD with momentum 0.9 and
 weight decay 1e-4 on random images of 3x224x224, gradients set to zero and kept as PyTorch did by default before 2.0,
-cudnn.benchmark on, `memory_allocated` in the hooks before and after each module's forward and after its backward. `--quiet`
-leaves the hooks out. The cache is emptied after each batch size, and again after the network was deleted.
+cudnn.benchmark on, `memory_allocated` in the hooks before and after each module's forward and after its backward. With
+`--quiet`, the script does not read the memory at modules. The cache is emptied after each batch size, and after the network was
+deleted.
 """
 
 from __future__ import annotations

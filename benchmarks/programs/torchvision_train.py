@@ -1,8 +1,9 @@
-"""Trains torchvision's networks like GPEmu's measurements, and prints the times of the forward pass and the rest of a step.
+"""Trains torchvision's networks as in GPEmu's measurements, and prints the times of the forward pass and of the rest of a step.
 
-fp32, 3 x 224 x 224, `model.train()`, SGD with momentum, data on the GPU, the host synchronised around both parts; the median of
-the steps. The optimizer goes parameter by parameter and gradients are set to zero, as in PyTorch's releases that still ran on a
-K80, one of GPEmu's cards. One line of JSON per network and batch: {"model", "batch", "forward_s", "rest_s"}.
+The networks use fp32, images of 3 x 224 x 224, `model.train()`, SGD with momentum, and data on the GPU, and the host is
+synchronized around both parts. The optimizer updates one parameter at a time and gradients are set to zero, as in PyTorch
+releases that supported the K80, one of GPEmu's GPUs. The script prints one line of JSON for each network and batch size:
+{"model", "batch", "forward_s", "rest_s"}.
 
     trace replay --trace v100.msgpack --clock virtual benchmarks/programs/torchvision_train.py --cells resnet18:32,128 vgg16:32
 """

@@ -1,10 +1,10 @@
-"""Trains torchvision's networks one after another, like the measurements of the library's cells.
+"""Trains torchvision's networks one after another, like the measurements in the library.
 
     trace replay --clock virtual --gpu v100 benchmarks/programs/torchvision_training.py '{"resnet50": [1, 32, 256]}' 6
 
-prints a line of JSON per network and batch size: the ms of copy, forward and rest (criterion, zero_grad, backward, optimizer),
-with the host synchronised around each. The fastest step counts, without the first two steps, because other work on the machine
-can only make steps slower.
+The script prints one line of JSON for each network and batch size, with the milliseconds of copy, forward and rest (criterion,
+zero_grad, backward, optimizer), and synchronizes the host around each phase. The result is the fastest step after the first two
+steps, because other programs on the machine can only slow down steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 
 
 def train(name: str, batch: int, steps: int) -> dict[str, float]:
-    """The ms of each phase."""
+    """Return the milliseconds of each phase."""
     from torchvision import models  # type: ignore[import-not-found, unused-ignore]  # of this script alone
 
     with torch.device("cuda"), warnings.catch_warnings(action="ignore"):

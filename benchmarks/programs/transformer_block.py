@@ -1,4 +1,4 @@
-"""A transformer block in evaluation, by the fast path of nn.MultiheadAttention: the program of the H100 toy recording."""
+"""Evaluates a transformer block with the fast path of nn.MultiheadAttention, as in the toy recording of an H100."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each with a residual and a norm after it. `x` is (batch, tokens, width)."""
+    """Applies attention and an MLP, each with a residual connection and a norm after it. `x` is (batch, tokens, width)."""
 
     def __init__(self, width: int = 512, heads: int = 8, hidden: int = 2048) -> None:
         super().__init__()

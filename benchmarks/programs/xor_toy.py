@@ -1,6 +1,7 @@
-"""Two linear layers with a sigmoid between, one sample of two numbers at a time: the program of the GP100 recording.
+"""Trains two linear layers with a sigmoid between them on single samples of two numbers, as in the recording of a GP100.
 
-A layer multiplies and then adds in place, as nn.Linear of the recorded release does for a sample without a batch.
+A layer multiplies and then adds in place, like nn.Linear of the recorded PyTorch release for a sample without a batch
+dimension.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 
 class Layer(nn.Linear):
-    """nn.Linear for one sample (inputs,), by the ops of PyTorch 1.13 to 2.3."""
+    """Applies a linear layer to one sample of shape (inputs,), with the ops of PyTorch 1.13 to 2.3."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.matmul(x, self.weight.t()).add_(self.bias)

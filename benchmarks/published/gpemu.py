@@ -1,9 +1,10 @@
-"""Builds six GPUs' cell files from GPEmu's published measurements: 36 torchvision networks, batch 1 to 256.
+"""Converts GPEmu's measurements of 36 torchvision networks on six GPUs, with batch sizes from 1 to 256, to library files.
 
     python -m benchmarks.published.gpemu gpemu_times.csv.gz --commit 27e9534e...
 
-The csv has the columns gpu, model, batch, forward_s, rest_s, h2d_pageable_s, peak_mib and persistent_mib. Only figures are
-copied, with repository and commit. The networks' parameters and modules are in torchvision_networks.json next to this file.
+The CSV file has the columns gpu, model, batch, forward_s, rest_s, h2d_pageable_s, peak_mib and persistent_mib. Only numbers are
+copied, together with the repository and the commit. The parameters and modules of the networks are listed in
+torchvision_networks.json in this folder.
 
 Note [Extrapolated rows]
     The study's authors extrapolated with a line beyond the last batch that fitted. From the first extrapolated row on, any
@@ -70,9 +71,10 @@ _BLOCK_BYTES = 512  # see Note [Extrapolated rows]
 
 
 def first_extrapolated(values: Column) -> int:
-    """Return the index of the first value from which all values are on one line, or the number of values if there is none.
+    """Return the index at which the last straight line of values begins, or the number of values if the values do not end in a
+    line.
 
-    `values` are seconds, one per batch size. Batch sizes increase in steps of one.
+    The list `values` contains one time in seconds for each batch size. Batch sizes increase in steps of one.
     """
     bends = np.abs(values[:-2] + values[2:] - 2 * values[1:-1]) > _ON_A_LINE_S * np.maximum(1, np.abs(values[1:-1]))
     straight_from = int(np.flatnonzero(bends).max()) + 1 if bends.any() else 0

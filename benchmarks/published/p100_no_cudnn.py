@@ -1,10 +1,10 @@
-"""Builds p100-no-cudnn.msgpack: ResNet-18 on one Tesla P100 without cuDNN, only from published figures.
+"""Builds p100-no-cudnn.msgpack, a trace of ResNet-18 on one Tesla P100 without cuDNN, from published step times.
 
     python -m benchmarks.published.p100_no_cudnn
 
-The study synchronized the device around each phase, so a phase takes equally long on the host and on the device. The study
-published only medians, without kernels or memory events. The trace adds nothing to the published figures. PROVENANCE describes
-each choice that was necessary.
+The study synchronized the device around each phase, so each phase takes the same time on the host and on the device. The study
+published only medians, without kernels or memory events. The trace contains nothing but the published times. PROVENANCE
+describes each choice that was necessary.
 
 Note [What the study trained]
     The study names the network and the batch size. The rest of `workload` follows from its figures. Copying 128 images takes
@@ -86,15 +86,15 @@ LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorded
 
 
 def steps_of(steady: dict[str, int], excess: int) -> list[dict[str, int]]:
-    """Return the phases of a warm-up step and of a steady step, in nanoseconds. `excess` is added to the warm-up's forward
-    phase.
+    """Return the phases of a warm-up step and of a normal step, in nanoseconds. The warm-up step's forward phase takes `excess`
+    longer.
     """
     warmup = steady | {"forward": steady["forward"] + excess}
     return [{name: tenths * NS for name, tenths in phases.items()} for phases in (warmup, steady)]
 
 
 def build() -> Trace:
-    """Build the trace with the warm-up step and one steady step, divided into phases."""
+    """Build the trace with the warm-up step and one normal step, divided into phases."""
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
     trace = Trace(
         grain="phase",

@@ -1,9 +1,10 @@
-"""Builds p100x2-no-cudnn.msgpack: ResNet-18 with nn.DataParallel on two Tesla P100 without cuDNN, from published figures.
+"""Builds p100x2-no-cudnn.msgpack, a trace of ResNet-18 with nn.DataParallel on two Tesla P100 without cuDNN, from published
+step times.
 
     python -m benchmarks.published.p100x2_no_cudnn
 
-The figures are from the same table as in p100_no_cudnn.py, but from the column for two GPUs. The same limits apply. The
-study also published times of the stages of nn.DataParallel, which are the rows of the trace's `parts`.
+The times come from the same table as in p100_no_cudnn.py, but from the column for two GPUs. The study also published times of
+the nn.DataParallel stages, which become the rows of the trace's table `parts`.
 
 Note [Medians that do not add up]
     The published median of a step's compute side is 775.7 ms. The medians of its phases add up to 779.8 ms, so they cannot all
@@ -63,7 +64,7 @@ PROVENANCE: dict[str, Any] = {
 
 
 def build() -> Trace:
-    """Build the trace with the warm-up step and one steady step, divided into phases and stages of nn.DataParallel."""
+    """Build the trace with the warm-up step and one normal step, divided into phases and stages of nn.DataParallel."""
     trace = Trace(
         grain="phase",
         devices=list(DEVICES),

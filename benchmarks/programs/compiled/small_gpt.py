@@ -1,4 +1,4 @@
-"""A small GPT that returns its loss."""
+"""Implements a small GPT that returns its loss."""
 
 import torch
 from torch import nn
