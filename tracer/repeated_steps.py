@@ -111,7 +111,7 @@ class RepeatedSteps:
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Return the calls and times of the current step so far, and stop comparing the step with the earlier step."""
+        """Stop comparing the current step with the earlier step, and return the current step's calls and times so far."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))

@@ -102,7 +102,8 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def ended(self, ranks: list[int]) -> list[int]:
-        """Return the ranks that have left the default group. Such a rank no longer takes part in any group."""
+        """Return the ranks that have left the default group of processes. A rank that has left the default group takes part in
+        no other group."""
         return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
 
     def end(self) -> None:

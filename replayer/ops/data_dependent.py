@@ -5,8 +5,8 @@
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-The output size of such an op is computed on the host, taken from the recording, or assumed. As with CUDA, the host waits for
-the GPU, because the host needs the output size.
+The output size of an op such as `nonzero` is computed on the host, taken from the recording, or assumed. As with CUDA, the host
+waits for the GPU, because the host needs the output size.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class StepChoice:
     """Chooses recorded steps of one rank. All lists and sets contain indices into the list of recorded steps."""
 
     def __init__(self, steps: list[RecordedStep], grain: str) -> None:
-        """Change the list `steps`: a warm-up step without kernels is replaced by a slower copy of a profiled step."""
+        """Replace each warm-up step without kernels in `steps` by a slower copy of a profiled step."""
         self._steps = steps
         self._alike: dict[tuple[object, ...], list[int]] = {}
         self._nearest: dict[tuple[object, ...], list[RecordedStep]] = {}

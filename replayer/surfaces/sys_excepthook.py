@@ -26,7 +26,7 @@ _OF_DRIVER = re.compile(
     re.IGNORECASE,
 )
 # An error message of a torch.multiprocessing process, a DataLoader worker or a DataParallel replica quotes a traceback. The
-# quoted lines of code are not part of the error.
+# lines of code in a traceback are not part of the error message.
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 _OF_CUDA = re.compile(r"(?:[\w.]+: )?CUDA error")
 _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}

@@ -4,7 +4,8 @@
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
 torch.export and DTensor infer shapes with fake tensors. In PyTorch builds without CUDA, autograd crashes for tensors with the
-device type "cuda". In C++ code, fake CUDA tensors therefore have the device type "lazy" (tensor/tensor.py, Note [Lazy]).
+device type "cuda". In C++ code, fake CUDA tensors have the device type "lazy" to avoid this crash (tensor/tensor.py, Note
+[Lazy]).
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def other_device(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Runtime
 
 
 def type_name(value: object) -> str:
-    """Return the name of a value's type as PyTorch's C++ code writes it in errors."""
+    """Return the name that PyTorch's C++ code uses for a value's type in error messages."""
     kind = type(value)
     plain = kind.__module__ == "builtins" or isinstance(value, torch.Tensor)
     return kind.__name__ if plain else f"{kind.__module__}.{kind.__name__}"

@@ -69,8 +69,8 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Stores the time at which a CUDA event completes. Recording the event again does not affect streams that already wait.
-    An external event of a CUDA graph can also be used outside the graph."""
+    """Stores the time at which a CUDA event completes. Recording a CUDA event again does not affect streams that already wait
+    for the event. An external event of a CUDA graph can also be used outside the graph."""
 
     __slots__ = ("awaited", "captured", "device", "external", "time_ns")
 

@@ -133,7 +133,8 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Return the factor nearest to `usual` among the factors that make the phase about as long as in clean steps."""
+    """Of all factors that make the phase about as long as in steps without the profiler, return the factor closest to
+    `usual`."""
     # see Note [The clean steps decide]
     if not phase.calls:
         return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)

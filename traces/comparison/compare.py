@@ -7,7 +7,7 @@
 
 The step time is the time on the host or on the slowest GPU, whichever is longer. Medians are compared, or means if the steps
 vary a lot (Note [Means of varying steps] in `traces.figures.spread`). GPU time excludes waits for other ranks in collectives.
-Steps that ran without the profiler are preferred.
+The comparison prefers steps that ran without the profiler.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
 
 
 # `_LEVELS` lists, from strictest to loosest, which columns of two GPU events must be equal to pair the events. The tuples are
-# tried in order. If several GPU events are equal in these columns, they are paired in launch order.
+# tried in order. GPU events that are equal in all compared columns are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

@@ -3,8 +3,8 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 A GPU may wait for data, for the host, for copies, for other ranks, or for an unknown reason. If the GPU computes for longer
-than it waits for any single reason, the GPU is the bottleneck. Otherwise, the reason with the longest total wait is the
-bottleneck. While a GPU only copies or only communicates, it counts as waiting.
+than it waits for any single reason, the GPU is the bottleneck. If the GPU waits longer for some reason than it computes, the
+reason with the longest total wait is the bottleneck. While a GPU only copies or only communicates, it counts as waiting.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls

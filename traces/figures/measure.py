@@ -133,7 +133,8 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only steps of the most common kind. A kind is given by the numbers of backward passes and optimizer steps."""
+    """Keep only steps of the most common kind. Two steps are of the same kind if they have the same numbers of backward passes
+    and optimizer steps."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -194,7 +195,8 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 @cached_result
 def launch_time_ns(trace: Trace) -> Column:
-    """Return the launch time of each kernel. If the launch is unknown, return an estimate, or the start time."""
+    """Return the launch time of each kernel. For an unknown launch, return the start of the kernel's phase or of the kernel
+    itself."""
     # see Note [A step's time] in traces/figures/pace.py
     spans = trace.device
     known = spans.launch != NONE
@@ -224,7 +226,7 @@ def launch_time_ns(trace: Trace) -> Column:
 
 
 def _start_of_phase_ns(trace: Trace) -> Column:
-    """Return the host start of the phase to which each kernel belongs according to the phases' CUDA events, or NONE."""
+    """Return the time on the host at which the phase of each kernel begins, or NONE."""
     # see Note [A step's time] in traces/figures/pace.py
     found, spans, phases = np.full(len(trace.device), NONE, dtype=np.int64), trace.device, trace.phases
     timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))

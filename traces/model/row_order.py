@@ -82,7 +82,8 @@ def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace in which references point to the new places. Columns of a lazy trace stay lazy."""
+    """Return a copy of the trace after rows were moved, with updated references between tables. Columns of a lazy trace stay
+    lazy."""
     changes: dict[str, dict[str, Column]] = {name: {} for name in TABLES}
     for where, target in REFERENCES.items():
         if target in places:

@@ -76,7 +76,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
 
 
 def before_abrupt_ends(finish: Callable[[], None]) -> None:
-    """Call `finish` before the functions of `os` and `signal` with which a script ends itself without exit handlers."""
+    """Call `finish` before functions of `os` and `signal` that end the script without running exit handlers."""
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         finish()

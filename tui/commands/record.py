@@ -139,8 +139,8 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _of_killed_script(recording: Trace) -> Trace:
-    """Name the reason why the end of a recorder's file is missing. Each write of the recorder adds whole steps, so the earlier
-    part is complete."""
+    """Report that the end of the recording is missing because the script was killed. The recorder always writes whole steps, so
+    the remaining part of the file is complete."""
     problems = dict(recording.problems)
     if not problems.pop("truncated-file", 0):
         return recording

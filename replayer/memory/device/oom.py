@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-# PyTorch itself rejects memory requests of an exabyte or more. Such requests do not count as out-of-memory errors.
+# PyTorch itself rejects memory requests of an exabyte or more, so these requests do not count as out-of-memory errors.
 EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 

@@ -220,7 +220,7 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> TorchAny:
     """Replace tensors by ones in host memory. Each size above `largest_size` is reduced to `largest_size`, so equal sizes stay
-    equal. Without `largest_size`, raise OverflowError for a tensor with more than `_TRIED_ELEMENTS` elements."""
+    equal. If `largest_size` is not given, raise OverflowError for a tensor with more than `_TRIED_ELEMENTS` elements."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):

@@ -36,8 +36,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Return a check that all values of an argument are in a range. The function `limits` returns the start of the range, its
-    end (excluded), and another allowed value or None."""
+    """Return a function that checks whether all values of an argument are in a range. The function `limits` returns the start
+    of the range, its end (excluded), and another allowed value or None."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
@@ -116,8 +116,8 @@ def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the weights if `torch.multinomial` draws several samples with replacement. In all other cases, PyTorch checks the
-    weights on the host."""
+    """Check the weights if `torch.multinomial` draws several samples with replacement. For one sample, or without replacement,
+    PyTorch checks the weights on the host."""
     values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
     if values is None or bool(((values >= 0) & values.isfinite()).all()):
         return None

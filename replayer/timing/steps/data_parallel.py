@@ -118,7 +118,7 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Add recorded GPU time for the ops that unfinished nn.DataParallel stages have launched so far. Return False if the
+        """Add the recorded GPU time of ops that unfinished nn.DataParallel stages have launched so far. Return False if the
         recording contains no stages of nn.DataParallel."""
         stages = self.recorded
         if not stages:

@@ -264,8 +264,9 @@ class StepTracker:
             return
         choice = self.recording.choice
         chosen = choice.evaluation(self._evaluated) if is_evaluation else choice.training(self.trained)
-        # A training step may launch a CUDA graph that was captured without gradients. A step that launches a CUDA graph with
-        # gradients enabled is an evaluation step only if just the recorded evaluation step launches this graph.
+        # A training step may launch a CUDA graph that was captured without gradients. If gradients are enabled, a CUDA graph
+        # belongs to an evaluation step only if the recorded evaluation step launches it, and the recorded training step does
+        # not.
         launch = self.launches_graph
         if is_evaluation and launch and self.trained and self.grads_enabled is not None and self.grads_enabled():
             exact = self.recording.keys[launch].exact

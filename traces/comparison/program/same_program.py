@@ -76,7 +76,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 
 def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdict:
-    """Compare kernels if one trace launches most of its work without ops, by CUDA graphs."""
+    """Compare kernels instead of ops, because one trace launches most of its work by CUDA graphs, which have no ops."""
     ours, theirs = (names_of(trace, work_of(trace, steps, DeviceKind.KERNEL)) for trace, steps in (recorded, other))
     alike = similarity(ours, theirs, step_counts(recorded[1], other[1]))
     reason = f"the {which} trace launches most work by CUDA graphs without ops"

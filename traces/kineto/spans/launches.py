@@ -105,7 +105,8 @@ def correlate_by_external_ids(host: HostColumns, device: DeviceColumns) -> None:
 
 
 def correlate_in_order(host: HostColumns, device: DeviceColumns, strings: Strings) -> int:
-    """Match calls and work of a file without ids. Return the number of matched kernels and copies."""
+    """Match runtime calls with kernels and copies in a file without correlation ids. Return the number of matched kernels and
+    copies."""
     # see Note [No ids]
     if (host.correlation > 0).any() or (device.correlation > 0).any() or (device.named > 0).any():
         return 0
