@@ -19,6 +19,7 @@ from replayer.ops import autocast, factories, gemm
 from replayer.ops import layouts as other_layouts
 from replayer.ops.composite import cuda_decompositions, rnn
 from replayer.ops.copies import Copies
+from replayer.ops.copy_on_write import lazy_clone
 from replayer.ops.cpu.cpu_compute import CpuCompute
 from replayer.ops.data_dependent import DataDependentOps
 from replayer.ops.host_reads import HostReads
@@ -88,6 +89,7 @@ def register(*, compute: bool = False) -> None:
     for op in _WITH_SEVERAL_TENSORS:
         plans.specials[op] = checked(op, plans.specials[op])
     plans.specials[torch.ops.aten.alias.default] = alias
+    plans.specials[torch.ops.aten._lazy_clone.default] = lazy_clone
     # This setting disables nested tensors.
     plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False
     if compute:

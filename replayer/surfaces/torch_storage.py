@@ -11,6 +11,7 @@ from types import ModuleType
 
 import torch
 
+from replayer.ops.copy_on_write import memory_shared_by
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked_index, index_of
@@ -76,6 +77,17 @@ def install(torch_module: ModuleType) -> None:
             return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)
         return wrapped_storage(self, storage)
 
+    def is_cow_tensor(of_host: TorchAny, tensor: TorchAny) -> bool:
+        if isinstance(tensor, VirtualTensor):
+            return memory_shared_by(tensor.allocation) is not None
+        return bool(of_host(tensor))
+
+    patch_around(
+        torch_module._C,
+        _is_cow_tensor=is_cow_tensor,
+        _storage_address=lambda of_host, t: t.untyped_storage()._cdata if isinstance(t, VirtualTensor) else of_host(t),
+        _data_address=lambda of_host, t: t.allocation.address if isinstance(t, VirtualTensor) else of_host(t),
+    )
     patch_around(torch_module, is_storage=lambda is_storage, obj: isinstance(obj, VirtualStorage) or is_storage(obj))
     patch(untyped, __new__=new)
     patch_around(untyped, to=to, copy_=copy_)

@@ -146,8 +146,8 @@ class CpuCompute:
         self.copies = ComputedCopies(plans, ComputedReads(plans))
         own = self.copies.handlers()
         self._handlers = {op: own[op] for op in (aten.copy_.default, aten._to_copy.default, aten._local_scalar_dense.default)}
-        for op in (aten.alias.default, aten.index_put.default, aten._nested_tensor_from_mask_left_aligned.default):
-            self._handlers[op] = plans.specials[op]
+        not_computed = (aten.alias, aten._lazy_clone, aten.index_put, aten._nested_tensor_from_mask_left_aligned)
+        self._handlers |= {op.default: plans.specials[op.default] for op in not_computed}
 
     def dispatch(self, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         if func is aten.detach.default:
