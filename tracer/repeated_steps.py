@@ -38,8 +38,7 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Divides all training steps with the same calls into the same phases. Segment k lasts from `times_ns[begins[k]]` to
-    `times_ns[ends[k]]`."""
+    """Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
 
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event", "times")
 

@@ -54,7 +54,6 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
 
 
 def _without_python(script: list[str]) -> list[str]:
-    """Leave out the word `python` before the script, which profilers and launchers usually need."""
     is_python = bool(script) and _PYTHON.fullmatch(script[0]) is not None and not Path(script[0]).is_file()
     return script[1:] if is_python else script
 

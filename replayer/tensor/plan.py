@@ -74,8 +74,6 @@ class OutcomeKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """Stores which tensors an op call returns, and which arguments the call changes."""
-
     signature: OpSignature
     device: int
     outcome: Outcome

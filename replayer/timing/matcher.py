@@ -143,7 +143,7 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """Finds the recorded call of each op that the script runs in one phase, such as the backward pass."""
+    """Finds recorded calls for the ops of one phase, such as the backward pass."""
 
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step

@@ -44,8 +44,7 @@ _FAR_NS = 1 << 52
 
 
 class CleanPace:
-    """Estimates the CPU times that profiled steps would have without the profiler. The profiler's overhead is subtracted from
-    the CPU time of each phase."""
+    """The profiler's overhead is subtracted from the CPU time of each phase."""
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
         run = trace.run_of(rank)

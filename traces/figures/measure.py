@@ -195,8 +195,8 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 @cached_result
 def launch_time_ns(trace: Trace) -> Column:
-    """Return the launch time of each kernel. For an unknown launch, return the start of the kernel's phase or of the kernel
-    itself."""
+    """Return the launch time of each kernel. For an unknown launch, estimate the time from the launches before and after, from
+    the kernel's phase, or from the kernel's start."""
     # see Note [A step's time] in traces/figures/pace.py
     spans = trace.device
     known = spans.launch != NONE

@@ -46,8 +46,7 @@ class StepTime:
 
 
 class KnownTimes:
-    """Finds the step time of a training script on each GPU. If the script does not train, the step time is the time of the
-    forward pass."""
+    """If the script does not train, the step time is the time of the forward pass."""
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
         self._workload = workload

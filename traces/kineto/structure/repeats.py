@@ -94,7 +94,7 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """Find training steps by searching for repeated ops. Return None if no ops repeat."""
+    """Return None if no ops repeat."""
     # see Note [Repeated ops]
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
