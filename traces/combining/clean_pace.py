@@ -6,9 +6,9 @@
 
 Note [Interrupted steps]
     Another program may interrupt the script in one of the few profiled steps. Each gap between two events therefore has the
-    same share of the phase in all steps with the same events: the median gap. The profiler's cost is subtracted from the
-    median gaps. Medians of the reduced gaps would be wrong: a short gap is reduced to `LEAST_GAP_NS` in most steps, so its
-    median loses the time of the other steps, and the few long gaps would have to make up for that time.
+    same share of the phase in all steps with the same events: the median gap. The profiler's cost is subtracted from the median
+    gaps. The order matters: in most steps, a short gap would be reduced to `LEAST_GAP_NS`, so the median of reduced gaps would
+    lose the time of the steps with longer gaps.
 
 Note [Outliers in profiled steps]
     A profiled step may contain work of the script that no other step contains, for example a checkpoint, and a replay would

@@ -6,8 +6,8 @@ Note [Periodic steps]
     Long and short steps may alternate, for example if only every fourth step updates the weights. If steps repeat with a period
     of k steps, a figure per step is the median over means of k consecutive steps. Steps have the period k if nine in ten steps
     differ from the step k steps earlier by at most REPEATS_WITHIN of the mean. In addition, consecutive steps must differ by
-    more than MUCH_SPREAD of the mean, and most of these large differences must occur k steps earlier and later, too: single
-    slow steps have no period. At least two periods and four pairs of steps are needed.
+    more than MUCH_SPREAD of the mean, and most of these large differences must also occur k steps earlier and later. This rule
+    excludes single slow steps. At least two periods and four pairs of steps are needed.
 
 Note [Means of varying steps]
     If half of the steps are short and half are long, the median is the time of a short or a long step by chance. If at least

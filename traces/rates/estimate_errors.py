@@ -25,7 +25,7 @@ _HALF = ("float16", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateError:
-    """The error of a step time is `measured / estimated - 1`."""
+    """Contains the measured errors of estimated step times. The error of a step time is `measured / estimated - 1`."""
 
     work: str  # "training", "inference", or "other shapes" of recorded ops
     precision: str  # "fp32", or "half" for fp16 and bf16
