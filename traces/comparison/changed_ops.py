@@ -42,7 +42,27 @@ _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
 # The kernels of a CUDA graph have no recorded ops, so ops are guessed from kernel names. The first matching pattern counts.
 _KINDS = {
-    "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
+    "normalization kernels": (
+        re.compile(r"(?:rms|layer|group|batch)_?norm", re.IGNORECASE),
+        {f"{of}_norm{backward}" for of in ("rms", "layer", "group", "batch") for backward in ("", "_backward")}
+        | {"rmsnorm", "add_rmsnorm", "fused_add_rms_norm", "fused_add_rmsnorm"},
+    ),
+    "rotary embedding kernels": (
+        re.compile(r"rotary|(?:\b|_)rope(?![a-z])", re.IGNORECASE),
+        {"rotary_embedding", "apply_rotary_emb", "apply_rope_with_cos_sin_cache"},
+    ),
+    "gated activation kernels": (
+        re.compile(r"act_and_mul|[sg]elu_and_mul|silu_and_mul|swiglu", re.IGNORECASE),
+        {"silu_and_mul", "gelu_and_mul", "swiglu"},
+    ),
+    "KV cache kernels": (
+        re.compile(r"(?:store|set|append|reshape_and|concat_and)\w*cache", re.IGNORECASE),
+        {"reshape_and_cache", "reshape_and_cache_flash", "concat_and_cache_mla", "store_cache", "store_kvcache"},
+    ),
+    "attention kernels": (  # FlashInfer is a library that has other kernels, too
+        re.compile(r"fmha|flash(?!infer)|attn|attention|(?:prefill|decode)\w*cachekernel", re.IGNORECASE),
+        {"attention", "attention_backward"},
+    ),
     "convolution kernels": (
         re.compile(r"conv|winograd|wgrad|dgrad|implicit", re.IGNORECASE),
         {"convolution", "convolution_backward"},

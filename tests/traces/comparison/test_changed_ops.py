@@ -210,6 +210,19 @@ def test_kernels_of_a_cuda_graph_are_compared_with_those_of_ops(graph: str, same
         assert same_program(recorded, other, np.arange(1), np.arange(1)).sameness is sameness
 
 
+def test_kernels_of_two_inference_servers_are_paired_by_what_they_compute() -> None:
+    """FlashInfer's normalization is not attention, and vLLM's "reshape_and_cache_flash" fills the KV cache."""
+    nvidia = ("flashinfernormkernelsfused_add_rmsnorm", "fused_rope_kernel<true>", "ns::act_and_mul_kernel<half>")
+    amd = ("_ZN5aiter24add_rmsnorm_quant_kernelE", "rotary_embedding_kernel<half>", "_ZN7sgl_hip18act_and_mul_kernelE")
+    caches = ("store_kvcache<2048>", "vllm::reshape_and_cache_flash_kernel<half>")
+    attention = ("fmhaSm100fKernel", "paged_attention_reduce_kernel")
+    found = between(recording(graph=(*nvidia, caches[0], attention[0])), recording(graph=(*amd, caches[1], attention[1])))
+    assert {row.recorded_names: row.replayed_names for row in found.kernels.replaced} == {
+        (one,): (other,) for one, other in [*zip(nvidia, amd, strict=True), caches, attention]
+    }
+    assert not found.kernels.gone and not found.kernels.added
+
+
 def test_kernels_of_a_cuda_graph_replace_ops_with_the_same_kernels() -> None:
     eager = recording(("aten::addmm", "ampere_sgemm_nn"), ("aten::_scaled_dot_product_flash_attention", "flash_fwd"))
     graph = recording(("aten::relu", "relu"), graph=("cutlass_gemm_64x64", "flash_fwd", "triton_poi_fused_relu_0"))
