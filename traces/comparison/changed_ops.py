@@ -14,7 +14,9 @@ Note [Replaced, not gone]
        replaces the op that it applies to each tensor.
     3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same enclosing op. A
        matrix product (mm) also replaces another kind of matrix product (addmm).
-    4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both.
+    4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both. Kernels of CUDA
+       graphs have a kind instead of an op: the kind that the name shows, or that of the kernels in their place in the other
+       trace.
 """
 
 from __future__ import annotations
@@ -204,8 +206,9 @@ def changes(
     gpus = gpus if gpus[0] != gpus[1] else (1, 1)
     sides = (recorded, recorded_steps, gpus[0]), (other, other_steps, gpus[1])
     launched = [_work_by_launch(trace, steps, by_phase, share_of) for trace, steps, share_of in sides]
-    ours = _Side(_with_ops(*launched), _around(recorded, by_phase))
-    theirs = _Side(_with_ops(*launched[::-1]), _around(other, by_phase))
+    kinds = _kinds_by_place([_without_ops(trace, steps) for trace, steps, _ in sides])
+    ours = _Side(_with_ops(launched[0], launched[1], kinds[0]), _around(recorded, by_phase))
+    theirs = _Side(_with_ops(launched[1], launched[0], kinds[1]), _around(other, by_phase))
     groups = _replaced_ops(ours, theirs)
     kernels = _kernel_lists(ours, theirs, groups, tolerance, top)
     return Changes(kernels, _op_lists(ours, theirs, groups, tolerance, top))
@@ -231,17 +234,21 @@ def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSid
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_work_by_launch(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
+    kinds = _kinds_by_place([_without_ops(trace, own) for trace, own in zip((first, second), steps, strict=True)])
     sides = [
-        _Side(_with_ops(launched[side], launched[1 - side]), _around(trace, by_phase))
+        _Side(_with_ops(launched[side], launched[1 - side], kinds[side]), _around(trace, by_phase))
         for side, trace in enumerate((first, second))
     ]
     members = _replaced_ops(*sides).members()
     number = {key: place for place, keys in enumerate(members.values()) for key in keys}
-    ours, theirs = (_groups_of(trace, own, by_phase, number) for trace, own in zip((first, second), rows, strict=True))
+    ours, theirs = (
+        _groups_of(trace, own, by_phase, number, kind)
+        for trace, own, kind in zip((first, second), rows, kinds, strict=True)
+    )
     return ours, theirs
 
 
-def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, int]) -> Column:
+def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, int], kinds: Mapping[str, str]) -> Column:
     if not len(rows) or not number:
         return np.full(len(rows), NONE)
     strings = trace.strings
@@ -250,7 +257,8 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
     distinct, group = np.unique(keys, axis=1, return_inverse=True)
     found = []
     for of_phase, name, kernel in distinct.T.tolist():
-        op = _op_of_kernel(strings[kernel], strings[name] if name != NONE else "")[1] or _kind(kernel_key(strings[kernel]))
+        op = _op_of_kernel(strings[kernel], strings[name] if name != NONE else "")[1]
+        op = op or _kind(kernel_key(strings[kernel]), kinds)
         found.append(number.get((phases[of_phase], op), NONE))
     return np.array(found)[group.reshape(-1)]
 
@@ -333,7 +341,9 @@ def _in_graph(trace: Trace) -> Column:
     return np.asarray(by_call & (count[launch] > 1))
 
 
-def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
+def _with_ops(
+    mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched], kinds: Mapping[str, str]
+) -> dict[_LaunchKey, _Launched]:
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
     for same_phase in (True, False):
@@ -355,7 +365,7 @@ def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launc
             rest[key] = left
     for (phase, _, kernel), one in rest.items():
         if one.launches > _NOTHING_LEFT:
-            kind = _kind(kernel)
+            kind = _kind(kernel, kinds)
             one.calls = one.launches
             one.op_names = {kind: one.time_ns} if kind else {}
             found.setdefault((phase, kind, kernel), _Launched()).add(one)
@@ -508,8 +518,48 @@ def _kernel_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: flo
     return _classified(rest[0], rest[1], replaced, tolerance, top)
 
 
-def _kind(kernel: str) -> str:
-    return next((kind for kind, (pattern, _) in _KINDS.items() if pattern.search(kernel)), "")
+def _kind(kernel: str, kinds: Mapping[str, str]) -> str:
+    found = (kind for kind, (pattern, _) in _KINDS.items() if pattern.search(kernel))
+    return next(found, kinds.get(kernel, ""))
+
+
+def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
+    """Return the names of kernels without ops, in the order in which each stream runs them."""
+    rows = work_rows(trace)
+    rows = rows[(step_weights(trace, steps)[rows] > 0) & (_launchers(trace)[rows] == NONE)]
+    device = trace.device
+    rows = rows[np.lexsort((device.start_ns[rows], device.stream[rows], device.device[rows]))]
+    bounds = np.flatnonzero(np.diff(device.stream[rows]) | np.diff(device.device[rows])) + 1
+    return [[kernel_key(trace.strings[name]) for name in device.name[own].tolist()] for own in np.split(rows, bounds)]
+
+
+def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
+    """Return the kinds of kernels that only one trace has, and whose names do not show a kind: the kind of the kernels that the
+    other trace runs in their place, between the same two kernels."""
+    names = [{name for stream in side for name in stream} for side in sides]
+    runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]
+    found: list[dict[str, str]] = [{}, {}]
+    for number, own in enumerate(runs):
+        for place in own.keys() & runs[1 - number].keys():
+            kinds = {_kind(name, {}) for name in runs[1 - number][place]} - {""}
+            if len(kinds) == 1 and not any(_kind(name, {}) not in {"", *kinds} for name in own[place]):
+                found[number].update(dict.fromkeys(own[place], *kinds))
+    return found
+
+
+def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
+    """Return the kernels that the other trace lacks, by the kernels before and after them that both traces have."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for stream in streams:
+        before, run = "", set[str]()
+        for name in stream:
+            if name not in others:
+                run.add(name)
+                continue
+            if run and before:
+                found.setdefault((before, name), set()).update(run)
+            before, run = name, set()
+    return found
 
 
 def _replacement(ours: list[_NameTotal], theirs: list[_NameTotal]) -> Replacement:

@@ -223,6 +223,18 @@ def test_kernels_of_two_inference_servers_are_paired_by_what_they_compute() -> N
     assert not found.kernels.gone and not found.kernels.added
 
 
+def test_kernels_in_the_place_of_attention_are_attention() -> None:
+    """A name such as "sage_fwd" does not show what the kernel computes, but its neighbours show what it replaces. A kernel that
+    the other trace lacks, without a kernel in its place, stays new."""
+    fmha = recording(graph=("gemm", "fmha_fwd", "relu", "gemm", "add"))
+    sage = recording(graph=("gemm", "sage_quant", "sage_fwd", "relu", "gemm", "extra", "add"))
+    found = between(fmha, sage)
+    (replaced,) = found.kernels.replaced
+    assert (replaced.recorded_names, set(replaced.replayed_names)) == (("fmha_fwd",), {"sage_quant", "sage_fwd"})
+    assert [change.name for change in found.kernels.added] == ["extra"]
+    assert not found.kernels.gone and not found.ops.gone
+
+
 def test_kernels_of_a_cuda_graph_replace_ops_with_the_same_kernels() -> None:
     eager = recording(("aten::addmm", "ampere_sgemm_nn"), ("aten::_scaled_dot_product_flash_attention", "flash_fwd"))
     graph = recording(("aten::relu", "relu"), graph=("cutlass_gemm_64x64", "flash_fwd", "triton_poi_fused_relu_0"))
