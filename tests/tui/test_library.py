@@ -17,7 +17,6 @@ from traces.library import catalogue, find
 from traces.library.cell_traces import trace_of
 from traces.library.cells import CellSource, read_cells, write_cells
 from traces.library.check import check
-from traces.library.listing import all_entries
 from traces.model.trace import StepKind, TraceLibraryError
 from traces.model.workload import WorkloadSignature
 from tui.cli import run
@@ -109,21 +108,6 @@ def test_a_second_library_entry_with_the_same_name_is_rejected(own: Path, capfd:
     write_cells("one.cells", GPU, [a_cell(out_of_memory_batch=9)], SPREAD)
     code, out, _ = told(capfd, "check", "one.cells")
     assert code == 1 and "error: g9/net: the library already has an entry with this name: " in out
-
-
-@pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        (CellSource(repository="https://example.org/figures", commit="0123456789abcdef", source="a/b"), "figures 0123456789"),
-        (CellSource(source="papers/one.pdf"), "one.pdf"),
-        (CellSource(study="a study"), ""),
-    ],
-)
-def test_a_library_entry_is_listed_with_its_repository_or_source(own: Path, source: CellSource, text: str) -> None:
-    write_cells("one.cells", GPU, [a_cell(source=source)], {})
-    assert run(["library", "add", "one.cells"]) == 0
-    (entry,) = (entry for entry in all_entries() if entry.name == "g9/net")
-    assert entry.source_text == text
 
 
 @pytest.mark.parametrize(("count", "added"), [(3, "g9/n0, g9/n1, g9/n2 ("), (5, "g9/n0, g9/n1, g9/n2 and 2 more (")])

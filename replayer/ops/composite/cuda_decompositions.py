@@ -360,7 +360,8 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
         out = _in_words_of_cuda(op, data.to(_WIDE[data.dtype]), n, *where, **options)
     except RuntimeError as error:
         raise RuntimeError(str(error).replace(scalar_type(_WIDE[data.dtype]), scalar_type(data.dtype))) from None
-    dim = where[0] if where else options.get("dim", [-2, -1] if op._schema.name.endswith("2") else -1)
+    usual = next(argument.default_value for argument in op._schema.arguments if argument.name == "dim")
+    dim = where[0] if where else options.get("dim", usual)
     given = [n] if isinstance(n, int) else n
     if dim is None:
         dim = range(-data.dim() if given is None else -len(given), 0)

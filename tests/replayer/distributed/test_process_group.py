@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from replayer import state
+from replayer.distributed.process_group import VirtualNccl
 from replayer.distributed.work import WorkGroup
 from replayer.surfaces.time import PatchedTime
 from replayer.timing.clock import RecordedClock, VirtualClock
@@ -96,6 +98,35 @@ def test_small_values_travel_in_every_operation() -> None:
             assert came.item() == 42
 
     run_ranks(3, body)
+
+
+def test_a_split_group_has_the_given_name_and_ranks_and_timeout() -> None:
+    """GIVEN three ranks in a group of NCCL and gloo WHEN ranks 2 and 0 form a group THEN rank 2 is first in it."""
+
+    def body(rank: int) -> None:
+        world: TorchAny = dist.group.WORLD
+        nccl = world if isinstance(world, VirtualNccl) else world._get_backend(torch.device("cuda"))
+        named = nccl.split_group([2, 0], timedelta(seconds=7), None, "pair", "two ranks")
+        unnamed: TorchAny = nccl.split_group([0, 1, 2], device_types=["cuda"])
+        assert (named is None, nccl.comm_split_count()) == (rank == 1, 2)
+        assert (unnamed.rank(), unnamed.on_cpu, unnamed.group_desc) == (rank, None, "")
+        assert unnamed.getGroupName() == f"{nccl.getGroupName()}:split:2"
+        assert unnamed.options._timeout == timedelta(minutes=10)
+        if named is not None:
+            assert (named.rank(), named.size(), named.getGroupName()) == ((rank + 2) % 4 // 2, 2, "pair")
+            assert (named.group_desc, named.options._timeout) == ("two ranks", timedelta(seconds=7))
+            assert named.options.global_ranks_in_group == [2, 0]
+            assert [device.type for device in named._device_types] == ["cuda", "cpu"]
+            inner = named.split_group([1], opts=copy.deepcopy(named.options))
+            assert (inner is None) == (rank == 2) and (inner is None or inner.options.global_ranks_in_group == [0])
+        gathered = [ints(0, 0) for _ in range(3)] if rank == 1 else None
+        dist.gather(ints(rank, 5), gathered, dst=1)
+        assert gathered is None or [one.tolist() for one in gathered] == [[0, 5], [1, 5], [2, 5]]
+        if rank == 1:
+            with pytest.raises(ValueError, match="Incorrect output list size 2"):
+                dist.gather(ints(1), [ints(0), ints(0)], dst=1)
+
+    run_ranks(3, body, backend="cpu:gloo,cuda:nccl")
 
 
 def test_subgroups_and_barriers_and_objects_of_any_size_work() -> None:

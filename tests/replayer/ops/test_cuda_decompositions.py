@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from itertools import permutations
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from replayer.ops.composite import cuda_decompositions
 from replayer.ops.composite.cuda_decompositions import CUDNN, EFFICIENT, FLASH, MATH, attention_kernel
 from tests.replayer.fake_gpu import use
 from traces.model.machine import Machine
@@ -157,7 +160,7 @@ def test_the_limits_of_each_attention_kernel(capability: list[int], dtype: str, 
 
 def test_fused_attention_requires_certain_heads_and_masks_and_layouts() -> None:
     mask = torch.empty(16, 16, device="meta")
-    assert _chosen(heads=2) == _chosen(heads=3, grouped=True) == MATH  # 3 heads do not divide 4
+    assert _chosen(heads=2) == _chosen(heads=3, grouped=True) == _chosen(heads=0, grouped=True) == MATH  # 3 does not divide 4
     assert _chosen(cudnn=91501) == CUDNN and _chosen(cudnn=91500, mask=mask) == EFFICIENT
     assert _chosen(tokens=2) == _chosen(tokens=2, dropout=0.5) == CUDNN
     query = torch.empty(2, 4, 16, 64, dtype=torch.bfloat16, device="meta")
@@ -230,3 +233,91 @@ def test_ctc_loss_accepts_one_sequence_without_a_batch_dimension() -> None:
     targets, lengths = torch.ones(2, dtype=torch.int64, device="cuda"), torch.tensor(5, device="cuda")
     loss = F.ctc_loss(torch.empty(5, 4, device="cuda").log_softmax(1), targets, lengths, torch.tensor(2, device="cuda"))
     assert loss.shape == ()
+
+
+@pytest.mark.parametrize(("release", "is_accepted"), [("2.13.0", False), ("2.14.0", True)])
+def test_can_use_efficient_attention_accepts_grouped_heads_since_torch_2_14(release: str, is_accepted: bool) -> None:
+    gpu = use()
+    gpu.machine = Machine(torch=release)
+    query, key = (torch.empty(1, heads, 3, 64, device="cuda") for heads in (4, 2))
+    params: Any = SimpleNamespace(
+        query=query, key=key, value=key, attn_mask=None, dropout=0.0, is_causal=False, enable_gqa=True
+    )
+    assert torch.backends.cuda.can_use_efficient_attention(params) is is_accepted
+
+
+def test_attention_needs_two_dimensions() -> None:
+    use()
+    row, vector = torch.empty(4, 8, device="cuda"), torch.empty(8, device="cuda")
+    assert F.scaled_dot_product_attention(row, row, row).shape == (4, 8)
+    for tensors in ((vector, row, row), (row, vector, row), (vector, vector, vector)):
+        with pytest.raises(RuntimeError, match="to all be  at least 2 dimensional"):
+            F.scaled_dot_product_attention(*tensors)
+
+
+def test_one_hot_on_the_cpu_is_that_of_torch() -> None:
+    labels = torch.tensor([[0, 3], [1, 0]])
+    for classes in (-1, 4, 6):
+        assert torch.equal(cuda_decompositions.one_hot(labels, classes), F.one_hot(labels, classes))
+    empty = labels[:0]
+    assert cuda_decompositions.one_hot(empty, 1).shape == (0, 2, 1)
+    for wrong, classes, says in ((labels, 0, "num_classes should be positive"), (labels, -2, "num_classes should be positive"),
+                                 (empty, -1, "Can not infer total number of classes from empty tensor."),
+                                 (empty, 0, "Can not infer total number of classes from empty tensor.")):  # fmt: skip
+        with pytest.raises(RuntimeError, match=says):
+            cuda_decompositions.one_hot(wrong, classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "arguments", "bad"),
+    [
+        ("fft_rfft", (8,), (), None),
+        ("fft_rfft", (6,), (), [6]),
+        ("fft_rfft", (6,), (8,), None),
+        ("fft_rfft", (8,), (6,), [6]),
+        ("fft_ihfft", (8,), (), None),
+        ("fft_ihfft", (6,), (), [6]),
+        ("fft_fft", (6, 4), (None, 1), None),
+        ("fft_fft", (6, 4), (None, 0), [6]),
+        ("fft_hfft", (5,), (), None),  # a signal of 8
+        ("fft_hfft", (4,), (), [6]),
+        ("fft_irfft", (4,), (), [6]),
+        ("fft_fft2", (3, 4, 8), (), None),
+        ("fft_fft2", (4, 3, 8), (), [3, 8]),
+        ("fft_rfft2", (4, 6), (), [4, 6]),
+        ("fft_rfft2", (4, 6), ((4, 8),), None),
+        ("fft_fftn", (3, 4), (), [3, 4]),
+        ("fft_fftn", (3, 4), ((4,),), None),
+        ("fft_fftn", (3, 4), (None, (1,)), None),
+        ("fft_rfftn", (4, 4), ((4, 6), (0, 1)), [4, 6]),
+    ],
+)
+def test_half_precision_transforms_need_sizes_that_are_powers_of_two(
+    name: str, shape: tuple[int, ...], arguments: Any, bad: list[int] | None
+) -> None:
+    """The values are those of float32. cuFFT names the sizes of the signal, also where the result has another size."""
+    op = getattr(torch.ops.aten, name).default
+    data = torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape)
+    if bad is None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="ComplexHalf support is experimental")
+            made, expected = cuda_decompositions._transform(op, data.half(), *arguments), op(data, *arguments)
+        assert made.dtype is (torch.complex32 if expected.is_complex() else torch.float16)
+        assert torch.allclose(made.to(expected.dtype), expected, rtol=1e-2, atol=1e-2)
+    else:
+        with pytest.raises(RuntimeError, match=f"powers of two .* signal size of{re.escape(str(bad))}"):
+            cuda_decompositions._transform(op, data.half(), *arguments)
+
+
+def test_an_observer_with_empty_buffers_gets_a_range_per_channel() -> None:
+    """The first observed range is kept. Each further range moves it by the averaging constant of 0.5."""
+    x, on = torch.tensor([[1.0, 2.0], [-3.0, 4.0]]), torch.ones(1, dtype=torch.int64)
+    low, high, scale = (torch.empty(0) for _ in range(3))
+    zero = torch.empty(0, dtype=torch.int32)
+    for factor, lows, highs in ((1, [1.0, -3.0], [2.0, 4.0]), (3, [2.0, -6.0], [4.0, 8.0])):
+        cuda_decompositions.observed_fake_quantization(x * factor, on, on, low, high, scale, zero, 0.5, 0, 255, 0, True, False)
+        assert (low.tolist(), high.tolist(), len(scale), len(zero)) == (lows, highs, 2, 2)
+    whole = torch.full((1,), 9.0), torch.full((1,), 9.0)
+    args: Any = (*whole, torch.ones(1), torch.zeros(1, dtype=torch.int32), 0.5, 0, 255, 0, False, False)
+    cuda_decompositions.observed_fake_quantization(x, on, on, *args)
+    assert (whole[0].item(), whole[1].item()) == (3.0, 6.5)  # halfway from 9 to -3, and from 9 to 4

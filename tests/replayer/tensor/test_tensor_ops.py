@@ -445,44 +445,6 @@ def test_small_ops_without_a_shape_rule_get_their_shapes_from_the_cpu() -> None:
         torch.geqrf(torch.ones(1025, 1025, device="cuda"))
 
 
-def test_factories() -> None:
-    use(devices=2)
-    made = {
-        "empty": torch.empty(2, 3, device="cuda"),
-        "channels last": torch.empty(2, 3, 4, 5, device="cuda", memory_format=torch.channels_last),
-        "zeros": torch.zeros(2, dtype=torch.int32, device="cuda:0"),
-        "randn": torch.randn((2, 3), device=torch.device("cuda")),
-        "rand generator": torch.rand(2, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)),
-        "randint": torch.randint(0, 9, (4,), device="cuda"),
-        "randperm": torch.randperm(5, device="cuda"),
-        "arange": torch.arange(1, 7, 2, device="cuda"),
-        "linspace": torch.linspace(0, 1, 5, device="cuda"),
-        "eye": torch.eye(3, device="cuda"),
-        "full": torch.full((2, 2), 3, device="cuda"),
-        "tensor": torch.tensor([[1, 2], [3, 4]], device="cuda"),
-        "as_tensor": torch.as_tensor([1.0], device="cuda"),
-        "tril_indices": torch.tril_indices(3, 3, device="cuda"),
-        "normal": torch.normal(0.0, 1.0, (2, 3), device="cuda"),
-        "hann_window": torch.hann_window(8, device="cuda"),
-    }
-    for name, tensor in made.items():
-        assert type(tensor) is VirtualTensor and tensor.device == torch.device("cuda:0"), name
-    assert made["channels last"].is_contiguous(memory_format=torch.channels_last)
-    assert made["full"].dtype == made["tensor"].dtype == torch.int64
-    assert tuple(made["tril_indices"].shape) == (2, 6)
-    assert torch.zeros(2, device="cuda:1").get_device() == 1
-    with pytest.raises(RuntimeError, match="invalid device ordinal"):
-        torch.zeros(2, device="cuda:2")
-
-
-def test_factories_reject_a_device_that_does_not_exist() -> None:
-    use()
-    data = torch.ones(2, device="cuda")
-    for make in (torch.empty_like, torch.zeros_like, lambda x, device: x.new_empty(3, device=device)):
-        with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
-            make(data, device="cuda:4")
-
-
 def test_foreach_ops_increment_version_counters_as_on_cuda() -> None:
     """On the simulated device, an optimizer step between two backward passes is an error, but a step of a fused optimizer is
     not."""
@@ -521,17 +483,6 @@ def test_a_cpu_tensor_made_from_a_storage_has_the_elements_of_the_storage() -> N
     assert all(made.is_cpu and made.tolist() == [1.5, 2.5, 3.5, 4.5] for made in found)
     assert torch.tensor(memory, device="cuda").is_cuda
     assert torch.tensor(memory).shape == (2,)  # without a dtype, PyTorch reads int64
-
-
-@pytest.mark.parametrize(("name", "number"), [("float32", "nan"), ("int8", "127"), ("bool", "True")])
-def test_deterministic_algorithms_fill_new_memory(name: str, number: str) -> None:
-    use()
-    torch.use_deterministic_algorithms(True)
-    try:
-        made = torch.empty(2, device="cuda", dtype=getattr(torch, name))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert [str(value) for value in made.tolist()] == [number] * 2
 
 
 def test_a_storage_of_another_dtype_is_rejected() -> None:

@@ -25,15 +25,17 @@ from traces.format.frames import (
     LZMA_TEXT,
     PRESET_DICTIONARY,
     STORED,
+    Damaged,
     FrameWriter,
     compress,
     scan,
 )
-from traces.format.items import end_item, number_items, row_counts, text_items
+from traces.format.items import Assembly, end_item, header_item, number_items, row_counts, text_items
 from traces.format.trace_file import TraceStream, load, save
+from traces.format.unpack_limit import UnpackLimit
 from traces.model import invariants as checks
 from traces.model.invariants import fault
-from traces.model.trace import TABLES, Collectives, HostSpans, TraceFormatError
+from traces.model.trace import TABLES, Collectives, HostSpans, Phases, TraceFormatError
 
 # Offsets in the file's header, and from a frame's first byte.
 VERSION = 15
@@ -220,8 +222,28 @@ def test_a_file_with_inconsistent_parts_is_rejected(tmp_path: Path) -> None:
     for key, value in (("rows", {"host": "many"}), ("problems", {"kind": "many"})):
         strange = pack("header", json.dumps(header | {key: value}))
         assert "header with a count that is not a number" in refusal(tmp_path, file_of(strange, end=end))
+    for strange_ranks in ([1], [{"ranks": 0}], [{"ranks": ["0"]}]):
+        strange = pack("header", json.dumps(header | {"machines": strange_ranks}))
+        assert re.search("header with (invalid machines|a machine without ranks)", refusal(tmp_path, file_of(strange, end=end)))
     strange = pack("header", json.dumps(header | {"lacks": [1]}))
     assert "header with an entry in `lacks` that is not text" in refusal(tmp_path, file_of(strange, end=end))
+
+
+def test_a_text_has_at_most_a_million_characters() -> None:
+    Assembly(UnpackLimit(0, None)).add(pack("strings", ["x" * (1 << 20), ""]), 0)
+    with pytest.raises(Damaged, match="a text of 1048577 characters"):
+        Assembly(UnpackLimit(0, None)).add(pack("strings", ["", "x" * ((1 << 20) + 1)]), 0)
+
+
+def test_a_truncated_file_names_the_tables_with_missing_rows() -> None:
+    """GIVEN a header that announces 3 phases, 4 host spans and 2 steps WHEN the file ends after 2 phases and all host spans
+    THEN one phase and both steps are missing."""
+    assembly = Assembly(UnpackLimit(0, None))
+    assembly.add(header_item(small_trace(), {"phases": 3, "host": 4, "steps": 2}), 0)
+    assembly.add(pack("phases", pack_table(Phases.of(step=[0, 0]))), 0)
+    assembly.add(pack("host", HOST), 0)
+    assembly.trace()
+    assert assembly.missing() == ", 1 of 3 rows of phases are missing, 2 of 2 rows of steps are missing"
 
 
 def test_a_file_written_before_a_table_was_added_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.published.gpemu import GPUS, build, first_extrapolated
+from traces.format.trace_file import save
 from traces.library import catalogue
+from traces.library.cell_traces import blank_trace, trace_of, trace_with_step_times
 from traces.library.cells import CellSource, Gpu, LibraryCell, NotMeasured, fault, read_cells, write_cells
+from traces.library.listing import all_entries
+from traces.model.run import Run
 from traces.model.trace import TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.model.workload import InputTensor, WorkloadSignature
 
@@ -177,6 +181,48 @@ def test_a_gpu_is_found_by_its_name_or_by_part_of_the_device_name(own_library: P
         catalogue.gpu("v10")
     with pytest.raises(TraceLibraryError, match=r"no v100/resnet5 \(did you mean resnet50"):
         catalogue.find_cell("v100/resnet5")
+
+
+@pytest.mark.parametrize(
+    ("source", "grain", "text"),
+    [
+        (CellSource(repository="https://a.org/figures", commit="0123456789ab", source="a/b"), "phase", "figures 0123456789"),
+        (CellSource(source="papers/one.pdf", grain="step"), "step", "one.pdf"),
+        (CellSource(study="a study"), "phase", ""),
+    ],
+)  # fmt: skip
+def test_a_library_entry_is_listed_with_its_repository_or_source(
+    own_library: Path, source: CellSource, grain: str, text: str
+) -> None:
+    write_cells(own_library / "one.cells", GPU, [a_cell(source=source)], {})
+    (entry,) = (entry for entry in all_entries() if entry.name == "g9/net")
+    assert (entry.source_text, entry.grain, entry.batches, entry.kind) == (text, grain, (1, 4), "cells")
+
+
+def test_a_recording_in_the_library_is_listed_with_its_source(own_library: Path) -> None:
+    """GIVEN two recordings in the user's folder, one by an unnamed recorder THEN that one is listed as a recording."""
+    trace = trace_of(a_cell(), 2)
+    (own_library / "g9").mkdir()
+    for name, source in (("g9/a.msgpack", ""), ("b.msgpack", "trace record")):
+        trace.runs = {0: Run(source)}
+        save(trace, own_library / name)
+    own = [entry for entry in all_entries() if entry.kind == "recording" and entry.path.is_relative_to(own_library)]
+    assert [(of.name, of.model, of.source) for of in own] == [("b", "b", "trace record"), ("g9/a", "a", "recording")]
+
+
+def test_steps_of_a_replay_follow_each_other() -> None:
+    """GIVEN two steps of 30 and 40 ns THEN each phase begins where the one before has ended, also on the GPU. Without steps,
+    the trace has one step without phases."""
+    steps = [{"forward": 10, "backward": 20}, {"optimizer": 5, "forward": 35}]
+    trace = trace_with_step_times(GPU, blank_trace(GPU), steps, ["g9/net"], None)
+    assert (trace.steps.start_ns.tolist(), trace.steps.duration_ns.tolist()) == ([0, 30], [30, 40])
+    phases = trace.phases
+    assert [trace.strings[name] for name in phases.name] == ["forward", "backward", "forward", "optimizer"]
+    assert phases.start_ns.tolist() == phases.device_start_ns.tolist() == [0, 10, 30, 65]
+    assert phases.device_end_ns.tolist() == [10, 30, 65, 70]
+    empty = trace_with_step_times(GPU, blank_trace(GPU, CellSource(study="one"), {"done": 1}), [], [], None)
+    assert (len(empty.steps), len(empty.phases)) == (1, 0)
+    assert (empty.provenance["done"], blank_trace(GPU, CellSource(study="one")).provenance["study"]) == (1, "one")
 
 
 def test_user_files_are_added_and_duplicate_names_are_rejected(own_library: Path) -> None:

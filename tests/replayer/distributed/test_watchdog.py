@@ -1,0 +1,98 @@
+"""Timeouts of collectives: a rank whose call comes too late, and the clocks of ranks."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from replayer.distributed import clock_offset, watchdog
+from replayer.distributed.clock_offset import ClockOffset, FirstRankMissing
+from replayer.distributed.watchdog import Watchdog
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("first_ns", "last_ns", "speed", "waits_until_ns", "says"),
+    [
+        (90 * S, 104 * S, 1, None, None),
+        (96 * S, 110 * S, 1, None, None),
+        (90 * S - 1, 104 * S, 1, 110 * S, "another rank called all_reduce 10 s before rank 3"),
+        (96 * S, 112 * S, 1, 110 * S, "another rank called all_reduce 12 s after rank 3"),
+        (80 * S, 120 * S, 2, None, None),  # on a clock at double speed, 10 s of the machine are 20 s
+        (70 * S, 100 * S, 2, 120 * S, "another rank called all_reduce 15 s before rank 3"),
+        (100 * S, 130 * S, 2, 120 * S, "another rank called all_reduce 15 s after rank 3"),
+    ],
+)
+def test_ranks_may_call_a_collective_as_far_apart_as_the_timeout(
+    first_ns: int, last_ns: int, speed: int, waits_until_ns: int | None, says: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a timeout of 10 s, and a rank that called at 100 s."""
+    waited: list[int] = []
+    clock = SimpleNamespace(speed=speed, wait_until=waited.append)
+    monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=clock))
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    message: Any = SimpleNamespace(arrived_ns=100 * S, operation="all_reduce", count=7)
+    if says is None:
+        Watchdog(3, 10.0).check(message, first_ns, last_ns)
+        assert not waited
+        return
+    with pytest.raises(dist.DistBackendError) as error:
+        Watchdog(3, 10.0).check(message, first_ns, last_ns)
+    assert str(error.value).endswith(f"({says})") and "OpType=ALLREDUCE, NumelIn=7, Timeout(ms)=10000)" in str(error.value)
+    assert waited == [waits_until_ns]
+
+
+def test_a_wait_with_its_own_timeout_names_the_timeout_in_milliseconds() -> None:
+    message: Any = SimpleNamespace(operation="all_gather_into_tensor", count=2)
+    with pytest.raises(dist.DistBackendError, match=r"OpType=_ALLGATHER_BASE.*Timeout\(ms\)=1500\) ran for 1500 milliseconds"):
+        Watchdog(0, 10.0).refuse(message, 1_500_000_000)
+
+
+class _Store(dict[str, bytes]):
+    """Replaces a store of torch.distributed."""
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+    set = dict.__setitem__
+    get = dict.__getitem__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("flows", "boot", "ahead_ns"),
+    [
+        (False, "same", 700),  # clocks without real time differ by what they show
+        (True, "same", 700 - 2 * 40),  # the machine's clock shows that 40 ns passed in between, which are 80 on this clock
+        (True, "other", 700 - 2 * 90),  # two machines compare the times of day
+    ],
+)
+def test_the_offset_of_a_clock_excludes_the_time_between_two_starts(
+    flows: bool, boot: str, ahead_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock: Any = SimpleNamespace(now_ns=lambda: 1000, speed=2, flows=flows)
+    monkeypatch.setattr(clock_offset, "perf_counter_ns", lambda: 5040)
+    monkeypatch.setattr(clock_offset, "machine_unix_ns", lambda: 9090)
+    monkeypatch.setattr(clock_offset, "boot_id", lambda: "same")
+    store = _Store()
+    assert ClockOffset(store, 0, clock, 1.0).ns() == 0
+    assert json.loads(store[clock_offset._KEY]) == [1000, 5040, 9090, "same"]
+    store[clock_offset._KEY] = json.dumps([300, 5000, 9000, boot]).encode()
+    assert ClockOffset(store, 1, clock, 1.0).ns() == ahead_ns
+
+
+def test_a_rank_waits_for_the_first_rank_as_long_as_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a clock that moves by half a second at each look THEN a timeout of 2 s ends at the fourth look."""
+    looks = iter(range(10))
+    clock: Any = SimpleNamespace(now_ns=lambda: 0, speed=1, flows=False)
+    pauses_s: list[float] = []
+    monkeypatch.setattr(clock_offset, "sleep", pauses_s.append)
+    offset = ClockOffset(_Store(), 1, clock, 2.0)
+    monkeypatch.setattr(clock_offset, "perf_counter_ns", lambda: next(looks) * S // 2)
+    with pytest.raises(FirstRankMissing, match="rank 0 of the group did not join it within 2 s"):
+        offset.ns()
+    assert len(pauses_s) == 3 and pauses_s == sorted(pauses_s)

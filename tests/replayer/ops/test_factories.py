@@ -1,0 +1,83 @@
+# mypy: allow-untyped-calls
+"""Functions that create tensors on the virtual GPU, against the CPU. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from replayer.tensor.tensor import VirtualTensor
+from tests.replayer.fake_gpu import use
+
+
+def test_factories() -> None:
+    use(devices=2)
+    made = {
+        "empty": torch.empty(2, 3, device="cuda"),
+        "channels last": torch.empty(2, 3, 4, 5, device="cuda", memory_format=torch.channels_last),
+        "zeros": torch.zeros(2, dtype=torch.int32, device="cuda:0"),
+        "randn": torch.randn((2, 3), device=torch.device("cuda")),
+        "rand generator": torch.rand(2, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)),
+        "randint": torch.randint(0, 9, (4,), device="cuda"),
+        "randperm": torch.randperm(5, device="cuda"),
+        "arange": torch.arange(1, 7, 2, device="cuda"),
+        "linspace": torch.linspace(0, 1, 5, device="cuda"),
+        "eye": torch.eye(3, device="cuda"),
+        "full": torch.full((2, 2), 3, device="cuda"),
+        "tensor": torch.tensor([[1, 2], [3, 4]], device="cuda"),
+        "as_tensor": torch.as_tensor([1.0], device="cuda"),
+        "tril_indices": torch.tril_indices(3, 3, device="cuda"),
+        "normal": torch.normal(0.0, 1.0, (2, 3), device="cuda"),
+        "hann_window": torch.hann_window(8, device="cuda"),
+    }
+    for name, tensor in made.items():
+        assert type(tensor) is VirtualTensor and tensor.device == torch.device("cuda:0"), name
+    assert made["channels last"].is_contiguous(memory_format=torch.channels_last)
+    assert made["full"].dtype == made["tensor"].dtype == torch.int64
+    assert tuple(made["tril_indices"].shape) == (2, 6)
+    assert torch.zeros(2, device="cuda:1").get_device() == 1
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.zeros(2, device="cuda:2")
+
+
+def test_factories_reject_a_device_that_does_not_exist() -> None:
+    use()
+    data = torch.ones(2, device="cuda")
+    for make in (torch.empty_like, torch.zeros_like, lambda x, device: x.new_empty(3, device=device)):
+        with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+            make(data, device="cuda:4")
+
+
+@pytest.mark.parametrize(("name", "number"), [("float32", "nan"), ("int8", "127"), ("complex64", "(nan+0j)"), ("bool", "True")])
+def test_deterministic_algorithms_fill_new_memory(name: str, number: str) -> None:
+    use()
+    torch.use_deterministic_algorithms(True)
+    try:
+        made = torch.empty(2, device="cuda", dtype=getattr(torch, name))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [str(value) for value in made.tolist()] == [number] * 2
+
+
+@pytest.mark.parametrize("name", ["tril_indices", "triu_indices"])
+def test_indices_of_triangles_are_those_of_the_cpu(name: str) -> None:
+    """CUDA has kernels for 32 and 64 bits only (native/cuda/TensorFactories.cu). Empty results need no kernel."""
+    use()
+    make: Any = getattr(torch, name)
+    for dtype in (None, torch.int64, torch.int32):
+        assert torch.equal(make(3, 4, 1, dtype=dtype, device="cuda").cpu(), make(3, 4, 1, dtype=dtype or torch.int64))
+    with pytest.raises(RuntimeError, match=f"{name}_cuda.* not implemented for 'Short'"):
+        make(3, 4, dtype=torch.int16, device="cuda")
+    assert make(0, 4, dtype=torch.int16, device="cuda").shape == (2, 0)
+
+
+def test_a_sparse_tensor_is_made_of_its_parts() -> None:
+    use()
+    indices, values = torch.tensor([[0, 1], [2, 0]]), torch.tensor([3.0, 4.0])
+    made = torch.sparse_coo_tensor(indices.cuda(), values.cuda(), (2, 3), check_invariants=True)
+    assert made.device == torch.device("cuda:0") and made.to_dense().cpu().tolist() == [[0, 0, 3], [4, 0, 0]]
+    of_size: Any = torch.sparse_coo_tensor
+    empty = of_size(size=(2, 3), device="cuda", check_invariants=True)
+    assert (empty.device.type, empty.shape, empty._nnz()) == ("cuda", (2, 3), 0)
