@@ -81,7 +81,6 @@ def knots_of(sizes: Floats, times_ns: Floats, miss: float = ALL_REDUCE_MISS) -> 
 
 
 def write_all_reduce(measured: dict[str, dict[int, tuple[Floats, Floats]]], path: Path) -> None:
-    """Write the table of all-reduce curves."""
     curves: dict[str, dict[str, list[list[int]]]] = {}
     for card, by_ranks in measured.items():
         for ranks, (sizes, times_ns) in by_ranks.items():

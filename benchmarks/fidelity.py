@@ -330,7 +330,6 @@ def replay(case: Case, trace: Path, steps: int, folder: Path, clock: str = "reco
 
 
 def medians(runs: list[Figures]) -> Figures:
-    """Medians of each figure over the runs."""
     result = Figures(phase_name=runs[-1].phase_name, coverage=runs[-1].coverage)
     for column in fields(Figures):
         values = [getattr(run, column.name) for run in runs]

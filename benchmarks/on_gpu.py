@@ -156,7 +156,6 @@ def stages() -> dict[str, Stage]:
 
 
 def recording(name: str, grain: str) -> Stage:
-    """Record one script in one grain."""
     script = SCRIPTS[name]
 
     def record(run: Run) -> dict[str, Any]:

@@ -83,7 +83,6 @@ class Result:
 
 
 def descendants(root: int) -> list[int]:
-    """Return all descendants of the process `root`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -55,8 +55,6 @@ class PrivatePools:
 
 
 class VirtualMemPool:
-    """Replaces torch.cuda.MemPool."""
-
     pools: ClassVar[PrivatePools]
 
     def __init__(self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False) -> None:

@@ -97,7 +97,6 @@ class Allocation:
 
     @property
     def size_bytes(self) -> int:
-        """Return the requested size in bytes."""
         return self.block.size_bytes if self.block is not None else 0
 
     def exchange(self, other: Allocation) -> None:

@@ -116,7 +116,6 @@ class StepMatcher:
         return segment
 
     def find_in_another_phase(self, here: RecordedSegment | None, exact: str, name: str | None = None) -> Instance | None:
-        """Find a recorded call of the op in another phase."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and name in (None, segment.name) and (found := segment.exact.get(exact)):

@@ -83,7 +83,6 @@ class WorkloadSignature:
         trainable: int | None = None,
         shapes: Iterable[Iterable[Shape]] | None = None,
     ) -> WorkloadSignature:
-        """Return the signature with a model added."""
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
         return replace(

@@ -26,8 +26,6 @@ from replayer.memory.pinned.pinned_stats import HostStats, HostStatsDict
 
 
 class HostBlock:
-    """Represents a block of host memory."""
-
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:

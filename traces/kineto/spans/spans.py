@@ -62,8 +62,6 @@ _FOLDERS = re.compile(
 
 @dataclass
 class RankTables:
-    """Stores the tables of one rank."""
-
     threads: list[Thread]
     host: HostSpans
     device: DeviceSpans
