@@ -16,8 +16,9 @@ Note [Phases with different names]
 Note [Windows of other work]
     A later window of the profiler may contain different steps, for example steps that train more layers (tracer/schedule.py).
     The clean steps of this kind often ran after a profile and are not compared. Each kind of step is therefore compared only in
-    its first window and in the windows that have a step with the same ops and shapes. A clean step belongs to the last window
-    that began at most `STEPS_BEFORE_WINDOW` steps after it. If too few steps would be left, all windows are compared.
+    the window with the most clean steps (usually the first) and in the windows that have a step with the same ops and shapes.
+    A clean step belongs to the last window that began at most `STEPS_BEFORE_WINDOW` steps after it. If too few steps would be
+    left, all windows are compared.
 
 Note [Profiled steps with other work]
     Two of five profiled steps may load or save a checkpoint. If another program then interrupts a third step, the median of the
@@ -73,12 +74,12 @@ def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tupl
         return []
     passes = passes_of_steps(trace)
     kinds = [kind for kind, _ in Counter(passes[profiled].tolist()).most_common()]
-    found = [_of_first_work(trace, profiled[passes[profiled] == kind], rows[passes[rows] == kind]) for kind in kinds]
+    found = [_of_same_work(trace, profiled[passes[profiled] == kind], rows[passes[rows] == kind]) for kind in kinds]
     first = next((own for own in found if len(own[1])), (profiled, rows))
     return [first, *(own for own in found if own is not first and min(map(len, own)) >= FEWEST_ALIKE)]
 
 
-def _of_first_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column, Column]:
+def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column, Column]:
     # see Note [Windows of other work]
     own = np.flatnonzero(trace.steps.rank == trace.steps.rank[profiled[0]])
     places = own.searchsorted(profiled)
@@ -89,8 +90,9 @@ def _of_first_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Colum
     works: list[set[Hashable]] = [set() for _ in begins]
     for of, step in zip(window.tolist(), profiled.tolist(), strict=True):
         works[of].add(_work_of(trace, step))
-    same = np.array([not work.isdisjoint(works[0]) for work in works])
     of_clean = np.maximum(begins.searchsorted(own.searchsorted(clean) + STEPS_BEFORE_WINDOW, side="right") - 1, 0)
+    alike = [np.array([not work.isdisjoint(chosen) for work in works]) for chosen in works]
+    same = max(alike, key=lambda of: np.count_nonzero(of[of_clean]))
     kept = profiled[same[window]], clean[same[of_clean]]
     return kept if min(map(len, kept)) >= FEWEST_ALIKE else (profiled, clean)
 

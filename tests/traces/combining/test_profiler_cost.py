@@ -178,18 +178,27 @@ def test_kinds_of_steps_with_different_numbers_of_phases_get_separate_factors() 
     assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == [0.5] * 10
 
 
-@pytest.mark.parametrize(("ops", "forward_ns"), [(2, 100), (1, 400)])
-def test_only_windows_of_the_same_work_are_compared(ops: int, forward_ns: int) -> None:
-    """GIVEN four clean steps of 100 before a window of steps of 200, and six clean steps of 400 around a window of steps of
-    1000 WHEN the steps of the second window call more ops THEN the first window is compared only with the steps before it."""
-    steps: list[Step] = [(StepKind.STEADY, [("forward", 100)])] * 4 + [(StepKind.PROFILED, [("forward", 200)])] * 3
+@pytest.mark.parametrize(
+    ("before", "ops", "op_ns", "later_ns"),
+    [
+        (8, 2, 100, 800),  # the first window has more clean steps: an op costs 200 - 100
+        (4, 2, 300, 400),  # the second window has more: two ops cost 1000 - 400
+        (4, 1, 200, 400),  # the same work: the medians are 400 and 600
+    ],
+)
+def test_only_windows_of_the_same_work_are_compared(before: int, ops: int, op_ns: int, later_ns: int) -> None:
+    """GIVEN clean steps of 100 before a window of steps of 200 with one op, and six clean steps of 400 around a window of steps
+    of 1000 WHEN the steps of the second window call two ops THEN only the window with more clean steps decides."""
+    steps: list[Step] = [(StepKind.STEADY, [("forward", 100)])] * before + [(StepKind.PROFILED, [("forward", 200)])] * 3
     steps += [(StepKind.STEADY, [("forward", 400)])] * 3 + [(StepKind.PROFILED, [("forward", 1000)])] * 3
     trace = recorded([*steps, *[(StepKind.STEADY, [("forward", 400)])] * 3])
-    add_ops(trace, [(400 + 200 * number, 0) for number in range(3)])
+    begins_ns = (trace.steps.start_ns[trace.steps.kind == StepKind.PROFILED] - UNIX_NS).tolist()
+    add_ops(trace, [(begin_ns, 0) for begin_ns in begins_ns[:3]])
     for place in range(ops):
-        add_ops(trace, [(2200 + 1000 * number + place, 0) for number in range(3)])
-    trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
-    assert clean_phases(trace, 4)["forward"] == pytest.approx(forward_ns)
+        add_ops(trace, [(begin_ns + place, 0) for begin_ns in begins_ns[3:]])
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.profiler_cost is not None and run.profiler_cost.op_ns == op_ns
+    assert clean_phases(trace, before + 6)["forward"] == pytest.approx(later_ns)
 
 
 def test_profiled_steps_with_more_ops_than_most_are_not_compared() -> None:
