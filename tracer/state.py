@@ -40,8 +40,8 @@ class Profiles(LivingObjects):
 
 
 class _RecorderState:
-    # Before the recorder is created, reading `recorder` calls `__getattr__`. Afterwards, reading `recorder` runs no Python
-    # code.
+    # Reading the variable `recorder` calls the module's `__getattr__` until the recorder is created. Afterwards, reading
+    # `recorder` runs no Python code.
     recorder: Recorder
 
     def __init__(self) -> None:

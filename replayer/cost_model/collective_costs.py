@@ -105,8 +105,8 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit the cost estimates to the recorded collective operations of all ranks. A nonzero `bus_gbps` replaces the recorded
-        bus bandwidth."""
+        """Fit the cost estimates to the recorded collective operations of all ranks. If a bus bandwidth is given, it replaces
+        the recorded bus bandwidth."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:

@@ -221,8 +221,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all GPU launches until the `with` block ends, and then simulate them in the order of `turn_order`. See Note
-        [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all GPU launches until the `with` block ends, and then simulate them in an order that does not depend on thread
+        switches. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads

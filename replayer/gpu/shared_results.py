@@ -37,8 +37,8 @@ class SharedResults:
         self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
-        """Return the result stored for `key`, or None if this rank must compute the result. The first call for a key waits up
-        to 25 ms if another rank is computing the result."""
+        """Return a stored result, or None if this rank must compute the result. The first call for a key waits up to 25 ms if
+        another rank is computing the result."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)

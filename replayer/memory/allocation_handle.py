@@ -18,7 +18,7 @@ class HandleOwner(Protocol):
         """Return a function that queues an allocation for freeing. The function takes no lock, so finalizers may call it."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Reuse the memory only after the queued work on `stream` has ended."""
+        """Reuse the memory only after the queued work on a stream has ended."""
 
 
 class AllocationHandle:

@@ -159,7 +159,7 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """Call `report` with the address of each allocation that the script frees."""
+        """Pass the address of each allocation that the script frees to a function."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:

@@ -131,7 +131,7 @@ def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
 
 
 class _Printed(torch.Tensor):
-    """Represents a CPU tensor that prints like the virtual tensor `of`."""
+    """Represents a CPU tensor that prints like a given virtual tensor."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     of: VirtualTensor
@@ -375,7 +375,7 @@ def alias(source: TorchAny) -> TorchAny:
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     """Execute `tensor.data = data` if one of the two tensors is in host memory and the other one is virtual. Keep the Python
-    object `tensor`, because optimizers refer to this object."""
+    object of the tensor, because optimizers refer to this object."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}

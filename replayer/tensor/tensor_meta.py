@@ -131,7 +131,7 @@ class TensorMeta:
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a view of `values` that is conjugated and negated like this tensor.
+        """Return a view of the given values with the same conjugate and negative bits as this tensor.
 
         Clone the view inside `__torch_dispatch__`, because most ops ignore the conjugate and negative bits there.
         """

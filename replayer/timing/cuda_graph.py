@@ -49,9 +49,9 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on `stream`. The argument `mode` is PyTorch's capture error mode. In mode "global",
-    forbidden calls fail in all threads. In mode "thread_local", forbidden calls fail only in the capturing thread. In mode
-    "relaxed", the host may wait for streams and events that are not captured."""
+    """Captures a CUDA graph that begins on the given stream. The argument `mode` is PyTorch's capture error mode. In mode
+    "global", forbidden calls fail in all threads. In mode "thread_local", forbidden calls fail only in the capturing thread. In
+    mode "relaxed", the host may wait for streams and events that are not captured."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, mode: str, refuse: Callable[[], BaseException]
@@ -92,7 +92,7 @@ class GraphCapture:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Record an event in the captured graph. Return False if `stream` does not belong to the capture."""
+        """Record an event in the captured graph. Return False if the stream does not belong to the capture."""
         if stream in self:
             self._events[event] = self._preceding[stream].copy()
             event.device = stream.device
@@ -109,14 +109,14 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if `thread` must not wait for the stream or event `of` during the capture. If `of` is None, the
-        thread waits for the whole device."""
+        """Raise CUDA's error if a thread must not wait for a stream or an event during the capture. If `of` is None, the thread
+        waits for the whole device."""
         is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())
 
     def forbids_allocation(self, thread: HostThread) -> bool:
-        """Return True if `thread` must not allocate device memory outside the graph's pool."""
+        """Return True if a thread must not allocate device memory outside the graph's pool."""
         return self._mode == "global" or (thread is self.thread and self._mode != "relaxed")
 
     def break_off(self, error: BaseException) -> BaseException:

@@ -115,7 +115,7 @@ class StreamScheduler:
         copy: Copy,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule a copy on `stream`, and return its end time. The duration is estimated if the copy's kind or size differs
+        """Schedule a copy on a stream, and return its end time. The duration is estimated if the copy's kind or size differs
         from the recording."""
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns

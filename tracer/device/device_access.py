@@ -113,8 +113,8 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Call a CUDA function, unless `closed` is set. Return the function's result, or None if the function was not called or
-        failed."""
+        """Call a CUDA function, unless the recorder must not call CUDA. Return the function's result, or None if the function
+        was not called or failed."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -127,7 +127,7 @@ class DeviceAccess:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Wait at most `limit_ns` nanoseconds until the GPUs are idle. Return True if all GPUs are idle."""
+        """Wait until the GPUs are idle, but give up after a time limit. Return True if all GPUs are idle."""
         if self.closed is not None:
             return False
         if not self.start_waiting_thread():

@@ -91,8 +91,8 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """If the step that begins at `start_ns` equals the previous steps, return the collection of these steps. If the step
-        differs from the previous steps, write the collected steps, and begin a new collection."""
+        """If a step equals the previous steps, return the collection of these steps. If the step differs from the previous
+        steps, write the collected steps, and begin a new collection."""
         alike = self._alike
         if (
             alike is None

@@ -154,8 +154,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
 
 
 def _next_end(running: dict[int, int], signals: int) -> tuple[int, int]:
-    """Wait until a rank ends, and return its number and its exit code. `signals` is the pipe that receives a byte for each
-    signal."""
+    """Wait until a rank ends, and return its number and its exit code. The pipe `signals` receives one byte for each signal."""
     while True:
         for rank, process in list(running.items()):
             ended, status = os.waitpid(process, os.WNOHANG)

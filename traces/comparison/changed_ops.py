@@ -215,7 +215,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Leave out missing ops that `trace` calls only in steps other than `steps`."""
+    """Leave out missing ops that the trace calls only in other steps than the given ones."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):

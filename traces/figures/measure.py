@@ -346,8 +346,8 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """For each CPU event, return the innermost enclosing event that the mask `wanted` selects, or NONE. A selected event
-    encloses itself."""
+    """For each CPU event, return the innermost enclosing event among the selected events, or NONE. A selected event encloses
+    itself."""
     parent = np.append(host.earlier_parent, NONE)
     found = _last_of_chain(np.where(np.append(wanted, True), np.arange(len(parent)), parent))[:-1]
     return np.where(found < len(host), found, NONE)
@@ -370,8 +370,8 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace, steps: Column | None = None) -> list[WorkSum]:
-    """Return the kernels, copies and memsets with the most GPU time. If `steps` is given, only GPU work that these steps
-    launched is counted."""
+    """Return the kernels, copies and memsets with the most GPU time. If steps are given, only GPU work that was launched in
+    these steps is counted."""
     rows = work_rows(trace)
     spans = trace.device.take(rows if steps is None else rows[np.isin(launch_steps(trace)[rows], steps)])
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))

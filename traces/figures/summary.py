@@ -186,8 +186,8 @@ class Outline:
 
 @result_cache()
 def outline(trace: Trace, whole: Trace | None = None) -> Outline:
-    """Return fewer statistics than `summarize`, in less time. If `trace` contains only some ranks of `whole`, the summary
-    counts the ranks, devices and events of `whole`."""
+    """Return fewer statistics than `summarize`, in less time. If only some of the ranks were loaded, the summary still counts
+    all ranks, devices and events."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=(whole or trace).ranks,

@@ -133,7 +133,7 @@ def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -
 
 
 def _caller(file: str) -> str:
-    """Return the file name of the innermost Python frame that is not in `file`, or ""."""
+    """Return the file name of the innermost Python frame outside of the given file, or ""."""
     files = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
     return next((name for name in files if name != file), "")
 

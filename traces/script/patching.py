@@ -221,7 +221,7 @@ class OutermostCalls(threading.local):
     def wrap(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`."""
+        """Wrap a function, so that each call runs inside a context manager."""
 
         @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
@@ -325,7 +325,7 @@ class PhaseScope:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then(module)` when the module `name` is imported."""
+    """Call a function with a module as argument when the module is imported."""
     if name in sys.modules:
         then(sys.modules[name])
     else:

@@ -193,7 +193,7 @@ def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
 
 
 def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
-    """Return the mean idle time for each reason in the dict `REASONS`, in nanoseconds per step and device."""
+    """Return the mean idle time for each reason, in nanoseconds per step and device."""
     return {
         words: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) / max(len(idle), 1)
         for reason, words in REASONS.items()

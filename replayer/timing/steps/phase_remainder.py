@@ -49,7 +49,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher of ops on GPU number `device`, and the CPU thread that launches these ops."""
+        """Return the matcher of ops on one GPU, and the CPU thread that launches these ops."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread

@@ -157,7 +157,7 @@ def _concatenated(data: bytes) -> list[bytes]:
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Parse the text of one recording, and pass its events in parts to the function `digest`.
+    """Parse the text of one recording, and pass its events in parts to a function.
 
     Raises TraceImportError if the text contains no list of events.
 

@@ -68,7 +68,7 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """Return a boolean mask of the events that last longer than the whole recording (`window_ns`)."""
+    """Return a boolean mask of the events that last longer than the whole recording."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

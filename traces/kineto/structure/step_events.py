@@ -238,8 +238,8 @@ def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Co
 
 
 def _is_one_number(shapes: str) -> bool:
-    # `shapes` is "" if shapes were not recorded. Autograd creates the first gradient of a backward pass only if the loss is a
-    # single number.
+    # If shapes were not recorded, the text is empty. Autograd creates the first gradient of a backward pass only if the loss is
+    # a single number.
     return prod(size for shape in parse_shapes(shapes) for size in shape) == 1
 
 
