@@ -35,8 +35,8 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, first_ns: int, last_ns: int) -> None:
-        """End the process if the time between the calls of an operation by two ranks exceeds the timeout. A late rank also
-        ends, because the first rank has stopped waiting."""
+        """End the process if another rank called the operation earlier or later than this rank by more than the timeout. A late
+        rank also ends, because the first rank has stopped waiting."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         after_ns, before_ns = last_ns - message.arrived_ns, message.arrived_ns - first_ns

@@ -205,7 +205,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return for each phase the ratio of its host time without the profiler to its host time with the profiler."""
+    """Return the factors that correct the host times of profiled phases, by label, such as "backward#1/2", and by name."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]
