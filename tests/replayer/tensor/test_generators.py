@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from replayer.tensor.generators import PhiloxState, _per_thread, numbers_drawn
+from replayer.tensor import generators
+from replayer.tensor.generators import Generator, PhiloxState, _per_thread, host_seed, numbers_drawn
 
 
 @pytest.mark.parametrize(("numbers", "offset"), [(0, 100), (1, 104), (4, 104), (5, 108), (9, 112)])
@@ -53,3 +55,60 @@ def test_attention_draws_random_numbers_only_for_dropout() -> None:
     direct = q.transpose(1, 2), k.transpose(1, 2), k.transpose(1, 2)
     assert drawn(aten._flash_attention_forward, *direct, None, None, 16, 32, 0.1, False, False) == 2 * 4 * 32
     assert drawn(aten._flash_attention_forward, flat, flat, flat, of_all, of_all, 5, 5, 0.1, False, False) == 2 * 4 * 32
+
+
+def test_the_numbers_of_a_call_depend_on_its_op_and_arguments() -> None:
+    """GIVEN 400,000 elements on a V100, whose threads draw at most 327,680 numbers of 8 bytes or 655,360 of 4 bytes at a time
+    THEN each thread draws 8 or 4 numbers."""
+    aten, device = torch.ops.aten, SimpleNamespace(multi_processor_count=80, max_threads_per_multi_processor=2048)
+    x, wide = torch.empty(400_000, dtype=torch.int64, device="meta"), 1 << 32
+    many, few = torch.empty(700_000, device="meta"), torch.empty(0, device="meta")
+    cases: list[tuple[Any, tuple[Any, ...], int]] = [
+        (aten.random_.default, (x,), 8),
+        (aten.random_.to, (x, wide - 1), 4),
+        (aten.random_.to, (x, wide), 8),
+        (getattr(aten.random_, "from"), (x, 5, 5 + wide - 1), 4),
+        (getattr(aten.random_, "from"), (x, 5, 5 + wide), 8),
+        (getattr(aten.random_, "from"), (x, 5, None), 8),
+        (aten.randperm.default, (0,), 0),
+        (aten.randperm.default, (1,), 0),
+        (aten.randperm.default, (2,), 4 + 4),  # for sorting by random keys, and for keys that are equal
+        (aten.randperm.default, (5,), 4 + 8),
+        (aten.bernoulli_.float, (many, 0.5), 8),
+        (aten.bernoulli_.Tensor, (many, many), 10),
+        (aten.multinomial.default, (many, 2), 8),
+        (aten.multinomial.default, (many, 2, False), 8),
+        (aten.multinomial.default, (many, 2, True), 4),
+        (aten.native_dropout.default, (many, 0.5, True), 8),
+        (aten.native_dropout.default, (few, 0.5, True), 0),
+        (aten.normal_.default, (many,), 8),
+    ]
+    assert [numbers_drawn(op, args, device) for op, args, _ in cases] == [count for _, _, count in cases]  # type: ignore[arg-type]
+
+
+def test_each_seed_and_offset_has_other_numbers_on_the_host() -> None:
+    seeds = {host_seed(seed, offset) for seed in range(1, 20) for offset in range(0, 80, 4)}
+    assert len(seeds) == 19 * 20 and max(seeds) < 1 << 64
+
+
+def test_the_state_of_a_generator_is_given_in_bytes_on_the_host() -> None:
+    generator: Any = Generator()
+    for wrong in (torch.zeros(4), torch.zeros(16, dtype=torch.uint8, device="meta")):
+        with pytest.raises(TypeError, match=r"RNG state must be a torch\.ByteTensor"):
+            generator.set_state(wrong)
+    for count in (7, 15, 17):
+        with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+            generator.set_state(torch.zeros(count, dtype=torch.uint8))
+    generator.set_state(torch.tensor([5, *[0] * 7, 8, *[0] * 7], dtype=torch.uint8))
+    assert (generator.initial_seed(), generator.philox.offset) == (5, 8)
+
+
+def test_a_capture_accepts_only_the_seed_that_the_generator_has() -> None:
+    generator: Any = Generator()
+    generator.manual_seed(7)
+    generator.philox.offset = 12
+    with patch.object(generators, "_is_capturing", lambda: True):
+        generator.manual_seed(7)
+        assert generator.philox.offset == 12
+        with pytest.raises(RuntimeError, match="only if new seed is the same as the original seed"):
+            generator.manual_seed(8)

@@ -6,8 +6,10 @@ import pytest
 
 from traces.analyses.analyse import Analyses
 from traces.analyses.idle import IdleReason, IdleTime
+from traces.analyses.modules import ModuleTime
+from traces.comparison.comparison_figures import Both
 from traces.rates.achieved_rates import OpRates
-from tui.text.analyses import analysis_rows, idle_per_step, idle_rows, idle_sentence, per_step_words
+from tui.text.analyses import analysis_rows, both_sections, idle_per_step, idle_rows, idle_sentence, per_step_words
 
 MS = 1_000_000
 
@@ -66,3 +68,49 @@ def test_the_table_of_rates_is_left_out_if_no_rate_is_known() -> None:
         return next(len(cells) for title, _, cells in analysis_rows(found) if title == "Achieved rates by kind of op")
 
     assert rows(rates(None), rates(None)) == 0 and rows(rates(None), rates(8)) == 2
+
+
+def with_modules(*modules: ModuleTime, idle: dict[str, IdleTime] | None = None, rates: tuple[OpRates, ...] = ()) -> Analyses:
+    return Analyses(idle or {}, [], [], [], [], list(rates), [], list(modules), [], None)
+
+
+def module(path: str, forward_ms: int, backward_ms: int, host_ms: int | None) -> ModuleTime:
+    return ModuleTime(path, 1.0, forward_ms * MS, backward_ms * MS, 0, None if host_ms is None else host_ms * MS)
+
+
+def module_rows(*pair: Analyses) -> tuple[str, list[list[str]]]:
+    found = both_sections(Both(*pair), [])
+    return next((title, rows) for title, rows in found if "time of modules" in title)
+
+
+def test_the_gpu_time_of_a_module_contains_its_backward_pass() -> None:
+    first = with_modules(module("net", 1, 0, 9), module("net/a/b", 10, 20, 9), module("only here", 5, 5, 9))
+    second = with_modules(module("net", 1, 0, 9), module("net/a/b", 30, 30, 9))
+    rows = [["net", "1.0 ms", "1.0 ms"], ["    b", "30.0 ms", "60.0 ms"]]
+    assert module_rows(first, second) == ("GPU time of modules, per step", rows)
+
+
+def test_without_gpu_times_the_host_times_of_modules_are_compared() -> None:
+    first, second = (with_modules(module("net", 0, 0, host_ms)) for host_ms in (7, None))
+    assert module_rows(first, second) == ("Host time of modules, per step", [["net", "7.0 ms", "0 ns"]])
+
+
+def test_the_ten_modules_that_take_the_longest_in_either_trace_are_compared() -> None:
+    """GIVEN ten modules of 5 ms and one that takes 1 ms in A and 90 ms in B, and one of 4 ms."""
+    modules = [module(f"m{place}", 5, 0, 0) for place in range(9)]
+    first = with_modules(*modules, module("late", 1, 0, 0), module("short", 4, 0, 0))
+    second = with_modules(*modules, module("late", 90, 0, 0), module("short", 4, 0, 0))
+    assert [row[0] for row in module_rows(first, second)[1]] == [*(f"m{place}" for place in range(9)), "late"]
+
+
+@pytest.mark.parametrize(("gpus", "heads"), [(4, ["", "cuda:0", "cuda:1", "cuda:2", "cuda:3"]), (5, ["", "mean of all"])])
+def test_the_idle_times_of_up_to_four_gpus_have_their_own_columns(gpus: int, heads: list[str]) -> None:
+    found = with_modules(idle={f"cuda:{place}": idle(4, 200, data=40) for place in range(gpus)})
+    assert next(iter(analysis_rows(found)))[1] == heads
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.5, "50.0 %"), (1.0, "100.0 %"), (1.5, "150.0 %, from the cache")])
+def test_only_ops_above_the_rate_of_the_memory_are_said_to_read_from_the_cache(share: float, shown: str) -> None:
+    rate = OpRates("add", "", "", 1, MS, None, 8, None, None, 8.0, share, False, cached="from the cache")
+    cells = next(cells for title, _, cells in analysis_rows(with_modules(rates=(rate,))) if title.startswith("Achieved rates"))
+    assert cells[0][-1] == shown

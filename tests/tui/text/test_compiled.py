@@ -14,7 +14,7 @@ from tests.traces.compiled.test_region_figures import regions
 from tests.traces.handmade import replay_of, training
 from traces.comparison.compare import compare
 from traces.compiled.compilations import Compilation
-from traces.compiled.region_figures import compiled_figures
+from traces.compiled.region_figures import FusedKernel, compiled_figures
 from traces.figures.spread import NOTHING
 from traces.format.trace_file import save
 from traces.model.trace import Trace
@@ -198,3 +198,45 @@ def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:
     (whole, row, *_) = compiled_tables([None, None], ("A", "B"), FUSED)[-1].cells()
     assert whole == ["all", "-18.0 µs", "24.0 µs", "6.0 µs", "5", "3"]
     assert row == ["mul -> no fused kernel", "-7.0 µs", "7.0 µs", "0 ns", "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        ((), "0/0: addmm, mm"),
+        (("a", "b", "c"), "0/0: 3 fused kernels (a, b, c), addmm, mm"),
+        (("a", "b", "c", "d"), "0/0: 4 fused kernels (a, b, c...), addmm, mm"),
+        (("x" * 30,), f"0/0: 1 fused kernel ({'x' * 30}), addmm, mm"),
+        (("x" * 31,), f"0/0: 1 fused kernel ({'x' * 30}...), addmm, mm"),
+    ],
+)
+def test_a_region_is_named_after_three_kernels_of_at_most_30_letters(names: tuple[str, ...], label: str) -> None:
+    figures = compiled_figures(recording())
+    assert figures is not None
+    region = replace(figures.regions[0], fused=tuple(FusedKernel(f"triton_poi_fused_{name}_0", 1.0, 5) for name in names))
+    assert compiled_tables([replace(figures, regions=(region,))], [""])[0].rows[0][0] == label
+
+
+def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> None:
+    """GIVEN kernel a, which takes 50 us and 10 us, and kernel b, which takes 20 us and 400 us."""
+    figures = compiled_figures(recording())
+    assert figures is not None
+    sides = []
+    for times_ns in ((50_000, 20_000), (10_000, 400_000)):
+        kernels = tuple(FusedKernel(name, 1.0, time_ns) for name, time_ns in zip("ab", times_ns, strict=True))
+        sides.append(replace(figures, regions=(replace(figures.regions[0], fused=kernels),)))
+    assert [row[0] for row in compiled_tables(sides, ("A", "B"))[1].rows] == ["0/0 b", "0/0 a"]
+
+
+def test_a_single_row_of_fused_ops_has_no_sum() -> None:
+    assert [row[0] for row in compiled_tables([None, None], ("A", "B"), FUSED[1:2])[-1].rows] == ["add, relu -> add_relu"]
+
+
+def test_equal_compilation_times_explain_no_difference() -> None:
+    comparison = compare(recording(), recording())
+    assert comparison.compiled is not None
+    both = replace(comparison.compiled, **{
+        side: replace(getattr(comparison.compiled, side), compiling_ns=60) for side in ("recorded", "replayed")
+    })  # fmt: skip
+    steps = replace(comparison.steps, recorded_median_ns=100, replayed_median_ns=110)
+    assert compiling_sentences(replace(comparison, compiled=both, steps=steps)) == []

@@ -6,7 +6,8 @@ import numpy as np
 
 from tests.traces.comparison.program.verdicts import verdict_of
 from tests.traces.handmade import Call, training
-from traces.comparison.program.op_numbers import _times
+from traces.comparison.program.device_ops import DeviceOp, shape_text
+from traces.comparison.program.op_numbers import _times, other_numbers
 from traces.model.trace import HostKind
 
 
@@ -32,3 +33,32 @@ def test_a_rare_op_is_not_missing_from_a_shorter_trace() -> None:
 
 def test_counts_up_to_two_are_written_as_words() -> None:
     assert [_times(count) for count in (1, 2, 3, 1.5, 0.3333)] == ["once", "twice", "3 times", "1.5 times", "0.333 times"]
+
+
+def calls(step: int = 0, shape: tuple[int, ...] | None = None, **counts: int) -> list[DeviceOp]:
+    return [DeviceOp(step, 0, f"aten::{name}", name, shape, None) for name, count in counts.items() for _ in range(count)]
+
+
+def test_counts_of_ops_may_differ_by_3_percent() -> None:
+    """Of 100 calls, three more or three others are within 3 %. The op with the largest difference is named."""
+    many, few = calls(relu=60, add=40), calls(relu=97)
+    assert other_numbers(many, calls(relu=60, add=40), (1, 1)) == other_numbers(calls(relu=59, add=38), many, (1, 1)) == ""
+    said = "the same ops, called a different number of times: e.g. add, per step 37 times in the first trace"
+    assert other_numbers(calls(relu=59, add=37), many, (1, 1)) == f"{said} and 40 times in the second"
+    assert other_numbers(few, calls(relu=97, tanh=3), (1, 1)) == ""
+    assert "but tanh only in the second trace" in other_numbers(few, calls(relu=97, tanh=4), (1, 1))
+    assert other_numbers(calls(relu=97, sin=2), calls(relu=97, tanh=2), (1, 1)) == ""  # as many lone ops in both
+
+
+def test_shapes_are_compared_if_both_traces_have_them() -> None:
+    ours, theirs = calls(shape=(2, 3), relu=4), calls(shape=(2, 3), relu=9)
+    assert f"e.g. relu {shape_text((2, 3))}, per step 4 times" in other_numbers(ours, theirs, (1, 1))
+    assert other_numbers(ours, calls(relu=4), (1, 1)) == ""
+    assert "e.g. relu, per step 4 times" in other_numbers(ours, calls(relu=9), (1, 1))
+
+
+def test_more_calls_in_the_first_step_do_not_count() -> None:
+    """GIVEN ten calls in the first step of each trace WHEN a later step has at most three THEN the first counts as three."""
+    later = [*calls(1, relu=3), *calls(2, relu=2)]
+    assert other_numbers([*calls(0, relu=10), *later], [*calls(0, relu=3), *later], (3, 3)) == ""
+    assert other_numbers([*calls(0, relu=2), *later], [*calls(0, relu=3), *later], (3, 3)) != ""
