@@ -71,7 +71,7 @@ class PredictedFigures:
     phases: dict[str, PredictedTime]
     kinds: dict[str, PredictedTime]
     origins: dict[str, float]  # share of the predicted GPU time by origin
-    expected_error: float | None  # 0.08 means 8 % of the step time; None if many ops were recorded without shapes
+    expected_error: float | None  # 0.08 means 8 % of the step time; None if unknown, e.g. without shapes
     unscaled_share: float  # share of the recorded GPU time in kernels without shapes
     memory_peak_bytes: int | None
     memory_bytes: int | None
@@ -83,6 +83,7 @@ class PredictedFigures:
 class Prediction(PredictedFigures):
     conditions: Conditions
     trace: Trace = field(repr=False, compare=False)
+    from_unknown_gpu: bool = False  # figures of a typical GPU are used for the recorded GPU
 
     @property
     def samples_per_s(self) -> float | None:
@@ -131,8 +132,9 @@ class Predictor:
         shares = _shares(trace)
         unscaled_share = scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1)
         busy_ns = gpu_ns(trace, recorded)
+        from_unknown_gpu = bool(conditions.gpu) and card_of(_name_of_gpu(recorded)) is UNKNOWN_CARD
         expected_error = None
-        if unscaled_share <= MOST_UNSCALED and not why_work_is_hidden(recorded):
+        if unscaled_share <= MOST_UNSCALED and not why_work_is_hidden(recorded) and not from_unknown_gpu:
             expected_error = _expected_error(shares, conditions, recorded, min(busy_ns / one_ns, 1.0) if one_ns else 1.0)
         trace.runs = {rank: replace(run, expected_error=expected_error) for rank, run in trace.runs.items()}
         work, steps = _work_of_steps(recorded)
@@ -155,6 +157,7 @@ class Predictor:
             parallel=several,
             notes=_notes(recorded, conditions, (several.peak_bytes if several else None) or self._peak_bytes, trace.devices),
             trace=trace,
+            from_unknown_gpu=from_unknown_gpu,
         )
 
     def forget(self) -> None:
@@ -357,12 +360,16 @@ def _sums(keys: list[str], recorded_ns: Column, predicted_ns: Column, steps: int
     return {key: PredictedTime(old / steps, new / steps) for key, (old, new) in ordered}
 
 
+def _name_of_gpu(recorded: Trace) -> str:
+    return recorded.devices[0].name if recorded.devices else ""
+
+
 def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:
     found = pace(recorded)
     notes = [problem.text.removesuffix(".") for problem in serious_problems(recorded)]
     if found is not None and found.mean is not None:
         notes.append("the recorded steps vary a lot, so the step time is an average")
-    known = recorded.devices[0].name if recorded.devices else ""
+    known = _name_of_gpu(recorded)
     if conditions.gpu and card_of(known) is UNKNOWN_CARD:
         notes.append(f"the recorded GPU ({known or 'no name'}) is not in the table of GPUs; figures of a typical GPU are used")
     capacity = devices[0].total_memory_bytes if devices else None

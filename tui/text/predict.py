@@ -106,8 +106,9 @@ def _asked(prediction: Prediction, *, swept: bool = False) -> str:
 
 def error_words(prediction: Prediction) -> str:
     if prediction.expected_error is None:
-        without_shapes = f"{share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes"
-        return f"unknown error, because {why_work_is_hidden(prediction.trace) or without_shapes}"
+        reason = f"{share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes"
+        reason = "the recorded GPU is not in the table of GPUs" if prediction.from_unknown_gpu else reason
+        return f"unknown error, because {why_work_is_hidden(prediction.trace) or reason}"
     return f"expected error {rough_text(prediction.expected_error)}"
 
 

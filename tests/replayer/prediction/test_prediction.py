@@ -386,7 +386,10 @@ def test_predicted_ratios_of_two_gpus_stay_close_to_their_data_sheets() -> None:
 def test_an_unknown_recorded_gpu_is_reported() -> None:
     trace = training()
     trace.devices[0] = replace(trace.devices[0], name="")
-    assert any("(no name) is not in the table" in note for note in predict(trace, Conditions(gpu="Tesla T4")).notes)
+    found = predict(trace, Conditions(gpu="Tesla T4"))
+    assert any("(no name) is not in the table" in note for note in found.notes)
+    assert found.expected_error is None  # the ratio of an unknown GPU to a T4 is a guess
+    assert predict(trace, Conditions(host_speed=2.0)).expected_error is not None  # on the same GPU
 
 
 @pytest.mark.parametrize("several", [Conditions(nproc=4), Conditions(gpus=2)])

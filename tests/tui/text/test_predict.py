@@ -102,6 +102,8 @@ def test_an_unknown_expected_error_is_explained() -> None:
     unknown = predicted(expected_error=None, unscaled_share=0.6)
     assert error_words(unknown) == "unknown error, because 60.0 % of the recorded GPU time has no shapes"
     assert "; unknown error, because" in prediction_text(unknown, "run", None, None)
+    typical = predicted(expected_error=None, from_unknown_gpu=True)
+    assert error_words(typical) == "unknown error, because the recorded GPU is not in the table of GPUs"
     lost = predicted(expected_error=None, trace=Trace(problems={"lost-kernel": 4}))
     assert error_words(lost) == "unknown error, because kernels are missing from the recording"
 
