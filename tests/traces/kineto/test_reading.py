@@ -60,6 +60,24 @@ def test_a_begin_and_an_end_become_an_event_with_microseconds(stamps_per_us: int
     assert durations == {"inner": duration_us, "outer": duration_us / 3 * 8} and unpaired == 1
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_begins_at_the_same_time_may_have_the_inner_one_first(named: bool) -> None:
+    """The call ends after 2 us and its op after 7 us. Only the names, or the launch id of the call, show which ends first."""
+    call, op = {"name": "cudaLaunchKernel", "args": {"correlation": 4}}, {"name": "aten::mm", "args": {}}
+    events = [
+        {"ph": "B", "ts": 10, **call},
+        {"ph": "B", "ts": 10, **op},
+        {"ph": "E", "ts": 12, **({"name": "cudaLaunchKernel"} if named else {})},
+        {"ph": "E", "ts": 17, **({"name": "aten::mm"} if named else {})},
+    ]
+    found, unpaired = joined_begin_and_end(events, 1)
+    assert {kind: [(event["name"], event["dur"]) for event in of] for kind, of in found.items()} == {
+        "cuda_runtime": [("cudaLaunchKernel", 2.0)],
+        "cpu_op": [("aten::mm", 7.0)],
+    }
+    assert found["cuda_runtime"][0]["args"] == {"correlation": 4} and unpaired == 0
+
+
 def test_only_invalid_bytes_are_counted_as_invalid() -> None:
     """GIVEN a text with one replacement character and two invalid bytes THEN two are counted."""
     problems: Counter[str] = Counter()

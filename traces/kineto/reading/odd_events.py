@@ -71,7 +71,7 @@ def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tupl
         if event["ph"] == "B":
             thread.append(event)
         elif thread:
-            begin = thread.pop()
+            begin = thread.pop(_place_of_begin(thread, event))
             span: ProfilerJson = {**event, **begin, "ph": "X", "dur": (event["ts"] - begin["ts"]) / stamps_per_us}
             span["args"] = {**_args(begin), **_args(event)}
             category = span.get("cat")
@@ -79,6 +79,16 @@ def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tupl
         else:
             unpaired += 1
     return dict(spans), unpaired + sum(map(len, opened.values()))
+
+
+def _place_of_begin(opened: list[ProfilerJson], end: ProfilerJson) -> int:
+    """Return the place of the begin event that an end event closes: the last one with its name. An end without a name closes the
+    last begin. Of begins at the same time, a runtime call ends first, because ops contain calls."""
+    named = [place for place, begin in enumerate(opened) if begin.get("name") == end.get("name")]
+    if named:
+        return named[-1]
+    last = [place for place, begin in enumerate(opened) if begin["ts"] == opened[-1]["ts"]]
+    return next((place for place in last if "correlation" in _args(opened[place])), last[-1])
 
 
 def _args(event: ProfilerJson) -> ProfilerJson:
