@@ -50,6 +50,7 @@ def bottleneck_text(summary: Summary) -> str:
             " show why: the reason may be launch latency, the profiler, or work from before the recording."
         )
     if of.limit == "unknown":
+        takes = f"{name} takes at least {lasts}" if is_lower_bound(summary) else takes
         return f"{takes}; what limits its pace is unknown ({of.reason})."
     known = of.gain_ns is not None and of.share is not None
     shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})" if known else ""
@@ -88,6 +89,14 @@ def bottleneck_text(summary: Summary) -> str:
     if of.limit in ("host", "data") and busy > MOSTLY_BUSY:
         return f"The GPU is busy {share_text(busy)} of the time; otherwise, it mostly waits for {_WAITS_FOR[of.limit]}.{gained}"
     return f"The GPU waits for {_WAITS_FOR[of.limit]}.{gained}"
+
+
+def is_lower_bound(summary: Summary) -> bool:
+    """Return True if a step may take longer than its recorded time, because it is unknown when the GPU finishes its work."""
+    of = summary.bottleneck
+    if summary.grain != "kernel" or summary.estimate_error is not None or summary.provenance.get("steps_from") == WHOLE:
+        return False
+    return of is not None and bool(of.reason) and of.gain_ns is None
 
 
 def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:

@@ -36,7 +36,7 @@ from tui.formatting import (
     wrapped,
 )
 from tui.text.analyses import analysis_sections, exposure_sentence, idle_sentence
-from tui.text.bottleneck import WHOLE, bottleneck_text, lag_sentence
+from tui.text.bottleneck import WHOLE, bottleneck_text, is_lower_bound, lag_sentence
 from tui.text.compiled import compiled_line, compiled_tables, graphs_line
 
 _GRAINS = {
@@ -160,6 +160,7 @@ def _step(summary: Summary) -> str:
     if summary.provenance.get("steps_from") == WHOLE:
         return f"no steps were found; the whole recording takes {time_text(pace.pace_ns)}"
     whole, without_data = time_text(pace.pace_ns), time_text(pace.without_data_ns)
+    at_least = "at least " if is_lower_bound(summary) else ""
     without = f", {without_data} without data loading" if without_data != whole else ""
     all_steps = counted(summary.counts.steps, "step")
     count = all_steps if pace.steps == summary.counts.steps else f"{count_text(pace.steps)} of {all_steps}"
@@ -168,7 +169,7 @@ def _step(summary: Summary) -> str:
     of_steps = "median of " if pace.steps > 1 else ""
     if pace.period > 1:
         of_steps = f"mean over {pace.period} steps of different lengths, "
-    return f"{whole}{without} ({of_steps}{count}{several}{spread})"
+    return f"{at_least}{whole}{without} ({of_steps}{count}{several}{spread})"
 
 
 def _late_ranks(summary: Summary) -> str:

@@ -13,6 +13,7 @@ from traces.figures.bottleneck import PaceLimit
 from traces.figures.pace import StepPace, pace
 from traces.figures.summary import summarize
 from tui.text.bottleneck import bottleneck_text, lag_sentence, limit_text
+from tui.text.info import info_text
 
 
 def paced(**changes: object) -> StepPace:
@@ -44,6 +45,17 @@ def test_the_limit_of_the_training_speed_is_described_in_one_sentence(
 def test_a_growing_lag_is_a_warning() -> None:
     assert lag_sentence(paced(falls_behind_ns=3 * US)) == "The GPU falls 3.0 µs further behind the host in each step."
     assert lag_sentence(paced(falls_behind_ns=0)) == lag_sentence(None) == ""
+
+
+def test_a_step_takes_at_least_its_recorded_time_if_the_gpu_may_end_later() -> None:
+    """The host needs 100 us per step. When the GPU ends its work is unknown if kernels are missing, and known otherwise."""
+    summary = summarize(training(steps=4))
+    lost = replace(summary, bottleneck=PaceLimit("unknown", None, None, "kernels are missing"))
+    idle = replace(summary, bottleneck=PaceLimit("unknown", 40 * US, 0.4, "the GPU is idle without a visible reason"))
+    assert bottleneck_text(lost).startswith("A step takes at least 100.0 µs; what limits its pace is unknown")
+    assert "at least 100.0 µs, 80.0 µs without data loading (" in info_text(lost, "lost", details=False)
+    for known in (idle, replace(lost, provenance={"steps_from": "whole"})):
+        assert "at least" not in bottleneck_text(known) + info_text(known, "known", details=False)
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.0004, False), (0.001, True)])
