@@ -108,3 +108,8 @@ def test_a_replay_of_3_steps_ends_after_3_training_steps_or_60_steps_with_evalua
         finished.clear()
         made["links"].step_ended(trained, ended)
         assert finished == (["finished", "left"] if leaves else [])
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "1"), (4, "1;1;1;1"), (5, "1;1;1;1;+1 more"), (9, "1;1;1;1;+5 more")])
+def test_of_the_shapes_of_a_missing_op_four_are_listed(count: int, text: str) -> None:
+    assert child._short(((1,),) * count) == text

@@ -250,7 +250,23 @@ def test_a_gpu_that_finishes_right_after_the_last_launch_waits_for_the_host() ->
     trace = _launched(19, 4400)
     assert summarize(trace).bottleneck == PaceLimit("host", None, None, caught_up_in="forward", behind_ns=19_000)
     assert caught_up(_launched(19, 150)) == CaughtUp("backward", 150_000)  # 2 % of 10 ms are 200 us
-    assert caught_up(_launched(200, 4400)) is None
+    assert caught_up(_launched(160, 4400)) == CaughtUp("forward", 160_000)  # 2 % of 8 ms
+    assert caught_up(_launched(161, 4400)) is None
+
+
+@pytest.mark.parametrize(("lasted_us", "behind_us", "is_caught_up"), [(500, 50, True), (499, 50, False), (500, 51, False)])
+def test_a_gpu_catches_up_in_phases_of_at_least_half_a_millisecond(lasted_us: int, behind_us: int, is_caught_up: bool) -> None:
+    trace = _launched(0, 4400)
+    trace.phases.duration_ns[::2] = lasted_us * 1000
+    trace.phases.device_end_ns[::2] = trace.phases.end_ns[::2] + behind_us * 1000
+    assert caught_up(trace) == (CaughtUp("forward", behind_us * 1000) if is_caught_up else None)
+
+
+@pytest.mark.parametrize(("data_ns", "limit"), [(10 * MS, "data"), (10 * MS - 1, "host")])
+def test_without_kernels_a_tenth_of_a_step_of_waiting_for_data_limits_the_pace(data_ns: int, limit: str) -> None:
+    pace = replace(OF_DATA, without_data_ns=100 * MS - data_ns, device_ns=None, gpu_time_ns=None, busy_share=None)
+    found = bottleneck(pace, {}, None)
+    assert found is not None and (found.limit, found.gain_ns) == (limit, data_ns if limit == "data" else None)
 
 
 def test_if_the_host_waits_in_the_forward_pass_the_bottleneck_is_unknown() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from benchmarks.published.gpemu import GPUS, build, first_extrapolated
 from traces.format.trace_file import save
 from traces.library import catalogue
 from traces.library.cell_traces import blank_trace, trace_of, trace_with_step_times
-from traces.library.cells import CellSource, Gpu, LibraryCell, NotMeasured, fault, read_cells, write_cells
+from traces.library.cells import MAGIC, VERSION, CellSource, Gpu, LibraryCell, NotMeasured, fault, read_cells, write_cells
 from traces.library.listing import all_entries
 from traces.model.run import Run
 from traces.model.trace import TraceFormatError, TraceLibraryError, TraceWriteError
@@ -169,6 +170,10 @@ def test_damaged_unrelated_and_newer_files_are_reported_in_one_line(tmp_path: Pa
     path.write_bytes(newer)
     with pytest.raises(TraceFormatError, match="written by a newer release"):
         read_cells(path)
+    path.write_bytes(MAGIC + msgpack.packb([VERSION + 1]))  # a later release may store other parts
+    with pytest.raises(TraceFormatError, match="written by a newer release"):
+        read_cells(path)
+    path.write_bytes(newer)
     with pytest.raises(TraceWriteError, match="batch sizes must be positive and increase"):
         write_cells(path, GPU, [a_cell(batches=(2, 1))], {})
     assert path.read_bytes() == newer and [file.name for file in tmp_path.iterdir()] == ["g9.cells"]

@@ -132,3 +132,15 @@ def test_parents_and_launches_beyond_the_last_host_event_become_none() -> None:
     trace.device.launch[:2] = [hosts - 1, hosts]
     clear_dangling_references(trace)
     assert trace.host.parent[[1, 2]].tolist() == trace.device.launch[:2].tolist() == [hosts - 1, NONE]
+
+
+def test_parts_of_missing_phases_lose_their_phase_and_others_keep_it() -> None:
+    """GIVEN parts of phases 0, 1 and 2 WHEN the step of phase 0 is missing THEN phases 1 and 2 become phases 0 and 1."""
+    trace = data_parallel()
+    trace.parts = trace.parts.take([0, 1, 2, 3])
+    trace.parts.phase[:] = [0, 1, 2, NONE]
+    trace.phases = trace.phases.take([0, 1, 2])
+    trace.phases.step[:] = [len(trace.steps), 0, 0]
+    names = trace.phases.name[1:].tolist()
+    clear_dangling_references(trace)
+    assert trace.parts.phase.tolist() == [NONE, 0, 1, NONE] and trace.phases.name.tolist() == names

@@ -213,6 +213,8 @@ def test_the_output_size_of_interpolation_comes_from_the_next_op() -> None:
 def test_fp8_products_are_rated_by_the_fp8_peak() -> None:
     """2048 ^ 3 multiply-adds are 17.18 GFLOP; an H100 has 1979 TFLOP/s in fp8. Two inputs have 4 MiB, the output has 8 MiB."""
     card = "NVIDIA H100 80GB HBM3"
+    without_scales = one_op("aten::_scaled_mm", "2048,2048;2048,2048", "float8_e4m3fn;float8_e4m3fn", 20, card=card)
+    assert without_scales.flops == 2 * 2048**3
     row = one_op("aten::_scaled_mm", "2048,2048;2048,2048;1;1", "float8_e4m3fn;float8_e4m3fn;float32;float32", 20, card=card)
     assert row.flops_share == pytest.approx(17.18e9 / 20e-6 / 1979e12, rel=1e-3)
     assert row.bytes == 16 * 2**20 + 8
