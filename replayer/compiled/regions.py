@@ -22,7 +22,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
-# `_READING_CALLS` contains calls in compiled graphs that copy a tensor's value to the host.
+# These calls in a compiled graph copy a tensor's value to the host.
 _READING_CALLS = (
     torch.ops.aten._local_scalar_dense.default, torch.ops.higher_order.cond, torch.ops.higher_order.while_loop,
 )  # fmt: skip

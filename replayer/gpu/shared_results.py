@@ -15,8 +15,8 @@ import zlib
 from hashlib import blake2b
 from time import sleep
 
-# The shared memory has room for about 32 000 results of 500 bytes. For 32 000 results, the dictionary `_places` needs 7 MB in
-# each rank. The operating system allocates shared memory only when it is used.
+# The shared memory has room for about 32 000 results of 500 bytes. For 32 000 results, the dictionary with the positions of the
+# results needs 7 MB in each rank. The operating system allocates shared memory only when it is used.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16

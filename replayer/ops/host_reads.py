@@ -149,10 +149,10 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# The dictionary `_READS` contains ops in which PyTorch's C++ code may copy a value from the GPU to the host, and wait for the
-# copy. For each op, a function decides from the arguments whether PyTorch copies a value. PyTorch implements these ops in
-# SummaryOps.cu, TensorFactories.cpp, Distributions.cpp, TensorCompare.cpp, SegmentReduce.cpp, BatchLinearAlgebra.cpp and
-# TensorConversions.cpp. With PyTorch 2.11 and an NVIDIA H100, the host waited for the GPU in each op of `_READS`.
+# In these ops, PyTorch's C++ code may copy a value from the GPU to the host, and wait for the copy. For each op, a function
+# decides from the arguments whether PyTorch copies a value. PyTorch implements these ops in SummaryOps.cu, TensorFactories.cpp,
+# Distributions.cpp, TensorCompare.cpp, SegmentReduce.cpp, BatchLinearAlgebra.cpp and TensorConversions.cpp. With PyTorch 2.11
+# and an NVIDIA H100, the host waited for the GPU in each of these ops.
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)

@@ -32,7 +32,7 @@ class RecordedKeys:
         # Some AMD kernels copy memory without recording the direction.
         directions = set(directions_of(trace).values())
         self.has_directions = bool(directions)
-        # Recordings of several GPUs may name copies between GPUs like copies on one GPU, for example on AMD GPUs.
+        # In some recordings of several GPUs, for example AMD GPUs, copies between GPUs have the same name as copies on one GPU.
         self._has_unnamed_peers = "p2p" not in directions and len(np.unique(trace.device.device[trace.device.is_work])) > 1
         self._unindexed = _ops_without_indices(trace)
         graphs = launches_by_graph(trace)

@@ -32,7 +32,7 @@ _NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 
 REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
 
-# The methods in `_READERS` raise NotEmulated, because the CUDA runtime does not know the handles of virtual graphs.
+# These methods raise NotEmulated, because the CUDA runtime does not know the handles of virtual graphs.
 _READERS = ("debug_dump", "get_graph_data")
 
 _EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."

@@ -31,7 +31,7 @@ _INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
 def install(torch_module: ModuleType) -> None:
-    # Call `_device_constructors` before patching, because it caches the unpatched functions.
+    # Call PyTorch's function `_device_constructors` before patching, because it caches the unpatched functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)

@@ -155,7 +155,7 @@ def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     meta = other.tensor_meta
     before = attributes_of(tensor).get("tensor_meta", meta)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
-        # `_set_data` rejects lazy tensors with different dispatch keys.
+        # Setting `tensor.data` fails for lazy tensors with different dispatch keys.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
         _set_bits(tensor, meta.is_conj, meta.is_neg)

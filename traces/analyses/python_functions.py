@@ -23,7 +23,7 @@ from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
 _LINE = re.compile(r"\((?P<line>\d+)\): ")
 _PARTS = 2
-# The pattern `_ABSOLUTE` matches an absolute file path in a Python stack.
+# This pattern matches an absolute file path in a Python stack.
 _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
 
 

@@ -25,8 +25,8 @@ from time import monotonic, sleep
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
-# The list `_KEPT` contains itself, so its reference count never becomes zero. `gc.freeze` hides `_KEPT` from the garbage
-# collector.
+# A list that contains itself is never freed, because its reference count never becomes zero. `gc.freeze` hides `_KEPT` from the
+# garbage collector.
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
 
@@ -120,8 +120,8 @@ def _skip_static_destructors() -> None:
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # Exit functions run in reverse order of registration. `fflush` is registered last, so it runs first and writes buffered
-    # output. `_exit` runs last and ends the process without running destructors.
+    # Exit functions run in reverse order of registration. The C function `fflush` is registered last, so it runs first and
+    # writes buffered output. The C function `_exit` runs last and ends the process without running destructors.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 
@@ -133,8 +133,8 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
         if number != signal.SIGINT or not _in_foreground_of_a_terminal():
             _signal_all(running, number)
 
-    # A signal that arrives just before a blocking `waitpid` would be handled only after that call. Python writes each signal
-    # to this pipe, so `select` returns at once.
+    # A signal that arrives just before a blocking `waitpid` would be handled only after that call. Python writes a byte to this
+    # pipe for each signal, so a blocked call of `select` returns.
     signals, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)

@@ -191,8 +191,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# `_LEVELS` lists, from strictest to loosest, which columns of two GPU events must be equal to pair the events. The tuples are
-# tried in order. GPU events that are equal in all compared columns are paired in launch order.
+# Two GPU events are paired if they are equal in all columns of one of these tuples. The tuples are tried in order. If several
+# GPU events are equal in all columns, they are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

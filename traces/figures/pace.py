@@ -388,7 +388,7 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
     if slowest is None:
         return 0
     rows = np.unique(slowest.rows)
-    # `lag_ns` is how long the device still computes after the host has finished a step.
+    # After the host has finished a step, the device still computes for `lag_ns` nanoseconds.
     lag_ns = np.maximum(times.completion_ns[slowest.device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > FALLS_BEHIND_SHARE * pace_ns).mean() < STEPS_FALLING_BEHIND:

@@ -199,7 +199,7 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     contents_bytes = sum(frame.content_bytes for frame in found.frames)
     limit.check(contents_bytes, f"frames of {size_text(contents_bytes)}")
     pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="trace-decompress")
-    # Only small frames contain several items (see `_SHARED_BYTES`).
+    # Only small frames contain several items.
     is_later = [assembly.is_lazy and frame.content_bytes > _SHARED_BYTES for frame in found.frames]
     heads = [table_head(frame.beginning()) if later else None for frame, later in zip(found.frames, is_later, strict=True)]
     # A large table consists of several frames, which are decompressed when they are read, because a caller may need only a few

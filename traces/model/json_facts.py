@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 OMITTED_IF_EMPTY = {"json": "omitted if empty"}
 OMITTED_IF_NONE = {"json": "omitted if null"}
 
-# `Json` is the type of values that the module `json` can write: dictionaries, lists, texts, numbers, booleans and None.
+# This type describes the values that the module `json` can write: dictionaries, lists, texts, numbers, booleans and None.
 Json = Any
 
 T = TypeVar("T")

@@ -71,7 +71,7 @@ _EXPANDS = ("MeanBackward",)  # nodes of autograd in which the input of `div` is
 _USUAL = (1, 2, 3, 4, 8)
 _LOOK_AHEAD = 12  # number of ops after a convolution in which to look for its consumer
 IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
-# `_TF32_KERNEL` matches names of cuBLAS and CUTLASS kernels that use tensor cores for float32 inputs.
+# This pattern matches the names of cuBLAS and CUTLASS kernels that use tensor cores for float32 inputs.
 _TF32_KERNEL = re.compile(r"tf32|s1688|s16816|tensorop|TF32")
 _PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
 _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4, 3x3)

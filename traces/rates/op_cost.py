@@ -55,9 +55,9 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# `ATTENTION_LAYOUTS` maps each attention op to the order of its tensor dimensions. In the order "bhsd", the dimensions are
-# batch, heads, tokens, channels. In the order "bshd", the dimensions are batch, tokens, heads, channels. Tensors with
-# concatenated sequences have no batch dimension.
+# This table contains the order of the tensor dimensions for each attention op. In the order "bhsd", the dimensions are batch,
+# heads, tokens, channels. In the order "bshd", the dimensions are batch, tokens, heads, channels. Tensors with concatenated
+# sequences have no batch dimension.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",

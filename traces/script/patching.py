@@ -27,8 +27,8 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 _MISSING = object()
-# In the script's process, the name of each module of this tool begins with one of the words in `OUR_MODULES`. Note [Private
-# module names] in traces/bootstrap/_trace_names.py explains the prefix "_trace_".
+# In the script's process, the names of this tool's modules begin with one of these words. Note [Private module names] in
+# traces/bootstrap/_trace_names.py explains the prefix "_trace_".
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 # The arguments of a call to a torch function may be any objects.

@@ -45,8 +45,8 @@ LOSS_OPS = frozenset(
 )
 
 # ASIDE_OPS contains ops that read a value from the GPU (such as `item`) or create a tensor. Calls of ASIDE_OPS do not begin a
-# forward pass, because scripts call ASIDE_OPS in all phases. `_ASIDE_BEGINNINGS` contains the prefixes of ops that optimizers,
-# gradient scalers and weight averaging call.
+# forward pass, because scripts call ASIDE_OPS in all phases. Optimizers, gradient scalers and weight averaging call ops with
+# these prefixes.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

@@ -37,7 +37,7 @@ _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 
-# Since torch 2.11, cuDNN's attention is preferred on compute capability 9 and 10 if cuDNN is newer than 9.15.0
+# Since torch 2.11, GPUs of compute capability 9 and 10 prefer cuDNN's attention if cuDNN is newer than 9.15.0
 # (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
@@ -127,7 +127,7 @@ def _suits_flash(
     dropout: float,
 ) -> bool:
     size = query.size(-1)
-    # For large attention heads, the backward pass needs more shared memory than GPUs in `_SMALL_SHARED_MEMORY` have.
+    # For large attention heads, the backward pass needs more shared memory than GPUs of some compute capabilities have.
     is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and dropout))
     if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False
@@ -374,8 +374,8 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
     return narrowed
 
 
-# CUDA has a kernel for each composite op in `_WITH_CUDA_KERNEL`. PyTorch would split a composite op into several ops if no
-# kernel for virtual tensors were registered.
+# CUDA has its own kernel for each of these composite ops. PyTorch would split a composite op into several ops if no kernel for
+# virtual tensors were registered.
 _WITH_CUDA_KERNEL = (aten._fused_rms_norm.default, aten.mish_backward.default, aten.silu_backward.default)
 
 

@@ -45,8 +45,7 @@ def _edits(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 # Compare several steps, because the script may take a different branch in some steps.
 _ORDERS = 4
 
-# `_BETWEEN_LAYERS` contains ops whose order between layers depends on the PyTorch release: arithmetic, masks, copies and
-# indexing.
+# The order of the following ops between layers depends on the PyTorch release: arithmetic, masks, copies and indexing.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"

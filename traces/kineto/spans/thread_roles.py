@@ -45,7 +45,7 @@ def roles_of(
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
     # The main thread is the thread with the most step annotations. If several threads have equally many step annotations, the
-    # next counts in the list `evidence` decide.
+    # other counts decide.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),
