@@ -27,6 +27,8 @@ from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 from traces.script.script_hooks import SCALAR_READS
 
+# scripts also call these methods as `torch.Tensor.as_subclass(x, cls)`
+_UNBOUND = ("as_subclass", "data_ptr", "numpy", "record_stream", "tolist")
 _INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
@@ -34,6 +36,7 @@ def install(torch_module: ModuleType) -> None:
     # Call PyTorch's function `_device_constructors` before patching, because it caches the unpatched functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
+    patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})
     _install_changes_of_data(torch_module)
     _install_subclasses(torch_module)
     _install_dlpack(torch_module)
@@ -122,6 +125,16 @@ def _install_moves(tensor_class: TorchAny) -> None:
 
     patch(tensor_class, to=to_device, cuda=cuda, copy_=copy_into, new_tensor=new_tensor_placed)
     patch(tensor_class, **{name: _reading(getattr(tensor_class, name)) for name in SCALAR_READS})
+
+
+def _unbound(of_host: TorchFunction, name: str) -> TorchFunction:
+    of_virtual = vars(VirtualTensor)[name]
+
+    @stands_for(of_host)
+    def either(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        return (of_virtual if isinstance(self, VirtualTensor) else of_host)(self, *args, **kwargs)
+
+    return either
 
 
 def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:

@@ -45,8 +45,9 @@ def _leave_out_our_frames(rules: Any) -> None:
     PATCHES.on_undo(lambda: _trace_our_frames(rules))
 
     def tensor_methods(methods: Any) -> Any:
-        replaced = [_original_of(method) for method in vars(torch.Tensor).values()]
-        return methods() | {method for method in replaced if isinstance(method, MethodDescriptorType)}
+        originals = {method: _original_of(method) for method in vars(torch.Tensor).values() if callable(method)}
+        replaced = {method: own for method, own in originals.items() if isinstance(own, MethodDescriptorType)}
+        return methods() | replaced.keys() | set(replaced.values())
 
     def with_originals(rules_by_object: Any) -> Any:
         found = rules_by_object()

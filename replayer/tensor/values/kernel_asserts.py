@@ -51,6 +51,11 @@ def _of_dim(args: Sequence[TorchAny]) -> tuple[int, int, None]:
     return 0, args[0].size(args[1]) if args[0].dim() else 1, None
 
 
+def _of_dim_or_negative(args: Sequence[TorchAny]) -> tuple[int, int, None]:
+    _, size, _ = _of_dim(args)
+    return -size, size, None
+
+
 def _of_classes(args: Sequence[TorchAny]) -> tuple[int, int, int]:
     return 0, args[0].size(1 if args[0].dim() > 1 else 0), args[4] if len(args) > 4 else -100
 
@@ -152,7 +157,7 @@ _ALONG_DIM = {
     "index_add": _limited(2, "indexFuncSmallIndex", "Indexing.cu", "dstIndex < dstAddDimSize", _of_dim),
     "index_reduce": _limited(2, "indexFuncSmallIndex", "Indexing.cu", "dstIndex < dstAddDimSize", _of_dim),
     "index_copy": _limited(2, "index_copy_kernel", "IndexKernel.cu", _COPIED, _of_dim),
-    "index_fill": _limited(2, "index_fill_kernel", "IndexKernel.cu", _FILLED, _of_dim),
+    "index_fill": _limited(2, "index_fill_kernel", "IndexKernel.cu", _FILLED, _of_dim_or_negative),
     **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), _SCATTERED),
 }
 _BERNOULLI = ("operator()", "DistributionTemplates.h", "0 <= p1 && p1 <= 1")

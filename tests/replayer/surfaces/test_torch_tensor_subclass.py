@@ -95,6 +95,18 @@ def test_a_subclass_that_copies_attributes_does_not_share_memory_by_mistake(name
     assert "allocation" not in y.__dict__ and len(y.__dict__) == 1
 
 
+def test_methods_of_a_virtual_tensor_can_be_called_as_functions_of_the_class() -> None:
+    use()
+    x = torch.arange(3.0, device="cuda")
+    assert type(torch.Tensor.as_subclass(x, Copying)) is type(x.as_subclass(Copying))
+    assert isinstance(torch.Tensor.as_subclass(x, Copying), Copying)
+    assert torch.Tensor.data_ptr(x) == x.data_ptr() and torch.Tensor.tolist(x) == [0.0, 1.0, 2.0]
+    torch.Tensor.record_stream(x, torch.cuda.current_stream())
+    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+        torch.Tensor.numpy(x)
+    assert torch.Tensor.numpy(x.cpu()).tolist() == torch.Tensor.tolist(x.cpu()) == [0.0, 1.0, 2.0]
+
+
 def test_swapped_tensors_exchange_memory_and_attributes() -> None:
     use()
     one: Any = torch.nn.Parameter(torch.ones(2, device="cuda"))

@@ -19,6 +19,7 @@ WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [  # an op, arg
     (aten._embedding_bag.default, (TABLE, INDICES, OUTSIDE, False, 2), (TABLE, INDICES, FROM_1), "end >= begin"),
     (aten.embedding_renorm_.default, (TABLE, OUTSIDE, 1.0, 2.0), (TABLE, INDICES, 1.0, 2.0), "srcIndex < srcSelectDimSize"),
     (aten.index_reduce_.default, (TABLE, 0, OUTSIDE), (TABLE, 0, INDICES), "dstIndex < dstAddDimSize"),
+    (aten.index_fill_.int_Scalar, (TABLE, 0, OUTSIDE, 1), (TABLE, 0, -OUTSIDE, 1), "idx >= -self_dim_size"),
     (aten.masked_scatter.default, (MASK, MASK, INDICES), (MASK, ~MASK, INDICES), "totalElements <= srcSize"),
     (aten.masked_scatter_.default, (MASK, MASK[0], OUTSIDE), (MASK, MASK, TABLE), "totalElements <= srcSize"),
     (aten.max_unpool2d.default, (CUBE[0], CUBE[0] + 4, [2, 2]), (CUBE[0], CUBE[0] + 3, [2, 2]), "maxind < outputImageSize"),

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from traces.names.own_packages import package_folder
-from traces.script.compiled_functions import _leave_out_frames_below_ours, _list_original_methods, _trace_originals
+from traces.script.compiled_functions import (
+    _leave_out_frames_below_ours,
+    _leave_out_our_frames,
+    _list_original_methods,
+    _trace_originals,
+)
 from traces.script.patching import PATCHES, around
 
 OUR_FILE = f"{package_folder('traces')}/model/trace.py"
@@ -38,6 +43,18 @@ def test_only_our_wrappers_are_replaced_by_the_functions_they_stand_for() -> Non
     variables = SimpleNamespace(all_tensor_attrs={"ours": WRAPPER, "script's": of_the_script, "C": len, "plain": original})
     _list_original_methods(variables)
     assert variables.all_tensor_attrs == {"ours": original, "script's": of_the_script, "C": len, "plain": original}
+
+
+def test_a_wrapper_of_a_tensor_method_is_a_tensor_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    tolist = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", around(tolist, lambda call, tensor: call(tensor)))
+    rules = SimpleNamespace(SKIP_DIRS=[], _recompile_re=lambda: None, get_tensor_method=frozenset)
+    for name in ("lookup_inner", "check", "get_torch_obj_rule_map"):
+        setattr(rules, name, dict)
+    _leave_out_our_frames(rules)
+    assert {tolist, torch.Tensor.tolist} <= rules.get_tensor_method()
+    assert of_the_script not in rules.get_tensor_method()
 
 
 class Method:
