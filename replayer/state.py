@@ -111,7 +111,7 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync(stream: TorchAny = None) -> None:
-    """Print a warning or raise an error, as set by `torch.cuda.set_sync_debug_mode`, and call `STATE.on_sync`."""
+    """Print a warning or raise an error, as set by `torch.cuda.set_sync_debug_mode`, and report the synchronization."""
     if STATE.on_sync is not None:
         STATE.on_sync(stream)
     if STATE.sync_debug_mode == 1:

@@ -79,7 +79,7 @@ started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder. The function `make` returns None in processes that are not recorded."""
+    """Set the function that creates the recorder. In processes that are not recorded, this function returns None."""
     _STATE.make = make
     _STATE.forget_recorder()
 

@@ -30,8 +30,6 @@ class PhaseLabels:
     """Gives each phase of a trace a label, such as "backward#2/3" for the second of three backward phases in a step."""
 
     def __init__(self, trace: Trace, numbered: Collection[NameAndCount] = ()) -> None:
-        """The pair ("backward", 3) gives the phases of a step with three backward phases the labels "backward#1/3" to
-        "backward#3/3"."""
         phases, (place, count) = trace.phases, _occurrences(trace)
         is_numbered = np.zeros(len(phases), dtype=bool)
         for name, usual in numbered:

@@ -64,8 +64,8 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
     """Return the steps whose ops are compared, to decide whether both traces show the same program. A step of a replay is
-    compared with the recorded step that has the same number. Other traces are compared in the longest sequence of steps with
-    equal numbers of backward passes and optimizer steps."""
+    compared with the recorded step that has the same number. If step numbers do not match, the function compares the longest
+    sequence of steps with equal numbers of backward passes and optimizer steps."""
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)

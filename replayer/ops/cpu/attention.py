@@ -76,8 +76,8 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return the attention weights in the format of flash attention's debug mask. Dropped weights are negative, and the
-        numbers of rows and columns are rounded up to multiples of 128."""
+        """Return the attention weights in the format of flash attention's debug mask. The mask contains dropped weights as
+        negative numbers, and its numbers of rows and columns are multiples of 128."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
         weights = torch.where(self._kept(weights), weights, -weights).to(q.dtype)
