@@ -187,6 +187,16 @@ class _Side:
                 self.ops.setdefault((phase, op), _NameTotal()).add(one.op_names, one.calls, one.time_ns)
 
 
+def _sides(
+    traces: tuple[Trace, Trace], steps: _BothSides, by_phase: bool, gpus: tuple[int, int] = (1, 1)
+) -> tuple[list[_Side], list[dict[str, str]]]:
+    """Return the GPU work of both traces, and the kinds of kernels by name (`_kinds_by_place`)."""
+    launched = [_work_by_launch(trace, own, by_phase, count) for trace, own, count in zip(traces, steps, gpus, strict=True)]
+    kinds = _kinds_by_place([_without_ops(trace, own) for trace, own in zip(traces, steps, strict=True)])
+    ops = [_with_ops(launched[side], launched[1 - side], kinds[side]) for side in (0, 1)]
+    return [_Side(of, _around(trace, by_phase)) for trace, of in zip(traces, ops, strict=True)], kinds
+
+
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
@@ -204,11 +214,7 @@ def changes(
     by_phase = bool(len(recorded.phases) and len(other.phases))
     gpus = gpus_per_rank(recorded), gpus_per_rank(other)
     gpus = gpus if gpus[0] != gpus[1] else (1, 1)
-    sides = (recorded, recorded_steps, gpus[0]), (other, other_steps, gpus[1])
-    launched = [_work_by_launch(trace, steps, by_phase, share_of) for trace, steps, share_of in sides]
-    kinds = _kinds_by_place([_without_ops(trace, steps) for trace, steps, _ in sides])
-    ours = _Side(_with_ops(launched[0], launched[1], kinds[0]), _around(recorded, by_phase))
-    theirs = _Side(_with_ops(launched[1], launched[0], kinds[1]), _around(other, by_phase))
+    (ours, theirs), _ = _sides((recorded, other), (recorded_steps, other_steps), by_phase, gpus)
     groups = _replaced_ops(ours, theirs)
     kernels = _kernel_lists(ours, theirs, groups, tolerance, top)
     return Changes(kernels, _op_lists(ours, theirs, groups, tolerance, top))
@@ -233,12 +239,7 @@ def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSid
     `rows`, or NONE."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
-    launched = [_work_by_launch(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
-    kinds = _kinds_by_place([_without_ops(trace, own) for trace, own in zip((first, second), steps, strict=True)])
-    sides = [
-        _Side(_with_ops(launched[side], launched[1 - side], kinds[side]), _around(trace, by_phase))
-        for side, trace in enumerate((first, second))
-    ]
+    sides, kinds = _sides((first, second), steps, by_phase)
     members = _replaced_ops(*sides).members()
     number = {key: place for place, keys in enumerate(members.values()) for key in keys}
     ours, theirs = (
