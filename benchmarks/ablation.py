@@ -53,7 +53,7 @@ def _set(place: str, value: Any) -> Callable[[], None]:
 
 
 def _no_schedule(*_arguments: object) -> None:
-    """Replaces RemainderSchedule.of, to schedule kernels one by one."""
+    """Replaces RemainderSchedule.of and _new_tensors, to schedule kernels and make tensors one by one."""
 
 
 def _none_at_once(*_arguments: object) -> int:
@@ -79,6 +79,10 @@ OURS: dict[str, tuple[str, Callable[[], None]]] = {
     "remainder_schedule": (
         "a phase's unmatched kernels are laid out once",
         _set("replayer.timing.remainder_schedule:RemainderSchedule.of", _no_schedule),
+    ),
+    "special_results": (
+        "results that are all new tensors are made without walking a plan",
+        _set("replayer.tensor.planning.results:_new_tensors", _no_schedule),
     ),
     "allocation_cycles": (
         "steps that allocate as before are only compared",

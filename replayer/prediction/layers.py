@@ -38,14 +38,13 @@ class Layer:
     block: str = ""  # name of the repeated block; empty outside of blocks
 
 
-def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Return the rows of `trace.host` that contain forward ops with recorded shapes."""
+def _forward_rows(trace: Trace) -> list[int]:
+    """Return the rows of `trace.host` that contain one step's forward ops with recorded shapes."""
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes != NONE))
     if len(trace.phases):
         rows = rows[phase_names_at(trace, host.start_ns[rows]) == "forward"]
-    steps = profiled_steps(trace)
-    for step in reversed(steps.tolist() if one_step else []):
+    for step in reversed(profiled_steps(trace).tolist()):
         own = rows[begin_in_steps(trace, rows, np.array([step]))]
         if len(own):
             rows = own
@@ -59,7 +58,7 @@ def layers_of(trace: Trace) -> list[Layer]:
     # see Note [Blocks]
     host, strings = trace.host, trace.strings
     weights: dict[int, Shapes] = {}
-    for row in forward_rows(trace, one_step=True):
+    for row in _forward_rows(trace):
         found = _weights(canonical_op(strings[int(host.name[row])]), parse_shapes(strings[int(host.shapes[row])]))
         if found:
             weights[row] = found

@@ -1,6 +1,6 @@
 """Determines the rank of this process, and the recorded rank to replay.
 
-    rank = Rank.of(os.environ)              # Rank(number=3, local=1, local_count=2)
+    rank = Rank.of(os.environ)              # Rank(number=3, local_count=2)
     rank.recorded(trace.ranks)              # the recorded rank to replay: 3 modulo the number of ranks
     rank.devices(trace)                     # as many devices as ranks on this machine
 """
@@ -18,7 +18,6 @@ class Rank:
     """Stores the rank of a process."""
 
     number: int = 0
-    local: int = 0  # rank on this machine
     local_count: int = 0  # number of processes on this machine; 0 if unknown
 
     @classmethod
@@ -28,7 +27,7 @@ class Rank:
         if not all(text.isdigit() for text in values[:2]):
             return cls()
         number, local = int(values[0]), int(values[1])
-        return cls(number, local, max(int(values[2]) if values[2].isdigit() else 1, local + 1))
+        return cls(number, max(int(values[2]) if values[2].isdigit() else 1, local + 1))
 
     def recorded(self, ranks: Sequence[int]) -> int:
         return ranks[self.number % len(ranks)]

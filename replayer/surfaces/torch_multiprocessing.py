@@ -55,7 +55,7 @@ def install(torch_module: ModuleType) -> None:
 
 def _numbered(call: TorchFunction, fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:
     if "RANK" not in os.environ:
-        STATE.rank = Rank(number=i, local=i)
+        STATE.rank = Rank(number=i)
     return call(fn, i, *args)
 
 

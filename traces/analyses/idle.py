@@ -79,7 +79,6 @@ class Gaps:
     start_ns: Column
     end_ns: Column
     ended_by: Column  # rows of `trace.device` with the work that ends each gap; NONE after the last work
-    called_ns: Column  # start of the call that launched the next work
     launch_ns: Column  # launch time of the next work
     begin_ns: int
     finish_ns: int
@@ -129,7 +128,6 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
     rows = work_rows(trace)
     rows = rows[np.lexsort((trace.device.end_ns[rows], trace.device.start_ns[rows]))]
     device, start_ns, end_ns = trace.device.device[rows], trace.device.start_ns[rows], trace.device.end_ns[rows]
-    called_ns = np.append(trace.host.start_ns, NONE)[trace.device.launch[rows]]
     known_ns = launched_ns(trace, rows)
     streams = trace.device.stream[rows] if by_stream else np.full(len(rows), NONE)
     for own in grouped(device, streams):
@@ -141,7 +139,6 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
             busy.end_ns[:-1],
             busy.start_ns[1:],
             rows[first[1:]],
-            called_ns[first[1:]],
             known_ns[first[1:]],
             begin_ns=int(busy.start_ns[0]),
             finish_ns=int(busy.end_ns[-1]),
@@ -240,7 +237,7 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
     if last_ns > of.finish_ns:
         start_ns, end_ns = np.append(start_ns, of.finish_ns), np.append(end_ns, last_ns)
         ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, last_ns)
-    return replace(of, start_ns=start_ns, end_ns=end_ns, ended_by=ended_by, called_ns=launch_ns, launch_ns=launch_ns)
+    return replace(of, start_ns=start_ns, end_ns=end_ns, ended_by=ended_by, launch_ns=launch_ns)
 
 
 def _explained(trace: Trace, of: Gaps) -> IdleSpans:

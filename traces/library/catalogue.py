@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from traces.library.cells import SUFFIX, CellFile, Gpu, LibraryCell, read_cells
-from traces.library.matching import Match, match_with, nearest_network
+from traces.library.matching import Match, nearest_network
 from traces.model.trace import TraceError, TraceLibraryError
 from traces.model.workload import WorkloadSignature
 from traces.names.cards import find_card, is_slice
@@ -117,10 +117,10 @@ def find_cell(name: str) -> LibraryCell:
     return cell(gpu_name, model)
 
 
-def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
+def match(gpu_name: str, script: WorkloadSignature) -> Match:
     """Find the step times of a script's network, or of the most similar network, on one GPU. Batch sizes are not compared.
     Raises TraceLibraryError."""
-    return match_with(cell(gpu_name, model), script) if model else nearest_network(files_of(gpu_name), script)
+    return nearest_network(files_of(gpu_name), script)
 
 
 def files_of(gpu_name: str) -> list[CellFile]:

@@ -21,6 +21,7 @@ from traces.library import catalogue
 from traces.library.cell_traces import blank_trace, trace_of, trace_with_step_times
 from traces.library.cells import MAGIC, VERSION, CellSource, Gpu, LibraryCell, NotMeasured, fault, read_cells, write_cells
 from traces.library.listing import all_entries
+from traces.library.matching import match_with
 from traces.model.run import Run
 from traces.model.trace import TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.model.workload import InputTensor, WorkloadSignature
@@ -265,7 +266,7 @@ def test_the_library_finds_the_model_of_a_script_or_the_most_similar_one(own_lib
     two_layers = WorkloadSignature(parameters=72, parameter_bytes=288, modules={"Linear": 1})
     found = catalogue.match("v100", two_layers)
     assert not found.scalable and found.differences[0].endswith("parameters there, 72 here")
-    assert not catalogue.match("v100", script, "resnet18").is_same
+    assert not match_with(catalogue.cell("v100", "resnet18"), script).is_same
 
 
 def test_every_bundled_network_matches_only_itself(own_library: Path) -> None:
