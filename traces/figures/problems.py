@@ -1,7 +1,7 @@
 """Describes problems of a recording, such as lost kernels, in full sentences.
 
     problems = problems_of({"lost-kernel": 4}, kernels=2)
-    problems[0].text        # "4 of 6 kernels are missing: idle time is not reliable."
+    problems[0].text        # "The recording lacks 4 of 6 kernels, so idle time is not reliable."
     problems[0].severity    # Severity.SERIOUS
 
 `Trace.problems` counts the problems that were found while a recording was read. If a problem has the severity INFORMATION, all
@@ -10,7 +10,6 @@ results remain reliable. A problem of severity SERIOUS makes the main output of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -46,131 +45,129 @@ _CUT = "the end of the file is missing"
 
 _KINDS = {
     "backlog-at-start": _Kind(
-        _INFORMATION,
-        "Backlog at start: {n} kernel[|s] or cop[y|ies] had been launched before the recording began."
-        " [It belongs|They belong] to no step.",
+        _INFORMATION, "Kernels or copies were launched before the recording began (count: {n}). They belong to no step."
     ),
     "begin-without-end": _Kind(
-        _WARNING, "{n} begin event[|s] [has|have] no end event, or the reverse. [It is|They are] left out."
+        _WARNING, "Begin events without an end event, and end events without a begin event, are left out (count: {n})."
     ),
     "byte-order-mark": _Kind(_INFORMATION, "The file begins with a byte-order mark, which is skipped."),
     "clean-steps-after-profile": _Kind(
         _WARNING,
-        "{n} clean step[|s] ran after the profile, which slows later steps, because too few ran before it."
-        " A larger `--clean-steps` avoids this.",
+        "Medians include clean steps that ran after the profile (count: {n}), which slows later steps, because too few clean"
+        " steps ran before the profile. A larger `--clean-steps` avoids this.",
     ),
     "clocks-apart": _Kind(
         _WARNING,
-        "{n} kernel[|s] or cop[y|ies] begin[s|] more than 1 ms before the call that launched [it|them]: the clocks of host and"
-        " GPU disagree, so idle time is not reliable.",
+        "Kernels or copies begin more than 1 ms before the call that launched them (count: {n}). The clocks of host and GPU"
+        " disagree, so idle time is not reliable.",
         serious_if_many=True,
         why_work_is_hidden="the clocks of host and GPU disagree",
     ),
     "clocks-late": _Kind(
         _SERIOUS,
-        "All {n} kernels or copies that were launched while the GPU was idle begin more than 1 ms after the launch: the clocks"
+        "All {n} kernels or copies that were launched while the GPU was idle begin more than 1 ms after the launch. The clocks"
         " of host and GPU seem to disagree, so idle time is not reliable.",
         why_work_is_hidden="the clocks of host and GPU disagree",
     ),
     "collective-without-kernel": _Kind(
-        _WARNING,
-        "{n} collective[|s] [has|have] no kernel on the GPU: the time that [it|each] took is unknown.",
+        _WARNING, "Collectives have no kernel on the GPU (count: {n}), so their durations are unknown."
     ),
     "concatenated-files": _Kind(
-        _INFORMATION, "The file contains {n} more recording[|s] after the first. All of them are read."
+        _INFORMATION, "The file contains several recordings, which are all read (count of recordings after the first: {n})."
     ),
-    "control-character": _Kind(_INFORMATION, "{n} unescaped control character[|s] in texts [is|are] kept."),
+    "control-character": _Kind(_INFORMATION, "Unescaped control characters in texts are kept (count: {n})."),
     "damaged-gzip": _Kind(
         _SERIOUS, "The compressed data is damaged: everything after the damage is missing.", why_work_is_hidden=_CUT
     ),
-    "damaged-log": _Kind(_INFORMATION, "The profiler's own log in the header is not valid JSON. It is left out."),
+    "damaged-log": _Kind(
+        _INFORMATION, "The profiler's own log in the file header is not valid JSON. The import leaves the log out."
+    ),
     "duplicate-correlation": _Kind(
         _WARNING,
-        "{n} kernel[|s] or cop[y|ies] [has a correlation id|have correlation ids] that several calls share."
-        " The External id, or else the time, decides which call launched [it|each].",
+        "Several calls have the same correlation id as a kernel or copy (count: {n}). The External id, or else the time,"
+        " decides which call launched the kernel or copy.",
     ),
     "duration-beyond-window": _Kind(
-        _WARNING,
-        "{n} kernel[|s] or cop[y|ies] seem[s|] to take longer than the whole recording. [It counts|They count] as 0.",
+        _WARNING, "Kernels or copies seem to take longer than the whole recording (count: {n}). Their durations count as 0."
     ),
     "duration-overflow": _Kind(
-        _WARNING, "{n} duration[|s] [is|are] absurdly long, as of an event that never ended. [It counts|They count] as 0."
+        _WARNING, "Durations are impossibly long, as if an event had never ended (count: {n}). These durations count as 0."
     ),
     "event-without-category": _Kind(
-        _WARNING, "{n} event[|s] without category [is|are] kept as host [activity|activities] of no op."
+        _WARNING, "Events without a category are kept as host activities that belong to no op (count: {n})."
     ),
-    "event-without-duration": _Kind(_WARNING, "{n} event[|s] [has|have] no duration. [It counts|They count] as 0."),
-    "event-without-name": _Kind(_WARNING, "{n} event[|s] [has|have] no name. [It is|They are] called `unknown`."),
-    "half-character": _Kind(_INFORMATION, "{n} incomplete character[|s] in texts [is|are] replaced."),
+    "event-without-duration": _Kind(_WARNING, "Events without a duration count as 0 ns long (count: {n})."),
+    "event-without-name": _Kind(_WARNING, "Events without a name get the name `unknown` (count: {n})."),
+    "half-character": _Kind(_INFORMATION, "Incomplete characters in texts are replaced (count: {n})."),
     "impossible-overlap": _Kind(
         _WARNING,
-        "{n} kernel[|s] or cop[y|ies] seem[s|] to run while later work of the same stream runs, which is impossible."
-        " [It ends|They end] where the later work begins, or [counts|count] as 0.",
+        "Kernels or copies seem to run at the same time as later work of the same stream, which is impossible (count: {n})."
+        " They are cut where the later work begins, or count as 0 ns long.",
         serious_if_many=True,
         why_work_is_hidden="the recorded times of kernels are impossible",
     ),
-    "invalid-escape": _Kind(
-        _INFORMATION, "{n} backslash[|es] that begin[s|] no known escape [is|are] kept as [it is|they are]."
-    ),
-    "invalid-utf8": _Kind(_INFORMATION, "{n} byte[|s] that [is|are] not UTF-8 [is|are] replaced."),
+    "invalid-escape": _Kind(_INFORMATION, "Backslashes that begin no known escape sequence are kept (count: {n})."),
+    "invalid-utf8": _Kind(_INFORMATION, "Bytes that are not UTF-8 are replaced (count: {n})."),
     "kernel-before-launch": _Kind(
         _WARNING,
-        "{n} kernel[|s] or cop[y|ies] begin[s|] before the call that launched [it|them]: the clocks of host and GPU disagree,"
-        " so launch delays and idle reasons are inexact.",
+        "Kernels or copies begin before the call that launched them (count: {n}). The clocks of host and GPU disagree, so"
+        " launch delays and idle reasons are inexact.",
     ),
     "kernel-without-launch": _Kind(
         _WARNING,
-        "The calls that launched {n} kernel[|s] or cop[y|ies] are missing."
-        " [It belongs|They belong] to no op, and launch delays and idle reasons leave [it|them] out.",
+        "The launch calls of some kernels or copies are missing (count: {n}). Such work belongs to no op, and launch delays"
+        " and idle reasons leave it out.",
         serious_if_many=True,
     ),
     "launches-in-order": _Kind(
         _INFORMATION,
-        "{n} kernel[|s] or cop[y|ies] [has no id|have no ids]. The order of the calls shows which call launched [it|each].",
+        "Kernels or copies have no correlation ids (count: {n}). The order of the calls shows which call launched which kernel"
+        " or copy.",
     ),
     "killed-script": _Kind(
-        _WARNING, "The script was killed, or its disk was full: the end of [the|{n}] recording[|s] is missing."
+        _WARNING, "The script was killed, or its disk was full: the end of the recording is missing (count of recordings: {n})."
     ),
     "lost-kernel": _Kind(
         _WARNING,
-        "{n} of {of} kernels [is|are] missing: idle time is not reliable.",
+        "The recording lacks {n} of {of} kernels, so idle time is not reliable.",
         serious_if_many=True,
         why_work_is_hidden="kernels are missing from the recording",
     ),
     "mostly-captured": _Kind(
         _SERIOUS,
-        "{n} launch[|es] [was|were] captured into CUDA graphs and did not run, more than the recording has kernels:"
-        " idle time means nothing.",
+        "More launches were captured into CUDA graphs without running (count: {n}) than the recording has kernels, so idle"
+        " time is unknown.",
         why_work_is_hidden="most launches were captured into CUDA graphs and did not run",
     ),
-    "negative-duration": _Kind(_WARNING, "{n} event[|s] end[s|] before [it begins|they begin]. [It counts|They count] as 0."),
-    "non-finite-number": _Kind(_INFORMATION, "{n} number[|s] written as NaN, Infinity or N/A count[s|] as missing."),
+    "negative-duration": _Kind(_WARNING, "Events that end before they begin count as 0 ns long (count: {n})."),
+    "non-finite-number": _Kind(_INFORMATION, "Numbers written as NaN, Infinity or N/A count as missing (count: {n})."),
     "open-at-the-end": _Kind(
-        _WARNING,
-        "{n} host span[|s] [was|were] still open when the profiler stopped."
-        " [It ends|They end] with the last event on the host.",
+        _WARNING, "Host spans were still open when the profiler stopped (count: {n}). They end with the last event on the host."
     ),
-    "other-phase-event": _Kind(_INFORMATION, "{n} event[|s] of a type without duration (samples, marks) [is|are] left out."),
+    "other-phase-event": _Kind(
+        _INFORMATION, "Events of types without a duration, such as samples and marks, are left out (count: {n})."
+    ),
     "partial-overlap": _Kind(
         _INFORMATION,
-        "{n} host span[|s] begin[s|] within another span of the same thread and end[s|] after that span."
-        " The import does not make [it|them] a part of that span.",
+        "Host spans begin within another span of the same thread and end after that span (count: {n}). The import does not"
+        " nest the two spans.",
     ),
     "profile-steps-missing-or-extra": _Kind(
-        _WARNING, "{n} step[|s] [is|are] in only one of the profile and the recording. Steps that both have are used."
+        _WARNING,
+        "Steps occur only in the profile or only in the recording (count: {n}). Only steps that occur in both are used.",
     ),
-    "profile-without-steps": _Kind(_SERIOUS, "{n} profile[|s] contain[s|] no step: [its|their] kernels are left out."),
+    "profile-without-steps": _Kind(_SERIOUS, "Profiles contain no step, so their kernels are left out (count: {n})."),
     "rank-told-twice": _Kind(
-        _WARNING, "{n} recording[|s] had a rank number that another has too. [It got|They got] the next free number[|s]."
+        _WARNING, "Recordings with the rank number of another recording got the next free rank number (count: {n})."
     ),
-    "repeated-event": _Kind(_INFORMATION, "{n} event[|s] [is|are] in the file twice. [It is|Each is] read once."),
+    "repeated-event": _Kind(_INFORMATION, "Events that the file contains twice are read once (count: {n})."),
     "repeated-recording": _Kind(
-        _INFORMATION, "The file contains {n} exact cop[y|ies] of a recording. The recording is read once."
+        _INFORMATION, "The file contains exact copies of a recording, which is read only once (count: {n})."
     ),
     "skipped-file": _Kind(
-        _WARNING, "{n} file[|s] [is|are] not a recording and [is|are] left out (`trace info` lists skipped_files)."
+        _WARNING, "Files that are not recordings are left out (count: {n}; `trace info` lists them as skipped_files)."
     ),
-    "trailing-comma": _Kind(_INFORMATION, "{n} comma[|s] before a closing bracket [is|are] skipped."),
+    "trailing-comma": _Kind(_INFORMATION, "Commas before a closing bracket are skipped (count: {n})."),
     "truncated-file": _Kind(_SERIOUS, "The file ends early: everything after the cut is missing.", why_work_is_hidden=_CUT),
     "truncated-gzip": _Kind(
         _SERIOUS, "The compressed data ends early: everything after the cut is missing.", why_work_is_hidden=_CUT
@@ -178,22 +175,21 @@ _KINDS = {
     "truncated-json": _Kind(
         _SERIOUS, "The file ends in the middle of an event: everything after the cut is missing.", why_work_is_hidden=_CUT
     ),
-    "unescaped-quote": _Kind(_INFORMATION, "{n} name[|s] contain[s|] unescaped quotation marks, which are kept."),
+    "unescaped-quote": _Kind(_INFORMATION, "Unescaped quotation marks in names are kept (count: {n})."),
     "unfinished-launch": _Kind(
         _WARNING,
-        "The recording ends before the GPU ran the last [launch|{n} launches]: [its|their] GPU time is missing.",
+        "The recording ends before the GPU ran the last launches (count: {n}), so the GPU time of these launches is missing.",
     ),
     "unknown-category": _Kind(
-        _WARNING, "{n} event[|s] of the unknown category {what} [is|are] kept as host [activity|activities] of no op."
+        _WARNING, "Events of the unknown category {what} are kept as host activities that belong to no op (count: {n})."
     ),
-    "unreadable-duration": _Kind(_WARNING, "{n} duration[|s] [is not a number|are not numbers]. [It counts|They count] as 0."),
-    "unreadable-event": _Kind(_WARNING, "{n} event[|s] could not be read and [is|are] left out."),
-    "unreadable-header": _Kind(_WARNING, "What the file says about devices and versions could not be read."),
-    "unreadable-profile": _Kind(_SERIOUS, "{n} profile[|s] could not be read: [its|their] kernels are missing."),
-    "zero-timestamp": _Kind(_WARNING, "{n} event[|s] [has|have] no time stamp and [is|are] left out."),
+    "unreadable-duration": _Kind(_WARNING, "Durations that are not numbers count as 0 (count: {n})."),
+    "unreadable-event": _Kind(_WARNING, "Events that could not be read are left out (count: {n})."),
+    "unreadable-header": _Kind(_WARNING, "The file's description of devices and versions could not be read."),
+    "unreadable-profile": _Kind(_SERIOUS, "Profiles could not be read, so their kernels are missing (count: {n})."),
+    "zero-timestamp": _Kind(_WARNING, "Events without a time stamp are left out (count: {n})."),
 }
-_UNKNOWN = _Kind(_WARNING, "{n} problem[|s] of the kind {kind} [was|were] counted while reading.")
-_NUMBERS = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
+_UNKNOWN = _Kind(_WARNING, "Problems of the kind {kind} were found in the file (count: {n}).")
 
 
 def problems_of(counts: Mapping[str, int], kernels: int) -> list[Problem]:
@@ -222,5 +218,4 @@ def _problem(kind: str, count: int, kernels: int) -> Problem:
     of = _KINDS.get(name, _UNKNOWN)
     expected = kernels + count if name == "lost-kernel" else max(kernels, count)
     severity = Severity.SERIOUS if of.serious_if_many and count >= SERIOUS_SHARE * expected else of.severity
-    text = _NUMBERS.sub(lambda words: words[1 if count == 1 else 2], of.text)
-    return Problem(kind, count, severity, text.format(n=f"{count:,}", of=f"{expected:,}", kind=kind, what=what))
+    return Problem(kind, count, severity, of.text.format(n=f"{count:,}", of=f"{expected:,}", kind=kind, what=what))

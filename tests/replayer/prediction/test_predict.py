@@ -48,7 +48,7 @@ def test_a_prediction_from_a_recording_without_many_kernels_has_no_error() -> No
     trace.problems = {"lost-kernel": 4}
     found = predict(trace, Conditions(gpu="h100"))
     assert found.expected_error is None
-    assert found.notes[0] == "4 of 20 kernels are missing: idle time is not reliable"
+    assert found.notes[0] == "The recording lacks 4 of 20 kernels, so idle time is not reliable"
 
 
 @pytest.mark.parametrize(

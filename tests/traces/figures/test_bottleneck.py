@@ -174,7 +174,7 @@ def test_no_figure_is_derived_from_a_recording_with_lost_kernels() -> None:
     apart = compare(whole, trace)
     assert apart.bottlenecks == Both(summarize(whole).bottleneck, expected)
     kernels = int((trace.device.kind == DeviceKind.KERNEL).sum())
-    text = f"4 of {kernels + 4} kernels are missing: idle time is not reliable."
+    text = f"The recording lacks 4 of {kernels + 4} kernels, so idle time is not reliable."
     assert apart.problems == Both([], [text])
     assert f"In B: {text}" in explain(apart).caution and not any("idle" in of.what for of in explain(apart).reasons)
 

@@ -123,7 +123,7 @@ def test_info_says_that_a_host_only_recording_has_no_kernels() -> None:
 def test_info_shows_only_problems_that_are_warnings_or_worse() -> None:
     trace = training()
     trace.problems = {"event-without-duration": 2}
-    assert "2 events have no duration. They count as 0." in note_sentences(summarize(trace))
+    assert "Events without a duration count as 0 ns long (count: 2)." in note_sentences(summarize(trace))
 
 
 def test_process_groups_are_counted_and_a_count_of_one_is_singular() -> None:
