@@ -57,7 +57,7 @@ def test_a_copy_is_recorded_with_its_shapes() -> None:
 def test_a_number_is_copied_as_a_tensor() -> None:
     gpu = use()
     target = torch.zeros(3, dtype=torch.float64, device="cuda")
-    target.copy_(0.1)
+    target.copy_(0.1)  # type: ignore[arg-type]
     assert _copies(gpu) == [("h2d", 24, True)]
     assert target.tolist() == [0.1] * 3
 
