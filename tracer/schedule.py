@@ -72,6 +72,7 @@ class Schedule:
         self._first_profiled = self._prepare + 1
         self._profiled = profiled
         self._end = self._first_profiled + profiled if profiled else 0
+        self._replaceable = profiled  # some scripts compile in every step
         self._count = 0
         self._has_trained = False
         # see Note [Windows for later kinds of steps]
@@ -119,6 +120,13 @@ class Schedule:
         if self._end and self._count == self._prepare:
             self._count -= 1
         self._window = None
+
+    def replaces_step(self, evaluation: bool) -> bool:
+        """Return True if the current step compiled something and a later step is profiled in its place."""
+        if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
+            return False
+        self._replaceable -= 1
+        return True
 
     def lose_window(self) -> None:
         if self._first_profiled <= self._count < self._end:

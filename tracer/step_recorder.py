@@ -521,6 +521,7 @@ class StepRecorder:
         has_compiled = any(compiled_ns < end_ns for compiled_ns in self.compiled_ns)
         self.compiled_ns = [compiled_ns for compiled_ns in self.compiled_ns if compiled_ns >= end_ns]
         kind = self._schedule.kind(is_evaluation)
+        is_unlike_others |= has_compiled and self._schedule.replaces_step(is_evaluation)
         is_lost = kind is StepKind.PROFILED and not self.profiler.is_recording  # the window began late or ended early
         if is_lost or (is_unlike_others and not is_evaluation):
             kind = StepKind.WARMUP

@@ -466,12 +466,22 @@ def test_steps_in_which_something_was_compiled_are_not_clean(tmp_path: Path) -> 
     assert np.flatnonzero(trace.steps.kind == StepKind.STEADY).tolist() == [1, 4, 5, 6, 7, 8, 9, 11, 12, 13]
 
 
-def test_compilations_do_not_delay_the_profile(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=1))
-    for _ in range(6):
-        bench.recorder.compilation_begins()
-        bench.train_step()
-    assert recorded(bench).steps.kind.tolist() == [*[StepKind.WARMUP] * 4, StepKind.PROFILED, StepKind.WARMUP]
+def test_a_profiled_step_that_compiles_is_replaced_by_a_later_step(tmp_path: Path) -> None:
+    """GIVEN 1 warm-up step, 2 clean steps and 3 steps to profile WHEN the second profiled step compiles THEN the window has
+    another step. A script that always compiles gets at most 3 further steps."""
+    kinds = {}
+    for compiled in ((5,), range(20)):
+        folder = tmp_path / str(len(compiled))
+        folder.mkdir()
+        bench = Bench(folder, Schedule(warmup=1, clean=2, profiled=3))
+        for number in range(20):
+            if number in compiled:
+                bench.recorder.compilation_begins()
+            bench.train_step()
+        kinds[len(compiled)] = recorded(bench).steps.kind
+    assert np.flatnonzero(kinds[1] == StepKind.PROFILED).tolist() == [4, 6, 7]
+    assert np.flatnonzero(kinds[1] == StepKind.WARMUP).tolist() == [0, 3, 5]
+    assert np.flatnonzero(kinds[20] == StepKind.PROFILED).tolist() == [7, 8, 9]
 
 
 def test_a_compilation_after_an_evaluation_step_belongs_to_the_next_training_step(tmp_path: Path) -> None:

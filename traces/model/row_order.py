@@ -27,7 +27,7 @@ _DENSE = 8  # times the number of rows: sorting a larger range of integers is fa
 
 def in_order(trace: Trace) -> Trace:
     """Return the trace with sorted tables. The sort is stable. CPU events are sorted by thread, start time and decreasing
-    duration. GPU events are sorted by device, stream and start time."""
+    duration. GPU events are sorted by device, stream and start time, and memory events by device and time."""
     # see Note [Calls that take no time]
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -37,7 +37,7 @@ def in_order(trace: Trace) -> Trace:
         "phases": np.lexsort((phases.start_ns, new_positions(step_order, len(steps))[phases.step])),
         "host": _host_order(host),
         "device": np.lexsort((device.start_ns, device.stream, device.device)),
-        "memory": np.argsort(trace.memory.time_ns, kind="stable"),
+        "memory": np.lexsort((trace.memory.time_ns, trace.memory.device)),
         "parts": np.lexsort((-parts.duration_ns, parts.start_ns)),
         "batches": np.lexsort((batches.start_ns, batches.rank)),
         "collectives": np.lexsort((collectives.start_ns, collectives.rank)),

@@ -100,8 +100,13 @@ class WorkloadCheck:
 
     def is_same(self) -> bool:
         """Return False if the script's workload is known to differ from the recorded workload."""
-        if self._script.is_open and self._recorded is not None and (seen := self._script.so_far) is not None:
-            sameness = compare_workloads(self._recorded, seen).sameness
+        recorded, script = self._recorded, self._script
+        if recorded is None or not script.is_open:
+            return self._is_same
+        # If the recorded program does not train, its workload is that of its first step. Later inputs may have other shapes.
+        seen = (script.signature if recorded.optimizer is None else None) or script.so_far
+        if seen is not None:
+            sameness = compare_workloads(recorded, seen).sameness
             self._is_same = sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)
         return self._is_same
 

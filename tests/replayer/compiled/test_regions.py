@@ -84,6 +84,22 @@ with torch.no_grad():
     assert "aten::bmm" not in names
 
 
+def test_a_compiled_method_calls_no_module() -> None:
+    """GIVEN a script that compiles a module's `forward`, as for the decoding steps of a language model WHEN it is replayed THEN
+    the graph's own module does not count as a module of the script."""
+    script = """
+import torch
+
+model = torch.nn.Linear(8, 8).cuda()
+forward = torch.compile(model.forward)
+with torch.no_grad():
+    for _ in range(2):
+        model(forward(torch.ones(4, 8).cuda()))
+"""
+    made = timeline_of(script, source_of("", "v100", estimate=True))
+    assert made.workload is not None and made.workload.modules == {"Linear": 1}
+
+
 def test_a_region_with_other_input_sizes_takes_the_recorded_ops_scaled() -> None:
     """GIVEN a recorded loop with batches of 16 WHEN the script's batch is 32 THEN its region has the recorded ops with 32 rows,
     and their times are scaled."""

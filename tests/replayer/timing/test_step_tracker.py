@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
@@ -24,6 +25,7 @@ from traces.model.run import Run
 from traces.model.trace import NONE, Batches, BatchKind, Origin, StepKind, Trace, Values
 from traces.model.workload import InputTensor, WorkloadSignature
 from traces.script.step_rule import Optimizers
+from traces.script.workload_observer import WorkloadObserver
 
 TRAIN_PHASES = [("loader", 0, 100), ("h2d", 100, 120), ("forward", 120, 200), ("backward", 200, 400), ("optimizer", 400, 450)]
 TRAIN_OPS = [
@@ -798,3 +800,24 @@ def test_an_op_before_the_batch_is_copied_does_not_begin_a_recorded_phase() -> N
     names = [name for name, *_ in stage.log.phases]
     assert [name for name in names if name != "other"] == ["h2d", "forward", "optimizer"] * 3
     assert [(end - start) // (1000 * US) for start, end, _ in stage.log.steps] == [55] * 3
+
+
+def test_later_batches_of_inference_may_have_other_sizes_than_the_first() -> None:
+    """GIVEN a recorded program that does not train and whose first input is 1x16 WHEN a script's first input is 1x16 and the
+    second is 1x17 THEN the script is the recorded program. WHEN the first input is 1x17 THEN it is another program."""
+    model = torch.nn.Linear(2, 2)
+
+    def is_same(*lengths: int) -> list[bool]:
+        observer = WorkloadObserver()
+        observer.module_called(model, [((1, 16), "int64")])
+        observer.step_ended(is_evaluation=True)
+        script, found = WorkloadObserver(), list[bool]()
+        check = step_tracker.WorkloadCheck(observer.signature, script)
+        for length in lengths:
+            script.module_called(model, [((1, length), "int64")])
+            found.append(check.is_same())
+            script.step_ended(is_evaluation=True)
+        return found
+
+    assert is_same(16, 17) == [True, True]
+    assert is_same(17, 16) == [False, False]

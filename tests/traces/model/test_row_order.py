@@ -17,10 +17,10 @@ spans = st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20))
 @given(
     st.lists(spans, max_size=20),
     st.lists(st.tuples(spans, st.integers(-1, 30)), max_size=20),
-    st.lists(st.integers(0, 9)),
+    st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 9))),
 )
 def test_after_sorting_references_still_point_to_the_same_events(
-    hosts: list[tuple[int, int, int]], devices: list[tuple[tuple[int, int, int], int]], times: list[int]
+    hosts: list[tuple[int, int, int]], devices: list[tuple[tuple[int, int, int], int]], requests: list[tuple[int, int]]
 ) -> None:
     launches = [launch if launch < len(hosts) else NONE for _, launch in devices]
     trace = Trace(
@@ -38,7 +38,7 @@ def test_after_sorting_references_still_point_to_the_same_events(
             name=range(len(devices)),
             launch=launches,
         ),
-        memory=MemoryEvents.of(time_ns=times),
+        memory=MemoryEvents.of(device=[r[0] for r in requests], time_ns=[r[1] for r in requests]),
     )
     ordered = in_order(trace)
     host, device = ordered.host, ordered.device
@@ -49,7 +49,8 @@ def test_after_sorting_references_still_point_to_the_same_events(
     assert keys == sorted(keys)
     tracks = list(zip(device.device, device.stream, device.start_ns, strict=True))
     assert tracks == sorted(tracks)
-    assert list(ordered.memory.time_ns) == sorted(times)
+    memory = zip(ordered.memory.device.tolist(), ordered.memory.time_ns.tolist(), strict=True)
+    assert list(memory) == sorted(requests)
     for name, parent in zip(host.name, host.parent, strict=True):
         assert (NONE if parent == NONE else int(host.name[parent])) == int(name) - 1
     for name, launch in zip(device.name, device.launch, strict=True):
@@ -75,8 +76,10 @@ def test_sorting_shuffled_rows_restores_order_and_references(trace: Trace, seed:
             assert (after == before).all(), where
 
     again = in_order(shuffled)
-    for keys in (("steps", "start_ns"), ("memory", "time_ns"), ("parts", "start_ns")):
+    for keys in (("steps", "start_ns"), ("parts", "start_ns")):
         assert (np.diff(getattr(getattr(again, keys[0]), keys[1]).astype(float)) >= 0).all()
+    devices_and_times = list(zip(again.memory.device, again.memory.time_ns, strict=True))
+    assert devices_and_times == sorted(devices_and_times)
     for name in ("batches", "collectives"):
         ranks_and_starts = list(zip(getattr(again, name).rank, getattr(again, name).start_ns, strict=True))
         assert ranks_and_starts == sorted(ranks_and_starts)
