@@ -15,9 +15,10 @@ from replayer.cost_model.copy_costs import directions_of
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import MatchKeys
 from traces.compiled.cuda_graph_figures import launches_by_graph
-from traces.compiled.regions import GRAPH_LAUNCHES, is_region_range
+from traces.compiled.regions import is_region_range
 from traces.model.layouts import CHANNELS_LAST, Shape
 from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Trace, shapes_text
+from traces.names.device_names import GRAPH_LAUNCHES
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 _INDEXED = frozenset({"index", "_unsafe_index"})  # a tensor and a list of indices

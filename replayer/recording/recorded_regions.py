@@ -21,9 +21,10 @@ from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import MatchKeys
 from traces.comparison.changed_ops import named_ops, ops_in_name
-from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, region_calls
+from traces.compiled.regions import RegionCall, region_calls
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Trace, parse_shapes
+from traces.names.device_names import GRAPH_LAUNCHES
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 Shapes = tuple[Shape, ...]

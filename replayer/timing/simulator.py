@@ -28,8 +28,8 @@ from replayer.timing.steps.step_tracker import StepTracker, switch_to_step_with
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.stats import ReplayStats
 from replayer.timing.timing_rules import call_start, host_times
-from traces.compiled.regions import GRAPH_LAUNCHES
 from traces.model.trace import NONE, Column, DeviceKind, Origin
+from traces.names.device_names import GRAPH_LAUNCHES
 from traces.script.patching import temporarily_set
 from traces.script.phase_rule import PLAIN
 from traces.script.step_rule import Optimizers

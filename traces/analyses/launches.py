@@ -28,11 +28,11 @@ import numpy as np
 
 from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import FULL_QUEUE, LONG_LAUNCH_NS
-from traces.compiled.regions import GRAPH_LAUNCHES
 from traces.figures.measure import enclosing, launch_steps, profiled_steps, work_rows
 from traces.model.result_cache import cached_result
 from traces.model.row_order import distinct, grouped
 from traces.model.trace import NONE, Column, HostKind, Trace
+from traces.names.device_names import GRAPH_LAUNCHES
 
 _LOADS = ("ModuleLoad", "LibraryLoad", "ModuleGetFunction", "LibraryGetKernel")
 WAITED, FULL, LOADED, NOT_VISIBLE = (

@@ -17,12 +17,13 @@ import numpy as np
 from traces.compiled.compilations import Compilation, compilations
 from traces.compiled.cuda_graph_figures import CudaGraph, cuda_graphs, graph_launch_of
 from traces.compiled.graph_breaks import GraphBreak, graph_breaks
-from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, is_region_range, region_calls
+from traces.compiled.regions import RegionCall, is_region_range, region_calls
 from traces.figures.measure import device_ranks, launch_steps
 from traces.model.intervals import Intervals
 from traces.model.row_order import grouped
 from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
+from traces.names.device_names import GRAPH_LAUNCHES
 
 # Older Inductor releases use names such as triton_fused_add_0 and triton__0d1d2d instead of triton_poi_fused_add_0. Handwritten
 # kernels may also begin with "triton_".

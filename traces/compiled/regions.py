@@ -20,10 +20,10 @@ from enum import IntEnum
 import numpy as np
 
 from traces.model.trace import NONE, Column, HostKind, Trace
+from traces.names.device_names import GRAPH_LAUNCHES
 
 REGION, GRAPH = "Torch-Compiled Region: ", "## Call CompiledFxGraph "
 FORWARD, BACKWARD = "CompiledFunction", "CompiledFunctionBackward"
-GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch"})
 
 
 class _Range(IntEnum):

@@ -1,4 +1,4 @@
-"""Interprets the names of memory copies and runtime calls in the profilers of NVIDIA, AMD and Intel.
+"""Interprets the names of memory copies and runtime calls in the profilers of NVIDIA, AMD, Intel, Moore Threads and MetaX.
 
     copy_direction("Memcpy HtoD (Pageable -> Device)")              # "h2d"
     copy_direction("Memcpy M2D (MEMORY(Unknown) -> DEVICE)")        # "h2d": Intel; M is pageable host memory, H is pinned
@@ -14,8 +14,12 @@ _DIRECTIONS = {
     "HostToDevice": "h2d", "DeviceToHost": "d2h", "DeviceToDevice": "d2d",
     "M2D": "h2d", "H2D": "h2d", "D2M": "d2h", "D2H": "d2h", "D2D": "d2d",
 }  # fmt: skip
-# Runtime calls that launch kernels. Names of Intel's launch calls begin with "ur", or with "pi" in older SYCL releases.
-LAUNCH_CALL = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel|(?:cuda|cu|hip)GraphLaunch|(?:ur|pi)EnqueueKernelLaunch")
+# Names of Intel's calls begin with "ur", or with "pi" in older SYCL releases.
+_VENDORS = ("cuda", "cu", "hip", "musa", "mu", "mc")
+_VENDOR = rf"(?:{'|'.join(_VENDORS)})"
+GRAPH_LAUNCHES = frozenset(f"{vendor}GraphLaunch" for vendor in _VENDORS) | {"urEnqueueCommandBufferExp"}
+LAUNCH_CALL = re.compile(rf"{_VENDOR}\w*Launch\w*Kernel|{_VENDOR}GraphLaunch|(?:ur|pi)EnqueueKernelLaunch")  # launches kernels
+STARTS_WORK = re.compile(rf"{LAUNCH_CALL.pattern}|{_VENDOR}Mem(?:cpy|set)")
 _MARK = re.compile("|".join([*(mark for mark in _DIRECTIONS if "2" not in mark), r"\b(?:[MH]2D|D2[MHD])\b"]))
 
 

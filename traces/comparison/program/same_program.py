@@ -27,7 +27,7 @@ from traces.comparison.program.device_ops import (
     shape_text,
     work_of,
 )
-from traces.comparison.program.op_numbers import similarity, step_counts
+from traces.comparison.program.op_numbers import other_numbers, similarity, step_counts
 from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
 from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
 from traces.compiled.cuda_graph_figures import graph_launch_of
@@ -118,6 +118,8 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
     if names < SAME_NAMES:
         reason = f"only {percent(names)} of the ops with GPU work in forward and loss have the same names"
         reason = f"other ops: {reason} and {percent(shapes)} the same shapes"
+        if {call.canonical for call in ours} == {call.canonical for call in theirs}:
+            reason = other_numbers(ours, theirs, steps) or reason
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
     # The largest input may be a weight, whose shape does not depend on the batch size.
     all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)

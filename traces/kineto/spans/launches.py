@@ -40,11 +40,10 @@ import numpy as np
 
 from traces.kineto.spans.external_ids import latest_by_id
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
-from traces.names.device_names import LAUNCH_CALL
+from traces.names.device_names import LAUNCH_CALL, STARTS_WORK
 
-_STARTS_WORK = re.compile(rf"{LAUNCH_CALL.pattern}|(?:cuda|cu|hip)Mem(?:cpy|set)")
-_BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
-_END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
+_BEGIN_CAPTURE = re.compile(r"[a-z]+StreamBeginCapture")
+_END_CAPTURE = re.compile(r"[a-z]+StreamEndCapture")
 
 
 @dataclass
@@ -111,7 +110,7 @@ def correlate_in_order(host: HostColumns, device: DeviceColumns, strings: String
     if (host.correlation > 0).any() or (device.correlation > 0).any() or (device.named > 0).any():
         return 0
     spans, work = host.spans, device.spans
-    calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & strings.matching(spans.name, _STARTS_WORK.match))
+    calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & strings.matching(spans.name, STARTS_WORK.match))
     calls = calls[np.argsort(spans.start_ns[calls], kind="stable")]
     works = np.flatnonzero(work.is_work)
     works = works[np.argsort(work.start_ns[works], kind="stable")]

@@ -35,9 +35,8 @@ from traces.kineto.spans.thread_roles import STEP_MARK
 from traces.kineto.structure.annotations import is_iteration
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
-from traces.names.device_names import copy_direction
+from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
 
-_GRAPH_LAUNCH = re.compile(r"(?:cu|cuda|hip)GraphLaunch")
 _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|fused_?sgd|adam_?kernel|lamb)", re.IGNORECASE)
 
 
@@ -132,7 +131,7 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
     tops = np.unique(
         top[(host.thread == 0) & ((host.kind == HostKind.OP) | np.isin(np.arange(len(host)), device.launch[work]))]
     )
-    launches_graph = set(top[strings.matching(host.name, _GRAPH_LAUNCH.match)].tolist())
+    launches_graph = set(top[strings.matching(host.name, GRAPH_LAUNCHES.__contains__)].tolist())
     found = []
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")].tolist():
         own = work_of.get(row, [])

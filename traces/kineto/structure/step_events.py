@@ -32,7 +32,7 @@ from traces.kineto.structure.annotations import phase_of_annotation
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Strings, parse_shapes
-from traces.names.device_names import copy_direction
+from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
 from traces.script.phase_rule import ASIDE, CLOSURE, PLAIN, op_class
 
 _EXPLICIT = (
@@ -47,7 +47,6 @@ _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_
 MODULE = re.compile(r"nn\.Module: ")
 _REGION = re.compile(re.escape(REGION))
 _COMPILED_AUTOGRAD = re.compile(re.escape(REGION) + "!")  # the backward pass, compiled by `torch._dynamo.compiled_autograd`
-_GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
 _ALLOCATOR_OPS = re.compile(r"aten::record_stream$")  # launch no GPU work, so replays do not contain them
 _VIEWS = re.compile(  # a reshape that copies calls aten::clone, which is no view
     r"detach$|aten::(?:adjoint|alias|as_strided|chunk|detach|diagonal|expand|expand_as|flatten|imag|lift_fresh|movedim|narrow|numpy_T"
@@ -89,7 +88,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
     # The launch of a CUDA graph counts as one op.
-    visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
+    visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, GRAPH_LAUNCHES.__contains__)
     modules = _outermost_modules(host, strings)
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)

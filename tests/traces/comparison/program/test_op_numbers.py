@@ -20,6 +20,14 @@ def test_the_most_frequent_op_that_only_one_trace_has_is_named() -> None:
         assert said == f"nearly the same ops, but tanh only in the {which} trace, twice per step"
 
 
+def test_twice_as_many_layers_are_the_same_ops_called_more_often() -> None:
+    """GIVEN ten relu per step WHEN the other trace calls forty: the names are not other names, only the numbers differ."""
+    relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(10)]
+    same, reason = verdict_of(training(made=relus), training(made=[*relus * 4]))
+    assert same is False and reason.startswith("the same ops, called a different number of times: e.g. relu 4x4, per step 10")
+    assert reason.endswith("times in the first trace and 40 times in the second")
+
+
 def test_a_rare_op_is_not_missing_from_a_shorter_trace() -> None:
     """GIVEN twenty steps, four of which call tanh WHEN the other trace has 3 or 6 steps THEN 0.6 or 1.2 calls are expected."""
     relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(3)]
