@@ -243,8 +243,7 @@ def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSid
     members = _replaced_ops(*sides).members()
     number = {key: place for place, keys in enumerate(members.values()) for key in keys}
     ours, theirs = (
-        _groups_of(trace, own, by_phase, number, kind)
-        for trace, own, kind in zip((first, second), rows, kinds, strict=True)
+        _groups_of(trace, own, by_phase, number, kind) for trace, own, kind in zip((first, second), rows, kinds, strict=True)
     )
     return ours, theirs
 

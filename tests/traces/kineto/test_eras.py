@@ -207,6 +207,34 @@ def test_imported_threads_get_roles_and_names() -> None:
     assert trace.host.forward_thread.tolist() == [NONE, 1, NONE, NONE]
 
 
+@pytest.mark.parametrize(("engine", "between"), [(8, [("loss", 29, 40)]), (7, [])])
+def test_an_op_of_the_main_thread_does_not_belong_to_a_backward_pass_on_another(
+    engine: int, between: list[tuple[str, int, int]]
+) -> None:
+    """GIVEN two batches before one optimizer step WHEN no op has an autograd number THEN the second loss begins where the first
+    backward pass ends, unless the engine runs on the main thread and may have called the op."""
+    node = "autograd::engine::evaluate_function: MseLossBackward0"
+    batches = [
+        event
+        for at in (0, 30)
+        for event in (
+            op("aten::mse_loss", at, 9),
+            call(at + 1, at + 1),
+            kernel(at + 1, at + 2, 3),
+            op(node, at + 10, 19, tid=engine),
+            call(at + 2, at + 11) | {"tid": engine},
+            kernel(at + 2, at + 12, 3),
+        )
+    ]
+    ranges = [op("Optimizer.step#SGD.step", 60, 10, cat="user_annotation"), op("ProfilerStep#1", 0, 71, cat="user_annotation")]
+    trace = imported([*batches, *ranges])
+    phases = [
+        (trace.strings[name], (start_ns - trace.steps.start_ns[0]) // 1000, (end_ns - trace.steps.start_ns[0]) // 1000)
+        for name, start_ns, end_ns in zip(trace.phases.name, trace.phases.start_ns, trace.phases.end_ns, strict=True)
+    ]
+    assert [phase for phase in phases if phase[0] == "loss"] == [("loss", 0, 10), *between]
+
+
 def test_used_gpus_are_listed_and_visible_gpus_are_counted() -> None:
     properties = [{"id": i, "name": f"GPU {i}", "totalGlobalMem": 10 + i, "numSms": 80} for i in range(4)]
     trace = imported([kernel(1, 0, device=2)], deviceProperties=properties)

@@ -93,7 +93,7 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
                 continue
             run += [*held, event]
             held.clear()
-        elif run and event.quiet and not event.seeds and run[-1].name:
+        elif run and event.quiet and not event.seeds and run[-1].name and run[-1].on_main:
             held.append(event)
         else:
             flush()

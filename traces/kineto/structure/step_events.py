@@ -72,6 +72,7 @@ class StepEvent(NamedTuple):
     builds_graph: int = 0  # 1 or -1 if the autograd engine called ops here, with or without recording them
     calls_closure: bool = False  # part of an optimizer's step before a call of its closure
     creates_tensor: bool = False  # see Note [Copies that torch.tensor makes]
+    on_main: bool = True  # on the main thread; autograd's engine may have its own
 
 
 def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
@@ -148,7 +149,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place]), graph[place]
         is_quiet = bool(quiet[place])
         facts = name, kind, seed, is_quiet, leads, like, *after_backward
-        events.append(StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created))
+        events.append(StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created, on_main=bool(on_main[row])))
     return _outside_closures(events, host, runs_backward, first_optimizer, strings) if len(runs_backward) else events
 
 
