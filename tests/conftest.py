@@ -1,9 +1,9 @@
 """Provides the fixtures and options of all tests, and marks the tests that only `make test-all` runs.
 
-Tests that need the real recordings are skipped without them. If TRACE_REQUIRE_SHARED is set (continuous integration), these
-tests fail. Tests in WHOLE_PROGRAMS and LONG are marked `program`: `make test` leaves them out, `make test-all` runs them.
-`make test` does not import tests/cuda, whose tests need the simulated device. Tests marked slow run only with `--slow`.
-`make test` tries 25 examples of each property, and `make test-all` tries 100.
+Tests that need real recordings are skipped if the recordings are missing. If TRACE_REQUIRE_SHARED is set (continuous
+integration), these tests fail. Tests in WHOLE_PROGRAMS and LONG are marked `program`: `make test` leaves them out, `make
+test-all` runs them. `make test` does not import tests/cuda, whose tests need the simulated device. Tests marked slow run only
+with `--slow`. `make test` tries 25 examples of each property, and `make test-all` tries 100.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 
 A sample of the OpInfo database is used if it runs one op with elements. If the op has a text argument, such as
 `reduce="amax"`, the table has an entry for each text. If two samples that run the same op disagree, the dtype is left out. The
-first file has answers for first samples only. The second file adds ops that no first sample runs.
+first file contains results only for the first sample of each operator. The second file contains results for ops that no first
+sample runs.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class _Ops(TorchDispatchMode):
 
 
 def single_op(op: Any, sample: Sample, *, empty: bool = False) -> str:
-    """Return the one op that a sample runs in its own dtype, or "". With `empty`, a tensor of the sample has no elements."""
+    """Return the one op that a sample runs in its own dtype, or "". If `empty` is true, one tensor of the sample has no
+    elements."""
     try:
         leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in sample.leaves]
         with _Ops() as ops:
@@ -98,8 +100,8 @@ def add(table: Table, more: Table) -> None:
 
 
 def measured(answers: dict[str, str], single: dict[str, str]) -> Table:
-    """Return the dtypes that each op's kernels lack. `single` has the op that each operator runs. The kernel "" has the
-    dtypes that another error rejects, or that were not measured."""
+    """Return the dtypes that each op's kernels lack. The argument `single` contains, for each operator, the op that it runs.
+    The entry for kernel "" contains the dtypes that were rejected with another error or were not measured."""
     refused: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     accepted: dict[str, set[str]] = defaultdict(set)
     for call, answer in answers.items():

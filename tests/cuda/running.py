@@ -116,7 +116,7 @@ def run(device: Path, program: Program, folder: Path, *recorder: str, **settings
 
 
 def record(device: Path, program: Program, grain: str, folder: Path, **settings: str) -> Run:
-    """Records a program with three warm-up, four clean and three profiled steps in each cycle."""
+    """Records a program in cycles of three warm-up steps, four clean steps and three profiled steps."""
     options = ["--grain", grain, "--warmup", "3", "--clean-steps", "4", "--profiled-steps", "3"]
     return run(device, program, folder, "record", "-o", str(folder / "recording.msgpack"), *options, **settings)
 

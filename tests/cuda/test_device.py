@@ -153,7 +153,8 @@ answer({"pageable": pageable, "asynchronous": asynchronous, "same": same})
 
 
 def test_a_filled_tensor_has_its_value(on_device: OnDevice) -> None:
-    """GIVEN memory with the bytes of a copy WHEN tensors in this memory are filled, also by a graph THEN each has its value.
+    """GIVEN memory that a copy has filled WHEN tensors in this memory are filled with values, directly or by a CUDA graph THEN
+    each tensor has its value.
 
     GradScaler therefore finds no infinite gradient and skips no step."""
     result = on_device("""
@@ -272,7 +273,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("backend", ["expandable_segments:True", "backend:cudaMallocAsync"])
 def test_memory_of_the_other_two_allocators_can_be_copied_and_freed(on_device: OnDevice, backend: str) -> None:
-    """GIVEN the two other allocators of torch THEN their memory can be copied to and freed."""
+    """GIVEN the other two allocators of torch THEN their memory can be the target of copies, and can be freed."""
     result = on_device(
         """
 import warnings
@@ -351,7 +352,8 @@ dist.destroy_process_group()
 
 
 def test_collectives_move_bytes(device: Path, tmp_path: Path) -> None:
-    """GIVEN two ranks THEN every operation has the result of NCCL, both ranks end it at the same time, and no file is left."""
+    """GIVEN two ranks THEN every collective has the result of NCCL, ends on both ranks at the same time, and leaves no file
+    behind."""
     (tmp_path / "log").mkdir()
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)

@@ -22,7 +22,8 @@ PROGRAMS_FOLDER = Path(__file__).parent / "programs"
 
 
 def _both(device: Path, program: Program, folder: Path, grain: str = "kernel", **settings: str) -> tuple[Run, Run, float]:
-    """Return the native run, the recorded run, and how many seconds longer it took than a recording without a failure."""
+    """Return the native run, the recorded run, and how many seconds longer the recorded run took than a recording without a
+    failure."""
     native = run(device, program, folder / "native", **settings)
     start = time.monotonic()
     sound = record(device, program, grain, folder / "sound")

@@ -1,4 +1,4 @@
-"""The study's tables as a recording of who knows what: any script gets their times."""
+"""Provides the study's published times as a recording that any script can replay."""
 
 from __future__ import annotations
 

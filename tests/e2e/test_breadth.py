@@ -1,7 +1,7 @@
-"""Programs that no one here wrote, replayed unmodified: Hugging Face's models and Trainer, and a lightning module.
+"""Replays unmodified programs of other projects: Hugging Face's models and Trainer, and a Lightning module.
 
-Each script in `scripts/` runs natively on the CPU and under `trace replay`, in one process each, and writes what can be
-compared. The trace holds one kernel of an A100; nearly all times are estimated, and what counts is that all else agrees.
+Each script in `scripts/` runs natively on the CPU and under `trace replay`, each in its own process, and writes the results to
+compare. The trace contains one kernel of an A100, so nearly all times are estimated, but all other results must agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FP16_SCALER_BYTES = 2 * 512  # its scale and its growth tracker, rounded as the 
 
 @dataclass(frozen=True, repr=False)
 class Runs:
-    """What a script wrote natively and under replay, and the replay's timeline."""
+    """Return the results of a script in a native run and in a replay, and the replay's timeline."""
 
     native: dict[str, Any]
     replayed: dict[str, Any]

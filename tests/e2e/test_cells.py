@@ -1,6 +1,6 @@
 """`trace replay` on cells of the library: by GPU, by name, with changing batch sizes, and for models missing from the library.
 
-Under `--clock recorded` the times are exact on a busy machine too.
+With `--clock recorded`, the times are exact even on a busy machine.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def test_a_script_can_halve_its_batch_after_running_out_of_memory(library: Path,
     done = replay(tmp_path, "--gpu", "g8", "halve.py")
 
     assert done.returncode == 0, done.stderr
-    # The first step lacks the momentum: what it takes fits yet.
+    # The first step runs without the optimizer's momentum, so its memory still fits.
     assert done.stdout.splitlines() == ["out of memory at 524288 after 1", "trained with 262144"]
     assert "trace: g8/net: Test GPU G9 ran out of memory at batch 524288; this run needs batch 524288\n" in done.stderr
     assert "5 steps of batch 262144 as measured" in done.stderr

@@ -42,7 +42,8 @@ def shell(command: str, folder: Path, more: Mapping[str, str] | None = None) -> 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with a script and a recording, as the page assumes it. The recording is a replay on an estimated GPU."""
+    """Create a repository with a script and a recording, as docs/ci.md describes. The recording is a replay on an estimated
+    GPU."""
     program = tmp_path / "bin" / "trace"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m trace_replay "$@"\n', encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`trace replay --clock virtual` and `--speed`, as a user types them."""
+"""Runs `trace replay --clock virtual` and `trace replay --speed` as a user does."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def replay(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def trained(folder: Path, *options: str, steps: int) -> tuple[dict[str, Any], float, str]:
-    """The report of examples/train_resnet.py on the P100, the seconds that it took, and what was said."""
+    """Return the report of examples/train_resnet.py on the P100, the seconds that the replay took, and its output."""
     script = ROOT / "examples" / "train_resnet.py"
     small = ("--model", "resnet18", "--batch-size", "4", "--image-size", "32", "--workers", "1", "--print-every", "10")
     began = time.monotonic()

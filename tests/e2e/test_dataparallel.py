@@ -70,7 +70,7 @@ def trace_command(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[
 
 
 def replayed(folder: Path, name: str, batch: int) -> Trace:
-    """The timeline of the example on a recording of the library, images small."""
+    """Return the timeline of the example, replayed with small images on a recording of the library."""
     script = (ROOT / "examples" / "train_dataparallel.py", "--trace", unsigned(name, folder), "--batch-size", str(batch))
     small = ("--image-size", "32", "--workers", "0", "--steps", "8", "--print-every", "4")
     done = trace_command("replay", "--clock", "virtual", "-o", f"{name}.msgpack", *script, *small, cwd=folder)
@@ -96,7 +96,8 @@ def test_diff_of_one_and_two_gpus_shows_the_published_cost_per_phase(tmp_path: P
     ]
     assert compute[1] - compute[0] == pytest.approx(23.4, rel=0.1)
     assert compute[1] / compute[0] - 1 == pytest.approx(0.031, abs=0.003)
-    # The script's copy holds the labels only; scatter takes the images. Our own copying on this machine may be slower.
+    # The script itself copies only the labels, and `scatter` copies the images. The copies in host memory on this machine may
+    # be slower.
     h2d = [phases["h2d"][f"device_{side}_median_ns"] / 1e6 for side in ("recorded", "replayed")]
     assert h2d[0] == pytest.approx(6.5, abs=1) and h2d[1] < 6
     assert 2 * (compute[0] + 6.5) / (compute[1] + 0.3) == pytest.approx(1.956, rel=0.01)
@@ -128,7 +129,7 @@ def test_recording_on_two_virtual_gpus_reproduces_the_data_parallel_stages(tmp_p
 
 @pytest.fixture
 def one_gpu(tmp_path: Path) -> Path:
-    """One GPU's recording of SMALL's model, 4 rows, in kernels."""
+    """Return a recording of the model in SMALL on one GPU, with kernels and batches of 4 rows."""
     ops = [
         Op("aten::addmm", 5_100, 50, kernel=(5_160, 3_000), shapes=((16,), (4, 8), (8, 16))),
         Op("aten::relu", 5_200, 50, kernel=(8_161, 2_000), shapes=((4, 16),)),

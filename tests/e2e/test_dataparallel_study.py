@@ -27,7 +27,7 @@ from traces.format.trace_file import load, save
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "examples" / "dataparallel_study.py"
 
-# Several cells in one process, as a notebook would run them. Each line of sys.argv[1] is a command.
+# Run several configurations in one process, as a notebook does. Each line of sys.argv[1] is a command.
 SEVERAL = f"""
 import sys
 sys.path.insert(0, {str(STUDY.parent)!r})
@@ -57,7 +57,7 @@ def cells(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def one_gpu(tmp_path: Path) -> Path:
-    """A recording of one GPU with kernels, of some other program."""
+    """Return a recording of one GPU with kernels, made by another program."""
     phases = [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)]
     save(make_recording(phases, [Op("aten::mul", 100, 50, kernel=(160, 500))], steps=2), tmp_path / "one.msgpack")
     return tmp_path / "one.msgpack"
@@ -130,7 +130,8 @@ def test_reported_bytes_equal_the_bytes_copied_between_the_virtual_gpus(tmp_path
     for kind, pattern in (("host_bytes", "HtoD"), ("peer_bytes", "PtoP")):
         of_kind = [pattern in timeline.strings[name] for name in work.name.tolist()]
         copied[kind] = [int(work.bytes[of_kind & (step == number)].sum()) for number in range(15)]
-    # Three steps per cell: to warm up, to run freely, and to be measured. The first one of a cell also copies the network.
+    # Each configuration runs three steps: a warm-up step, a step without synchronization, and a step with synchronized stages.
+    # The first step of a configuration also copies the network to the GPU.
     for number, cell in enumerate((plain, by_nn, three, frozen, alone)):
         for kind, counted in copied.items():
             assert counted[3 * number + 1 : 3 * number + 3] == [cell[kind]] * 2, (number, kind)
@@ -140,7 +141,7 @@ def test_reported_bytes_equal_the_bytes_copied_between_the_virtual_gpus(tmp_path
         "labels": 6 * 8, "scatter": 6 * 32 * 32 * 4, "replicate": weights, "gather": 3 * 10 * 4,
         "gather_backward": 3 * 10 * 4, "broadcast_backward": weights,
     }  # fmt: skip
-    # Four images are two for each of two GPUs. What is frozen is added up all the same, as zeros.
+    # Four images are two for each of two GPUs. The gradients of frozen layers are also summed, as zeros.
     assert three["parts_bytes"] == frozen["parts_bytes"]
     assert three["parts_bytes"]["replicate"] == three["parameter_bytes"] + three["buffer_bytes"]
     assert frozen["trained_parameters"] < three["trained_parameters"] == three["parameters"]

@@ -24,7 +24,7 @@ PARAMETERS_BYTES = 4 * (64 * 256 + 256 + 256 * 10 + 10 + 10 * 10 + 10)
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Steps of 10 ms of one GPU: what a rank plays beside its communication."""
+    """Return a recording of one GPU with steps of 10 ms, which each rank replays in addition to its communication."""
     ops = [
         Op("aten::addmm", 100, 50, kernel=(160, 2_000), shapes=((256,), (8, 64), (64, 256))),
         Op("aten::mm", 4_100, 50, kernel=(4_160, 3_000), shapes=((64, 8), (8, 256))),

@@ -1,4 +1,4 @@
-"""benchmarks/gpu_programs.py: how it compares a recorded run with a bare one."""
+"""Tests how benchmarks/gpu_programs.py compares a recorded run with a run without the recorder."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ GUIDES = study("guides")
 
 
 def words(output: str) -> list[str]:
-    """The lines of an output without what differs between runs and machines: numbers, units, and the widths of columns."""
+    """Return the lines of an output without numbers, units and column widths, which differ between runs and machines."""
     number = r"[-+~]?\d[\d.,]*( ?(ns|µs|ms|s|%|[KMG]iB|MB/s))?"
     return [
         re.sub(number, "#", " ".join(line.split())) for line in output.splitlines()

@@ -85,7 +85,7 @@ class Environment:
         return run(self.bin / "python", "-c", program, cwd=self.work).strip()
 
     def damaged(self, whose: str) -> list[str]:
-        """Files that are not as the distribution brought them."""
+        """Return the files that differ from the files of the distribution."""
         name = "-".join(self.wheels[whose].name.split("-")[:2])
         with (self.site / f"{name}.dist-info" / "RECORD").open(newline="") as record:
             rows = [(self.site / path, digest.removeprefix("sha256=")) for path, digest, _ in csv.reader(record) if digest]

@@ -1,6 +1,6 @@
-"""A script must not notice that it runs under `traces.script.launch`, and our package must have been started in it.
+"""A script runs the same under `traces.script.launch` as under plain Python, and the package is started in its process.
 
-Each script runs twice: natively and under a fake room that is started by the import of a tiny module instead of torch.
+Each script runs twice: natively, and with a fake recorder package that the import of a tiny module starts instead of torch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Run(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A folder with a user's files, and what it takes to run them both ways."""
+    """Provides a folder with a user's files, and runs these files natively and with the fake recorder."""
 
     folder: Path
     root: Path
@@ -219,7 +219,7 @@ def test_the_sitecustomize_module_of_the_user_still_runs(place: Place, text: str
 
 
 def test_an_empty_pythonpath_stays_empty(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    # An empty entry would put the current folder on the path of a script that lies elsewhere.
+    # An empty entry would add the current folder to the module path of a script in another folder.
     place.write("elsewhere/script.py", "import sys; print(sys.path)")
     monkeypatch.setenv("PYTHONPATH", "")
     assert place.launched("elsewhere/script.py")[0] == place.native("elsewhere/script.py")

@@ -1,6 +1,6 @@
 """Ranks that are forked from one interpreter: each runs the script as Python would, and they end as torchrun's ranks do.
 
-The room is a fake one, and a tiny module stands for torch, as in test_launch.py.
+As in test_launch.py, a fake package stands in for the recorder, and a tiny module for torch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A folder with a user's files, and what runs one of them as ranks."""
+    """Provides a folder with a user's files, and runs one of the files as several ranks."""
 
     folder: Path
     root: Path

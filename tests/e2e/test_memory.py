@@ -62,7 +62,7 @@ print("trained with", batch, torch.cuda.max_memory_allocated(), torch.cuda.max_m
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording that tells what PyTorch said when memory was out, and what was taken beside it."""
+    """Return a recording with PyTorch's out-of-memory message and the memory that was used outside of PyTorch."""
     made = make_recording([("forward", 0, 5_000)], [Op("aten::gelu", 100, 50, kernel=(200, 3_000))])
     made.machines = {0: Machine(oom_text=OOM_TEXT)}
     made.devices = [replace(made.devices[0], outside_bytes=OUTSIDE_BYTES)]
@@ -72,7 +72,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay(trace: Path, folder: Path, *words: str, options: tuple[str, ...] = ()) -> tuple[Any, dict[str, Any]]:
-    """The finished process and what its report says of cuda:0's memory."""
+    """Return the finished process, and the part of its report about the memory of cuda:0."""
     script, report = folder / "deep.py", folder / "report.json"
     script.write_text(DEEP)
     command = [sys.executable, "-m", "tui.cli", "replay", "--clock", "virtual", *options, "--report", str(report)]

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def printed(notebook: Any) -> list[str]:
-    """What each cell prints, without figures, which differ from run to run. Steps that vary much have a mean, else a median."""
+    """Return the output of each cell without numbers, which differ from run to run. If step times vary a lot, the output
+    contains their mean, otherwise their median."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = ["".join(one.get("text", "") for one in cell.outputs if one.output_type == "stream") for cell in cells]
     texts = [re.sub(r"\((mean|median), excluding", "(N, excluding", text) for text in texts]

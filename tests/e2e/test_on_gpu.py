@@ -35,7 +35,7 @@ def on_gpu() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A phase-grained trace of 20 ms steps: the dry run's virtual GPU."""
+    """Return a recording of phases with steps of 20 ms, for the virtual GPU of the dry run."""
     path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
     save(phase_recording({"h2d": 1, "forward": 8, "backward": 9, "optimizer": 2}), path)
     return path

@@ -55,7 +55,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def _replay(script: Path, limit_bytes: int | None = None) -> tuple[list[list[str]], list[str]]:
-    """The words of each process's line, and what was said about locks."""
+    """Return the words that each process printed, and the messages about page locks."""
     done = subprocess.run(
         [sys.executable, "-m", "tui.cli", "replay", str(script), "--trace", str(script.parent / "phases.msgpack")],
         capture_output=True,

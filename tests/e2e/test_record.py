@@ -70,7 +70,7 @@ def place(tmp_path: Path) -> Path:
 def device_ms(trace: Trace, name: str) -> float:
     rows = (trace.phases.name == trace.strings.find(name)) & (trace.steps.kind[trace.phases.step] == StepKind.STEADY)
     phases = trace.phases.take(rows)
-    # A busy machine only ever adds to a phase (the device waits for its host).
+    # On a busy machine, phases can only become longer, because the device waits for the host.
     return float(np.percentile(phases.device_end_ns - phases.device_start_ns, 25)) / 1e6
 
 
@@ -462,7 +462,8 @@ def test_the_memory_of_a_long_recording_does_not_grow(place: Path) -> None:
         pytest.skip("reads /proc")
     done = record("--grain", "phase", "train.py", "6200", "cpu", watch, cwd=place)
     kib = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("kib")]
-    # torch settles in the first 3 000 steps, and the allocator may take 1 MiB at any time. A leak grows all the time.
+    # PyTorch's memory use becomes steady within the first 3 000 steps, and the allocator may take 1 MiB at any time. A leak
+    # grows all the time.
     growth = np.diff(kib[6:])
     assert len(growth) == 6 and np.median(growth) < 64, kib  # 128 bytes per step
 

@@ -104,7 +104,7 @@ def record(*words: str, cwd: Path) -> Trace:
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A phase-grained trace of 20 ms steps, to record on."""
+    """Return a recording of phases with steps of 20 ms, on whose virtual GPU the tests record."""
     path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
     save(phase_recording({"h2d": 1, "forward": 8, "backward": 9, "optimizer": 2}), path)
     return path

@@ -54,7 +54,7 @@ def trace_command(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[
 
 
 def on_a_gpu(recorded: Trace, steps: int = STEPS) -> Trace:
-    """The pace of a GPU, which this machine lacks, with what was recorded on the host."""
+    """Return a recording with the step times of a GPU and the values that were recorded on this machine's CPU."""
     made = phase_recording({"h2d": 2, "forward": 20, "loss": 2, "backward": 30, "optimizer": 4}, steps=steps)
     for name in ("sizes", "values"):
         table = getattr(recorded, name)

@@ -214,12 +214,13 @@ for step in bar:
             print("stopping early")
             break
 """
-# What the script reads in an iteration: whether an infinity was found, then loss, right answers and scale.
+# In each iteration, the script reads whether a gradient is infinite, and then the loss, the number of correct answers and the
+# scale.
 READS = [(0, 2.5, 1, 65536), (1, 2.25, 2, 32768), (0, 1.75, 3, 32768), (0, 2.0, 3, 32768), (0, 1.875, 4, 32768)]
 
 
 def _with_values(trace: Path) -> None:
-    """As the recorder keeps them: a step ends when the optimizer has stepped, and skipped steps end none."""
+    """As in the recorder, a step ends with the optimizer's update, so an iteration without an update ends no step."""
     made = load(trace)
     reads: list[tuple[int, float]] = []
     step = 0

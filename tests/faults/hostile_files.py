@@ -1,8 +1,8 @@
-"""Trace files that no recording becomes, under right checksums: small on disk, large or absurd when read.
+"""Trace files with valid checksums that no recorder writes: small files that are huge or nonsensical when they are read.
 
     for name, data in amplified(): ...    # "rows-of-zeros", b"\\x92\\xactrace-replay..."
 
-Checksums only exclude accidents: the author of such a file can compute valid checksums too.
+Checksums detect only accidental damage, because the author of a malicious file can compute valid checksums.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def header(trace: Trace | None = None, **changes: Any) -> bytes:
 
 
 def strings(texts: list[str]) -> bytes:
-    """Items of texts, as many as it takes."""
+    """Return the given texts, in as many items as necessary."""
     return b"".join(packed("strings", texts[first : first + (1 << 14)]) for first in range(0, len(texts), 1 << 14))
 
 
 def constant_rows(count: int, **columns: Any) -> dict[str, Any]:
-    """`count` rows whose columns are constants, but for one byte plane of zeros, which compresses to nothing."""
+    """Return `count` rows with constant columns, except one byte plane of zeros, which compresses to almost nothing."""
     first, *others = columns
     return {"rows": count, "columns": {first: [0, columns[first], 1, bytes(count)]} | {name: columns[name] for name in others}}
 
@@ -85,7 +85,7 @@ def amplified() -> Iterator[tuple[str, bytes]]:
 
 
 def nested(levels: int) -> Iterator[tuple[str, bytes]]:
-    """Headers with objects, lists and both within each other."""
+    """Return headers with deeply nested objects, lists, and both."""
     for name, opening, closing in (("objects", '{"a":', "}"), ("lists", "[", "]"), ("both", '[{"a":', "}]")):
         text = msgpack.unpackb(header())[1]
         deep = text.replace('"provenance": {}', f'"provenance": {{"x": {opening * levels}1{closing * levels}}}')
@@ -93,7 +93,7 @@ def nested(levels: int) -> Iterator[tuple[str, bytes]]:
 
 
 def many_tracks() -> Iterator[tuple[str, bytes]]:
-    """Small files that keep within the limit of bytes, and have more rows of a timeline than anything could draw."""
+    """Return small files within the size limit that have too many timeline rows to draw."""
     start, count = header() + strings(["a"]), 100_000
     each = [1, 0, 1, b"\0" + b"\1" * (count - 1)]  # 0, 1, 2...
     rows: dict[str, Any] = {"rows": count, "columns": {"start_ns": each, "duration_ns": 1}}

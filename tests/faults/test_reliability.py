@@ -21,7 +21,7 @@ from benchmarks.reliability import (
     strange_names,
 )
 
-# Those that need no torch; signals and odd scripts are for the long form.
+# The quick run contains the kinds of tests that do not need torch; signals and unusual scripts are only in the long run.
 QUICK = (
     *(raw_mutations, sealed_mutations, extreme_numbers, strange_names),
     *(closed_pipes, full_disks, few_descriptors, several_writers),

@@ -1,5 +1,5 @@
-"""Damaged files: truncated at any byte, with any bit flipped, or on a disk that fills up at any write. Each gives the right
-data, a marked prefix of it, or a TraceFormatError (traces/format/FORMAT.md)."""
+"""Damaged files: truncated at any byte, with any bit flipped, or on a disk that fills up at any write. Reading a damaged file
+returns the right data, the beginning of the data marked as incomplete, or raises TraceFormatError (traces/format/FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compact(path: Path) -> None:
 
 
 def streamed(path: Path) -> None:
-    """One row a frame, so that most cuts leave some rows of a table and lose others."""
+    """Each frame has one row, so most truncated files contain some rows of a table and lack others."""
     trace = small_trace()
     stream = TraceStream(path)
     try:
@@ -40,7 +40,7 @@ def streamed(path: Path) -> None:
 
 
 def recorded(path: Path) -> None:
-    """The steps of a recorder, which are blocks and rows of plain numbers."""
+    """Write steps as the recorder does: as blocks, and as rows of plain numbers."""
     stream = TraceStream(path)
     stream.header(Trace())
     stream.add_strings(["forward", "other"])

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """PyTorch's layers once on the CPU and once on "cuda": how far outputs and gradients are apart, as JSON on stdout.
 
-For `trace replay --values compute`, where they should be the same but for rounding.
+With `trace replay --values compute`, both results should differ only by rounding.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def without_chance(model: nn.Module) -> nn.Module:
 
 
 class Packed(nn.Module):
-    """A recurrent layer on sequences that end one after another."""
+    """Runs a recurrent layer on packed sequences of different lengths."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Packed(nn.Module):
 
 
 def recurrent_layers() -> dict[str, tuple[Any, Any]]:
-    """LSTM and GRU in all their forms, to be run without cuDNN."""
+    """Runs LSTM and GRU layers of all variants without cuDNN."""
     found: dict[str, tuple[Any, Any]] = {}
     for kind, form in product((nn.LSTM, nn.GRU), product((1, 2), (False, True), (False, True), (0, 3), (False, True))):
         layers, bias, bidirectional, projected, packed = form
@@ -71,7 +71,7 @@ def recurrent_layers() -> dict[str, tuple[Any, Any]]:
 
 
 def distance(make: Any, inputs: Any) -> float:
-    """The largest difference, relative to the largest number."""
+    """Return the largest difference, divided by the largest absolute value."""
     torch.manual_seed(1)
     host, on_host = without_chance(make()), tuple(value.clone() for value in inputs())
     device, on_device = copy.deepcopy(host).cuda(), tuple(value.cuda() for value in on_host)

@@ -262,7 +262,7 @@ def point_to_point(at: Place) -> Any:
 
 @program
 def asynchronous(at: Place) -> Any:
-    """Several operations in flight, waited for out of order, with work between them."""
+    """Start several collectives, do other work, and wait for the collectives in another order."""
     a, b, c = at.own(4), at.own(4, seed=1), at.zeros(4 * at.size)
     works = [dist.all_reduce(a, async_op=True), dist.broadcast(b, 1, async_op=True)]
     works.append(dist.all_gather_into_tensor(c, at.own(4, seed=2), async_op=True))
@@ -367,7 +367,8 @@ def barriers(at: Place) -> Any:
 
 @program
 def asynchronous_in_every_combination(at: Place) -> Any:
-    """Each pair of operations in flight at once, waited for in both orders, on the work and on its future."""
+    """Start each pair of collectives at the same time, and wait for them in both orders, by the work object and by its
+    future."""
 
     def begin(kind: str, seed: int) -> tuple[Any, Any]:
         if kind == "all_reduce":
@@ -400,7 +401,7 @@ def asynchronous_in_every_combination(at: Place) -> Any:
 
 @program
 def two_groups_at_once(at: Place) -> Any:
-    """Operations of two groups over the same ranks, in flight at once. Their order is the same on all ranks."""
+    """Run collectives of two groups with the same ranks at the same time. All ranks start the collectives in the same order."""
     other = dist.new_group(list(range(at.size)))
     a, b, c = at.own(5), at.own(5, seed=1), at.own(5, seed=2)
     works = [dist.all_reduce(a, async_op=True), dist.all_reduce(b, group=other, async_op=True)]
@@ -412,7 +413,7 @@ def two_groups_at_once(at: Place) -> Any:
 
 @program
 def ring_of_sends(at: Place) -> Any:
-    """Each rank passes its part around the ring. Tensors of several types, sizes and tags are in flight."""
+    """Each rank passes its part around the ring. The ranks send tensors of several dtypes, sizes and tags at the same time."""
     results, part = [], at.own(4)
     for _ in range(at.size - 1):
         came = torch.empty_like(part)
@@ -432,7 +433,7 @@ def ring_of_sends(at: Place) -> Any:
 
 @program
 def received_from_any_place_of_a_group(at: Place) -> Any:
-    """Ranks of a group of odd ranks address each other by their places in the group."""
+    """In a group of the odd ranks, ranks address each other by their rank in the group."""
     odd = dist.new_group(list(range(1, at.size, 2)))
     if at.rank % 2 == 0 or at.size < 4:
         return None
@@ -811,7 +812,7 @@ def local_sgd_hook(at: Place) -> Any:
 
 
 def quantized_by_hand(state, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its own types
-    """What quantization_pertensor_hook computes. That hook needs the layout of the values of NCCL's futures."""
+    """What quantization_pertensor_hook computes. The hook needs the value layout of NCCL's futures."""
     parts = [torch.empty_like(bucket.buffer()) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, bucket.buffer())
     total = torch.zeros_like(parts[0])
@@ -834,7 +835,7 @@ def quantization_hook(at: Place) -> Any:
 
 @program
 def hook_of_a_script(at: Place) -> Any:
-    """Two operations in a chain: the mean, then the mean of its negation. One bucket, as for PowerSGD."""
+    """Chain two collectives: the mean of a tensor, then the mean of the negated result. One bucket, as for PowerSGD."""
 
     def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its own types
         buffer = bucket.buffer().div_(at.size)
@@ -880,7 +881,7 @@ def fsdp(at: Place) -> Any:
 
 @program
 def fsdp_in_a_captured_graph(at: Place) -> Any:
-    """One CUDA graph contains the forward and the backward pass, and what FSDP does on its own streams."""
+    """One CUDA graph contains the forward pass, the backward pass and the work of FSDP on its own streams."""
     net = sharded_layers(at)
     x = batch(at)
 
@@ -939,7 +940,7 @@ def hybrid_sharded(at: Place) -> Any:
 
 @program
 def fully_sharded_data_parallel(at: Place) -> Any:
-    """The first version of FSDP, with a wrapper per layer."""
+    """Train with FSDP version 1, with one wrapper for each layer."""
     torch.manual_seed(5)
     net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)).to(at.device)
     model = FullyShardedDataParallel(net, device_id=at.device, use_orig_params=True)
@@ -1028,7 +1029,7 @@ def synchronized_batch_norm(at: Place) -> Any:
 
 @program
 def checkpoints(at: Place) -> Any:
-    """Saved at once and in the background, and loaded into another sharding."""
+    """Save a checkpoint synchronously and in the background, and load it with another sharding."""
     mesh = init_device_mesh(at.device.type, (at.size,))
     gloo = dist.new_group(backend="gloo")
     folder = [tempfile.mkdtemp() if at.rank == 0 else None]
@@ -1083,7 +1084,7 @@ def pipelines(at: Place) -> Any:
 
 @dataclass
 class Loose:
-    """A result with the precision of half floats."""
+    """Return a result rounded to half precision."""
 
     value: Any
 

@@ -1,4 +1,5 @@
-"""What torch.jit.script compiles: functions of torch that a recorder or a virtual GPU replaces, builtins and others."""
+"""Compiles functions with torch.jit.script: torch functions that a recorder or a virtual GPU replaces, builtins, and other
+functions."""
 
 from __future__ import annotations
 

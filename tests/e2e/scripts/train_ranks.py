@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Trains a tiny model as several ranks, and says at its end what every rank should agree on.
+"""Trains a tiny model on several ranks, and prints at the end the values that must be equal on all ranks.
 
 torchrun --nproc-per-node=2 train_ranks.py [--fail exception|kill|machine] [--backend gloo] [--unused] [--memory]
 """
@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Net(nn.Module):
-    """Two layers, and a third that only odd steps use."""
+    """A model of two layers and a third layer that is used only in odd steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 def memory_mib() -> dict[str, int]:
-    """This process's memory by the kernel's count: all, and what is written on pages of its own."""
+    """Return this process's resident memory and its private memory, as the Linux kernel counts them."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     return {"rss": kib["Rss"] // 1024, "pss": kib["Pss"] // 1024, "private": kib["Private_Dirty"] // 1024}

@@ -2,7 +2,7 @@
 
     python train_transformers.py facts.json
 
-The facts are what another run of this script is compared with: shapes and dtypes of outputs and gradients, and bytes.
+The script prints facts to compare with another run: shapes and dtypes of outputs and gradients, and memory in bytes.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def train(model: Any, batch: Any, dtype: Any = None, checkpointing: bool = False, micro_batches: int = 1) -> dict[str, Any]:
-    """Two steps; the facts of the second, taken before its gradients are forgotten."""
+    """Run two steps, and return the facts of the second step before its gradients are deleted."""
     before_bytes = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
     model.to(DEVICE).train()
     if checkpointing:
@@ -121,7 +121,7 @@ def train(model: Any, batch: Any, dtype: Any = None, checkpointing: bool = False
 
 
 def look(tensor: Any) -> Any:
-    """What two runs of the script can compare of a tensor."""
+    """Return the facts about a tensor that must be equal in two runs of the script."""
     return None if tensor is None else [list(tensor.shape), str(tensor.dtype)]
 
 
