@@ -35,7 +35,7 @@ class Warm:
         )
 
     def run(self, file: Path, test: str, arguments: dict[str, object]) -> str:
-        """The traceback of a failed test, or ""."""
+        """Return the traceback of a failed test, or ""."""
         assert self._process.stdin is not None and self._process.stdout is not None
         request = {"file": str(file), "test": test, "arguments": arguments}
         print(json.dumps(request), file=self._process.stdin, flush=True)

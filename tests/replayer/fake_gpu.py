@@ -29,10 +29,10 @@ GIB = 1 << 30
 
 
 class SurfaceGpu(FakeGpu):
-    """`phases` is a log of "+name" and "-name"; "step" stands for a step of the first optimizer,
-    "exhausted" for loader_exhausted.
+    """The list `phases` logs "+name" and "-name" for the begin and end of phases, "step" for a step of the first optimizer,
+    and "exhausted" for loader_exhausted.
 
-    `modules` is a log of the outermost modules called, by their ids, each with whether gradients were on.
+    The list `modules` logs the ids of the outermost modules called, and whether gradients were enabled.
     """
 
     def __init__(self, devices: int = 1, name: str = "Tesla V100-SXM2-16GB", **properties: Any) -> None:
@@ -119,7 +119,7 @@ class SurfaceGpu(FakeGpu):
         return self.ranges.append
 
     def watch(self) -> None:
-        """Nothing is played, so there is nothing to keep."""
+        """The fake GPU runs nothing, so there is nothing to store."""
 
     def watched(self) -> tuple[Trace, Column]:
         return Trace(devices=[Device(0, device.index, device.name) for device in self.devices]), np.empty(0, np.int64)
@@ -179,7 +179,7 @@ class SurfaceGpu(FakeGpu):
 
 
 def use(devices: int = 1, name: str = "Tesla V100-SXM2-16GB", **properties: Any) -> SurfaceGpu:
-    """Make a fake GPU the one of this process; as with a real trace, the script's first use of CUDA finds it."""
+    """Make a fake GPU the virtual GPU of this process, so that the script's first use of CUDA finds it."""
     fake = SurfaceGpu(devices, name, **properties)
     state.start(lambda: fake)  # type: ignore[arg-type, return-value]
     return fake

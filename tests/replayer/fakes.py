@@ -1,4 +1,4 @@
-"""A virtual GPU that only remembers: what was launched, copied and read; real memory, trivial streams, no time."""
+"""A fake virtual GPU that logs launches, copies and reads, with a real allocator, trivial streams and no time."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class FakeDevice:
 
 
 class FakeGpu:
-    """Stands for every part of a virtual GPU at once.
+    """Replaces all parts of a virtual GPU.
 
-    `launched_ops`, `copies` and `reads` are logs; `answers` are what reads are answered with, by op name.
+    The lists `launched_ops`, `copies` and `reads` are logs, and `answers` contains the values that reads return, by op name.
     """
 
     def __init__(self, devices: int = 1, capacity_bytes: int = 64 << 30) -> None:
@@ -148,10 +148,10 @@ class FakeGpu:
 
     @property
     def launched(self) -> list[str]:
-        """The names of the launched ops, without namespace."""
+        """Return the names of the launched ops, without namespace."""
         return [signature.op.removeprefix("aten::") for signature, _ in self.launched_ops]
 
     def live_bytes(self, device: int = 0) -> int:
-        """Bytes that tensors asked for and still hold."""
+        """Return the number of bytes that live tensors have requested."""
         live: int = self.devices[device].memory.usage.stats()["requested_bytes"]["all"]["current"]
         return live

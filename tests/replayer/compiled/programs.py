@@ -1,4 +1,4 @@
-"""Small programs that compile. Each function runs one program and returns facts that do not depend on the device.
+"""Small programs that compile. Each function runs one program and returns results that do not depend on the device.
 
     python tests/replayer/compiled/programs.py cpu aot_eager            # natively
     trace replay --trace FILE tests/replayer/compiled/programs.py cuda inductor
@@ -26,7 +26,8 @@ from torch import nn
 Program = Callable[["Compiler"], Any]
 PROGRAMS: dict[str, Program] = {}
 
-# With autograd compiled, Dynamo also traces torch's own Python functions. How many frames it traces differs from run to run.
+# With autograd compiled, Dynamo also traces torch's own Python functions. The number of these functions differs from run to
+# run.
 UNSTABLE = {"autograd_compiled"}
 
 
@@ -148,7 +149,7 @@ def layers_compiled_one_by_one(compiler: Compiler) -> Any:
 
 @program
 def rms_norm_and_rotary(compiler: Compiler) -> Any:
-    """Normalization, rotary positions and squared ReLU in the manner of modded-nanogpt."""
+    """A network like modded-nanogpt, with normalization, rotary position embeddings and squared ReLU."""
 
     @compiler
     def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -386,7 +387,7 @@ def scheduled_optimizer_step(compiler: Compiler) -> Any:
 
 @program
 def methods_of_optimizers(compiler: Compiler) -> Any:
-    """Guards read the default arguments and closures of `step`, which the replayer has wrapped."""
+    """Dynamo's guards read the default arguments and closures of `step`, which the replayer has wrapped."""
     for kind, options in (("SGD", {"foreach": True, "momentum": 0.9}), ("Muon", {})):
         if hasattr(torch.optim, kind):
             model = nn.Linear(4, 4, bias=False).to(compiler.device)
@@ -543,7 +544,7 @@ def recurrent(compiler: Compiler) -> Any:
 
 @program
 def unet(compiler: Compiler) -> Any:
-    """A network in the manner of diffusers: group norms, skip connections, an embedded time."""
+    """A network like those in diffusers, with group norms, skip connections and a time embedding."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -627,7 +628,7 @@ def decoding_with_a_cache(compiler: Compiler) -> Any:
 
 @program
 def custom_ops(compiler: Compiler) -> Any:
-    """One op has a gradient, and the other has a size that depends on values."""
+    """The program has two custom ops: one has a gradient, and the size of the other's result depends on values."""
 
     @torch.library.custom_op("compiled_programs::scale", mutates_args=())
     def scale(x: torch.Tensor, by: float) -> torch.Tensor:

@@ -94,7 +94,7 @@ Row = tuple[int, str, int, Ending]  # rank, operation, microseconds, ending
 
 
 def timed(rows: list[Row], size_bytes: int = 16 << 20) -> CollectiveCosts:
-    """Of a recording of two ranks whose devices timed these."""
+    """Return the collective costs of a recording in which two ranks timed the given operations on their devices."""
     trace = Trace(devices=[Device(rank, 0, "NVIDIA A100-SXM4-40GB") for rank in (0, 1)])
     trace.collectives = Collectives.of(
         rank=[rank for rank, *_ in rows],

@@ -10,7 +10,7 @@ REPLAYER = ROOT / "replayer"
 
 
 def own_numbers(source: str) -> set[str]:
-    """Module-level names in capitals that stand for a number, or for a table with numbers, written down in the source."""
+    """Return the capitalized module-level names whose value in the source is a number or a table of numbers."""
     found = set()
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:

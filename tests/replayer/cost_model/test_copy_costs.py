@@ -1,4 +1,5 @@
-"""The times of copies: fitted from the trace by kind, or published, or estimated, and marked accordingly."""
+"""The times of copies are fitted to the recorded copies of the same kind, published, or estimated, and are marked
+accordingly."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ BATCH_BYTES = 128 * 3 * 224 * 224 * 4
 
 
 def _trace(*copies: tuple[str, int, int]) -> Trace:
-    """A recording with these copies: name, bytes, duration in ns."""
+    """Return a recording with the given copies (name, bytes, duration in ns)."""
     trace = make_recording([("forward", 0, 10)], [Op("aten::mm", 0, 1, kernel=(5, 1))])
     trace.device = DeviceSpans.of(
         device=[0] * len(copies),

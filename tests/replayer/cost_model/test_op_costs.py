@@ -46,7 +46,7 @@ def test_the_output_size_shows_the_stride_of_a_convolution() -> None:
 
 @pytest.mark.parametrize(("card", "least", "most"), [(V100, 11.0, 14.0), (A100, 14.0, 19.5)])
 def test_a_large_matrix_product_reaches_the_measured_throughput(card: object, least: float, most: float) -> None:
-    """The peaks are 14.0 and 19.5 TFLOP/s in fp32. At such sizes, 12 and 16 TFLOP/s were measured."""
+    """The peaks are 14.0 and 19.5 TFLOP/s in fp32. For matrix products of this size, 12 and 16 TFLOP/s were measured."""
     estimate = OpCosts(card).estimate("addmm", PRODUCT, "float32")  # type: ignore[arg-type]
     assert least < 2 * 4096**3 / estimate.ns / 1000 < most and estimate.origin is Origin.PUBLISHED
 
@@ -132,7 +132,7 @@ def test_depthwise_convolutions_with_larger_windows_and_their_backward_take_long
 
 
 def test_convolution_time_grows_by_a_mean_of_the_curve_and_a_power_law() -> None:
-    """The curve or the law alone is less accurate: see Note [Convolutions with another batch size]."""
+    """Either the curve or the power law alone is less accurate: see Note [Convolutions with another batch size]."""
     costs = OpCosts(V100)
     before, after = (((batch, 256, 14, 14), (1024, 256, 1, 1)) for batch in (32, 128))
     by_curve = costs.plain("convolution", after, "float32").ns / costs.plain("convolution", before, "float32").ns
@@ -288,7 +288,7 @@ ONE_BATCH = ((1, 4096, 4096), (1, 4096, 4096))
 
 
 def learned(*ops: tuple[str, tuple[tuple[int, ...], ...], float], repeated: int = 1) -> OpCosts:
-    """Costs on a V100, of ops with these ratios of recorded and estimated duration."""
+    """Return the costs on a V100 of ops with the given ratios of recorded to estimated duration."""
     costs = OpCosts(V100)
     samples = [(op, shapes, (), "float32", round(ratio * costs.plain(op, shapes, "float32").ns)) for op, shapes, ratio in ops]
     costs.learn(samples * repeated)

@@ -82,7 +82,8 @@ def test_a_convolution_and_its_backward_pass(
 
 @given(SIZES, SIZES, SIZES, SIZES, SIZES, st.sampled_from(list(ITEM)))
 def test_attention(batch: int, heads: int, rows: int, keys: int, depth: int, dtype: str) -> None:
-    """The forward pass consists of two products, and the backward pass of five, because it computes the scores again."""
+    """The forward pass of attention consists of two matrix products, and the backward pass of five, because it computes the
+    scores again."""
     query, key, value = made(batch, heads, rows, depth), made(batch, heads, keys, depth), made(batch, heads, keys, depth)
     flops, result = counted(lambda: torch.softmax(query @ key.transpose(2, 3), -1) @ value)
     forward = op_work("attention", shapes_of(query, key, value), dtype)

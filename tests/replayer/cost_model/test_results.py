@@ -1,4 +1,4 @@
-"""Estimates for many ops, copies and collectives on several GPUs, in golden/, to be read by people."""
+"""Compares the estimates for many ops, copies and collectives on several GPUs with readable golden files."""
 
 from __future__ import annotations
 

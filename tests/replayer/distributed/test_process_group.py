@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Collectives between ranks: their values, their times, their bytes; DistributedDataParallel on top of them."""
+"""Collectives between ranks have the right values, times and bytes, also under DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_on_the_recorded_clock_a_gloo_transfer_starts_when_the_last_rank_arrives
 
 
 def with_collectives(durations_ns: list[int], size_bytes: int) -> Trace:
-    """The small recording, of a rank in a group of two that all-reduced `size_bytes` once per duration."""
+    """Return a small recording of a rank in a group of two ranks, with one all-reduce of `size_bytes` for each duration."""
     trace = small_recording()
     kernel, name, backend = map(trace.strings.add, ("ncclKernel_AllReduce", "all_reduce", "nccl"))
     count = len(durations_ns)
@@ -352,7 +352,7 @@ def test_a_rank_that_arrives_after_the_timeout_of_the_virtual_clock_is_too_late(
 
 
 def test_loops_that_poll_a_work_or_a_key_of_a_store_end_on_every_clock() -> None:
-    """GIVEN a rank that comes late WHEN the other rank polls with sleeps of 10 ms THEN some thousand polls are enough."""
+    """GIVEN a rank that is late WHEN the other rank polls every 10 ms THEN a few thousand polls are enough."""
 
     def body(rank: int) -> None:
         clock = state.gpu().clock
@@ -402,7 +402,7 @@ def test_a_monitored_barrier_names_ranks_that_come_too_late_on_a_virtual_clock()
 
 
 class Branches(nn.Module):
-    """Two layers of which `forward` takes the second only if asked."""
+    """A model of two layers, whose `forward` runs the second layer only on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -519,7 +519,8 @@ class MnistNet(nn.Module):
     [pytest.param(64, 19_968_144, 3_752, marks=pytest.mark.program), (128, 9_984_072, 1_876)],
 )
 def test_an_mnist_epoch_transfers_the_published_number_of_bytes(batch: int, gradients: int, losses: int) -> None:
-    """GIVEN 60 000 images of 28x28 floats WHEN an epoch is trained THEN the byte counters are exactly those of the study."""
+    """GIVEN 60 000 images of 28x28 floats WHEN an epoch is trained THEN the replay counts exactly as many bytes as the
+    study."""
     images, parameters = 60_000, 5_322
 
     def body(rank: int) -> None:

@@ -75,7 +75,7 @@ def _tcp_store() -> Any:
 @pytest.mark.parametrize("make_store", [HashStore, _tcp_store])
 @pytest.mark.parametrize("size", [0, 100, 4 << 20, (20 << 20) + 1])
 def test_messages_of_any_size_are_deleted_after_all_ranks_have_read_them(make_store: Any, size: int) -> None:
-    """A TCPStore refuses messages over 8 MiB, and DDP's buckets are larger."""
+    """A TCPStore rejects messages of more than 8 MiB, and DDP's buckets are larger."""
     store = make_store()
     exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(2)]
     payloads = [bytes([rank + 1]) * size for rank in range(2)]
@@ -92,7 +92,8 @@ def test_messages_of_any_size_are_deleted_after_all_ranks_have_read_them(make_st
 
 
 def test_equal_messages_with_different_times_are_stored_once() -> None:
-    """GIVEN three messages of which only the last differs THEN two are stored, and the first of them has the latest time."""
+    """GIVEN three messages, of which the first two are equal, THEN two messages are stored, and the first one has the later
+    time of the equal messages."""
     first = RankMessage(5, "all_reduce", 2, "uint8", b"ab", read_count=3)
     second = RankMessage(7, "all_reduce", 2, "uint8", b"ab")
     third = RankMessage(6, "all_reduce", 2, "uint8", b"cd")
@@ -115,7 +116,8 @@ def test_a_message_of_several_ranks_is_converted_once() -> None:
 
 
 def test_ranks_of_a_large_group_ask_the_store_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN 64 ranks, eight times as many as ask at the full rate THEN pauses of 50, 100 and 200 us are eight times as long."""
+    """GIVEN 64 ranks, eight times as many as may poll at the full rate, THEN the pauses of 50, 100 and 200 us become eight
+    times as long."""
     store, members = HashStore(), list(range(64))
     exchanges = [StoreExchange(store, rank, 64, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in members]
     message, pauses_us = RankMessage(0, "all_reduce", 8, "float32"), list[int]()
@@ -155,7 +157,8 @@ def test_ranks_read_messages_themselves_after_the_first_rank_ended(monkeypatch: 
 
 
 def test_other_ranks_read_messages_themselves_if_the_first_rank_waits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN nine ranks that have posted, of which the first does not read THEN rank 4 has all messages at its next look."""
+    """GIVEN nine ranks that have posted a message WHEN the first rank does not read THEN rank 4 gets all messages when it
+    reads next."""
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store, members = HashStore(), list(range(9))
     exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in members]
@@ -206,7 +209,8 @@ def test_a_rank_that_no_longer_waits_is_not_part_of_a_deadlock(monkeypatch: pyte
 
 
 def test_deadlocks_of_many_ranks_are_found_with_one_request_per_rank() -> None:
-    """GIVEN 200 ranks of which each waits for the 8 next ones THEN the shortest circle has 25 ranks, and the search ends."""
+    """GIVEN 200 ranks, each of which waits for the next 8 ranks, THEN the shortest circle of waits has 25 ranks, and the
+    search ends."""
     store = HashStore()
     detectors = [DeadlockDetector(store, rank) for rank in range(200)]
     for rank, detector in enumerate(detectors):
@@ -238,7 +242,8 @@ def test_the_last_rank_to_exit_waits_for_no_other_rank(
 
 
 def test_pauses_of_the_first_rank_grow_while_it_waits_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN rank 1 ends 9 s after rank 0 THEN pauses grow to 9 s / 64 = 0.14 s, so rank 0 asks some hundred times."""
+    """GIVEN rank 1 ends 9 s after rank 0 THEN the pauses of rank 0 grow to 9 s / 64 = 0.14 s, so rank 0 polls a few hundred
+    times."""
     store, passed_s, pauses_s = HashStore(), [0.0], list[float]()
     first, second = (StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in (0, 1))
 

@@ -21,7 +21,7 @@ class _Refused(Exception):
 
 
 class _Work:
-    """A collective. The test decides whether its messages have arrived."""
+    """A collective. The test decides whether the messages of the fake collective have arrived."""
 
     device = NONE
 
@@ -41,7 +41,7 @@ class _Work:
 
 
 def _ended(monkeypatch: pytest.MonkeyPatch, end_ns: int) -> tuple[VirtualWork, list[int]]:
-    """A collective on the CPU that was called at 5 ms, and the times until which the host was blocked."""
+    """Return a collective on the CPU that was called at 5 ms, and the times until which the host was blocked."""
     blocked: list[int] = []
     scheduler = SimpleNamespace(block=lambda thread, until_ns: blocked.append(until_ns))
     here = SimpleNamespace(simulator=SimpleNamespace(scheduler=scheduler), current=SimpleNamespace(thread=lambda: None))

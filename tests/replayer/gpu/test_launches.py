@@ -1,4 +1,4 @@
-"""When the launches of a script are played, and what is played."""
+"""Tests when a replay simulates the launches of a script, and what it simulates."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_ops_of_several_threads_are_ordered_by_their_number_within_the_thread() 
 
 
 def test_ops_of_two_threads_on_one_stream_alternate() -> None:
-    """GIVEN two replicas, of which the first launches all its ops first WHEN they took turns THEN the second op in the timeline
-    is the second replica's first. Autograd's numbers stay with their ops."""
+    """GIVEN two replicas, the first of which launches all its ops before the other WHEN the replay makes them take turns THEN
+    the second op in the timeline is the second replica's first op. Autograd's numbers stay with their ops."""
     gpu, _, log = started()
     stream, main = gpu.current.stream(0), gpu.current.thread()
     gpu.launches.launch(op("aten::before"), 0)

@@ -1,4 +1,4 @@
-"""Which recorded value a read of the script gets."""
+"""Tests which recorded value the script gets when it reads a tensor."""
 
 from __future__ import annotations
 

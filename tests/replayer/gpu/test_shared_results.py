@@ -1,4 +1,4 @@
-"""Results that forked processes share: found in another process, and never a record that is not complete."""
+"""Forked processes share results: a process finds the results of another process, and never an incomplete record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_result_of_one_process_is_found_in_another() -> None:
 
 
 def test_a_rank_waits_for_the_rank_that_computes_a_result() -> None:
-    """GIVEN one rank has looked for a key THEN another one gets the value that the first adds 5 ms later."""
+    """GIVEN one rank has looked up a key THEN another rank gets the value that the first rank adds 5 ms later."""
     results = SharedResults(1 << 12)
     process = os.fork()
     if not process:
@@ -43,7 +43,8 @@ def test_a_rank_waits_for_the_rank_that_computes_a_result() -> None:
 
 
 def test_a_rank_waits_once_for_a_result_that_never_comes() -> None:
-    """GIVEN another rank has looked for a key THEN a rank waits 25 ms for the result, and the next time not at all."""
+    """GIVEN another rank has looked up a key without adding a result THEN a rank waits 25 ms for the result, and does not wait
+    the next time."""
     results = SharedResults(1 << 12)
     _in_a_fork(results.find, b"key")
     took_s = []

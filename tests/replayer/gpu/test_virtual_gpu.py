@@ -45,7 +45,7 @@ def test_a_launch_returns_at_once_and_synchronize_waits_for_the_kernel() -> None
 def test_a_sleep_kernel_takes_its_cycles_at_the_clock_rate_of_the_gpu(
     clock_khz: int | None, cycles: int, duration_us: int
 ) -> None:
-    """Without a known clock rate, an A100's 1.41 GHz count."""
+    """If the clock rate is unknown, the 1.41 GHz of an A100 are used."""
     gpu, clock, _ = started()
     gpu.devices[0].properties = replace(gpu.devices[0].properties, clock_rate=clock_khz)
     begin_ns = clock.now_ns()

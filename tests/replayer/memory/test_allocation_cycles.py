@@ -33,7 +33,7 @@ class Other:
 
 
 class Twin:
-    """The same program on DeviceMemory directly and through a TensorAllocator."""
+    """Runs the same program directly on DeviceMemory and through a TensorAllocator."""
 
     def __init__(self, settle_every: int = 0) -> None:
         self.settle_every = settle_every  # so many moves; 0: at the steps' ends only
@@ -64,7 +64,7 @@ class Twin:
         self._expect(-size_bytes, address)
 
     def step(self, moves: list[Move], kept: int) -> None:
-        """Some moves, after which all but the latest few allocations are freed; the step's end."""
+        """Make some allocations and frees, free all except the latest few allocations, and end the step."""
         for number, (size, which) in enumerate(moves, 1):
             if size is not None:
                 self.malloc(size, which)

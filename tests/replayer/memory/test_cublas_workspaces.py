@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""cuBLAS's kept workspaces as a script sees them: in memory_allocated. Runs in the warm interpreter, see warm.py."""
+"""The cuBLAS workspaces that PyTorch keeps count in memory_allocated, as on a GPU. Runs in the warm interpreter, see
+warm.py."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def keeping(devices: int = 1, major: int = 8, **changes: Any) -> SurfaceGpu:
 
 
 def held(device: int = 0) -> int:
-    """Bytes of live blocks that are no tensor's: nothing else is live here."""
+    """Return the bytes of live blocks that belong to no tensor."""
     return torch.cuda.memory_allocated(device)
 
 

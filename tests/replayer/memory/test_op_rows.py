@@ -1,4 +1,4 @@
-"""Rows of the ops to which memory events belong, while ops wait to be played."""
+"""Memory events refer to the right rows of ops, even while ops wait to be simulated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replayer.memory.op_rows import OpRows, host_rows
 
 
 def _rows(row: int, next_row: int) -> OpRows:
-    """Ops 0 to 4 were played first, then 5 to 8 from this row on; 9 to 12 wait."""
+    """Ops 0 to 4 were simulated first, then ops 5 to 8 from this row on, and ops 9 to 12 still wait."""
     rows = OpRows([0] * 3 * 4)  # three entries per op
     rows.played(5, 0, 1_000)
     rows.played(4, row, next_row)
@@ -21,7 +21,7 @@ def _rows(row: int, next_row: int) -> OpRows:
     [(2, 1_000), (5, 1_000), (8, 1_003), (9, 2_000), (11, 2_002), (12, 2_003), (13, 2_004), (30, 2_004)],
 )
 def test_ops_played_last_and_ops_that_wait_have_consecutive_rows(op: int, row: int) -> None:
-    """An op from before has the first of the rows played last, and a later op the row after those that wait."""
+    """An op from an earlier batch gets the first row of the last batch, and a later op gets the row after the waiting ops."""
     rows = _rows(1_000, 2_000)
     assert rows.launched_count() == 13
     one, counted_from_2, two = (

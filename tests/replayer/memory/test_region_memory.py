@@ -1,4 +1,4 @@
-"""Memory of a call of a compiled region: recorded requests replace those of the tensors."""
+"""In a call of a compiled region, recorded memory requests replace the requests of the tensors."""
 
 from __future__ import annotations
 

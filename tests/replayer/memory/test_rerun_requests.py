@@ -31,7 +31,8 @@ def logged(mib: int = 1 << 20) -> tuple[DeviceMemory, RequestLog]:
 
 
 def train(batch: int, steps: int = 3) -> RequestLog:
-    """A network of ten layers: weights, activations by sample, gradients; and an optimizer's state from the first step on."""
+    """A network of ten layers with weights, activations for each sample, and gradients, and the optimizer's state from the
+    first step on."""
     memory, log = logged()
     sizes = [random.Random(7).randrange(1_000, 3_000_000) for _ in range(10)]
     weights = [memory.malloc(size, 0) for size in sizes]

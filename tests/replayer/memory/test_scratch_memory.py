@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def sizes_of(device: FakeDevice) -> list[int]:
-    """What the allocator was asked for since the step began, as signed sizes."""
+    """Return the memory requests and frees since the step began, as positive and negative sizes."""
     allocator = device.allocator
     executed = [handle.size_bytes if size_bytes > 0 else -handle.size_bytes for handle, size_bytes, *_ in allocator._events]
     return executed + [-handle.size_bytes for handle in allocator._freed]

@@ -22,7 +22,7 @@ def backward(channels: int, side: int, outputs: tuple[Shape, ...]) -> OpSignatur
     return OpSignature("aten::convolution_backward", (image, image, weight), ("float32",) * 3, outputs)
 
 
-# Of the third one the recording has the block: 58.0, in which 57.375 lie.
+# The recording contains only the block of the third workspace: 58.0 MiB for a request of 57.375 MiB.
 @pytest.mark.parametrize(("channels", "side", "mib"), [(256, 14, 45.0), (512, 7, 54.0), (128, 28, 57.375)])
 def test_convolution_workspaces_have_recorded_sizes_in_both_passes(channels: int, side: int, mib: float) -> None:
     taken = (round(mib * MIB), -round(mib * MIB))

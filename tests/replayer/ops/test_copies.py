@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Copies and reads: what is copied, what blocks, and where values come from. Runs in the warm interpreter, see warm.py."""
+"""Tests which bytes are copied, which copies and reads block the host, and where values come from. Runs in the warm
+interpreter, see warm.py."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 
 
 def _copies(gpu: SurfaceGpu) -> list[tuple[str, int, bool]]:
-    """(kind, bytes, blocking) of all copies so far; forgets them."""
+    """Return (kind, bytes, blocking) of all copies so far, and clear the log."""
     said = [(kind, size_bytes, blocking) for _, kind, size_bytes, _, blocking in gpu.copies]
     gpu.copies.clear()
     return said

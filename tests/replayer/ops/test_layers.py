@@ -105,7 +105,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _train(model: nn.Module, inputs: tuple[Any, ...], dtype: torch.dtype | None = None) -> dict[str, Any]:
-    """A step of AdamW; what can be compared of it."""
+    """Run a step of AdamW, and return the results to compare."""
     optimizer = torch.optim.AdamW(model.parameters()) if list(model.parameters()) else None
     for value in inputs:
         if value.is_floating_point():

@@ -1,4 +1,4 @@
-"""How a recording shows the transfer of nn.DataParallel's parameters: by NCCL, by copies, or none."""
+"""A recording shows how nn.DataParallel transfers parameters: by NCCL, by copies, or not at all."""
 
 from __future__ import annotations
 

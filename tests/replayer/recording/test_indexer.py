@@ -1,4 +1,4 @@
-"""Why a recorded kernel started when it did, and when the recorded host was blocked."""
+"""The indexer finds out why a recorded kernel started when it did, and when the recorded host was blocked."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_an_overlapping_kernel_counts_from_the_end_of_the_earlier_kernel() -> No
 
 
 def _levels(*beside: Op) -> dict[str, list[tuple[int, ...]]]:
-    """The kernels of each call, by op, of an addmm with three levels. The second level also calls `beside`."""
+    """Return the kernels of each call by op, for an addmm with three levels of nested ops. The second level also calls
+    `beside`."""
     innermost = Op("aten::addmm", 112, 4, kernel=(113, 5))
     ops = [Op("aten::addmm", 110, 40, children=[Op("aten::addmm", 111, 38, children=[innermost, *beside])])]
     (step,) = RecordedRun(make_recording([("forward", 100, 200)], ops)).steps
@@ -216,7 +217,8 @@ HANDMADE: dict[str, Callable[[], Trace]] = {
 
 
 def indexed(trace: Trace) -> str:
-    """Each step with its sums, first kernels and ops: number of calls, then sums of their times and kernels."""
+    """Return each step with its sums and first kernels, and for each op the number of calls and the sums of their times and
+    kernels."""
     indexer = RecordingIndexer(trace, 0, RecordedKeys(trace))
     steps = indexer.recorded_steps()
     found: dict[str, Any] = {"steps": len(steps), "launch queue": indexer.launch_queue_depth, "latency": indexer.latency_ns}

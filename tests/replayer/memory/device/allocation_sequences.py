@@ -21,7 +21,8 @@ TAIL_BYTES = 1 << 20
 
 
 class StepMemory(NamedTuple):
-    """`allocated` are block sizes in order, each with the innermost op; `rise_bytes` is the step's peak over its beginning."""
+    """The field `allocated` contains the block sizes in order, each with the innermost op, and `rise_bytes` is the step's
+    memory peak minus the memory at its start."""
 
     allocated: list[tuple[int, str]]
     rise_bytes: int
@@ -36,7 +37,7 @@ class Compared(NamedTuple):
 
 
 def steady_step(trace: Trace, which: int = -2) -> StepMemory:
-    """One of the trace's steady steps, the last but one unless told."""
+    """Return one of the trace's steady steps, by default the second-to-last."""
     row = np.flatnonzero(trace.steps.kind == StepKind.STEADY)[which]
     start_ns, end_ns = int(trace.steps.start_ns[row]), int(trace.steps.end_ns[row])
     memory = trace.memory
@@ -49,7 +50,8 @@ def steady_step(trace: Trace, which: int = -2) -> StepMemory:
 
 
 def compare(recorded: StepMemory, replayed: StepMemory, *, gone: frozenset[tuple[int, str]] = frozenset()) -> Compared:
-    """Both sequences from their beginning; `gone` names what other releases do not allocate, as (bytes, recorded op)."""
+    """Compare both sequences from their start. The argument `gone` contains the (bytes, recorded op) pairs that other releases
+    do not allocate."""
     ours = iter(replayed.allocated)
     same = tails = 0
     only: Counter[tuple[int, str]] = Counter()

@@ -1,10 +1,11 @@
-"""Memory events of real recordings, and the one fact that they do not contain: what was free when the recording began.
+"""Replays memory events of real recordings, and infers the blocks that were free when the recording began, because recordings
+do not contain them.
 
-A recording starts in the middle of a program, with blocks cached from before. Which ones follows from where the
-recorded allocator placed later blocks: what a block was placed on without a new segment was free at the start. That
-gives the extents but for their ends: no block may have reached the end of a free block. `fitted` finds those, one at a
-time, from the choices of the recorded allocator: if it took block X although our Y is the better fit, then Y is in
-truth larger than X. Nothing else is adjusted: neither a rule, nor an order, nor an address.
+A recording starts in the middle of a program, when the allocator already has cached blocks. The later blocks show which memory
+was free: if a block was placed without a new segment, its memory was free at the start. The later blocks do not show where a
+free block ended, because perhaps no later block reached its end. The function `fitted` finds the ends one by one from the
+choices of the recorded allocator: if it took block X although our block Y is a better fit, then Y was larger than X. The
+function does not change any rule, order or address.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SEGMENT_STEP = 2 * MIB
 
 
 class Event(NamedTuple):
-    """One `[memory]` event: `size_bytes` is negative for a free; the totals are those after it."""
+    """Contains a `[memory]` event. `size_bytes` is negative for a free, and the totals are those after the event."""
 
     address: int
     size_bytes: int
@@ -44,7 +45,7 @@ class Extent:
 
 
 class Agreement(NamedTuple):
-    """How many events had the recorded totals, and how many blocks the recorded address."""
+    """Counts the events with the recorded totals, and the blocks with the recorded address."""
 
     allocated: int
     reserved: int
@@ -53,14 +54,14 @@ class Agreement(NamedTuple):
 
 
 class Surprise(NamedTuple):
-    """The first block that we place elsewhere: the recorded choice and ours, as (address, size in bytes)."""
+    """The first block that our allocator places elsewhere: the recorded and our choice, as (address, size in bytes)."""
 
     recorded: tuple[int, int] | None
     ours: tuple[int, int] | None
 
 
 def device_events(path: Path) -> list[Event]:
-    """The GPU's memory events in order of time; their totals form an unbroken chain (asserted)."""
+    """Return the GPU's memory events in order of time, and check that each event's totals follow from the previous totals."""
     document = orjson.loads(gzip.decompress(path.read_bytes()))
     rows = [e for e in document["traceEvents"] if e.get("name") == "[memory]" and e["args"].get("Device Type") != 0]
     rows.sort(key=lambda row: row["ts"])
@@ -72,7 +73,7 @@ def device_events(path: Path) -> list[Event]:
 
 
 def free_at_start(events: list[Event]) -> list[Extent]:
-    """What blocks were placed on that was not a segment taken during the recording."""
+    """Return the memory of blocks that is not in a segment allocated during the recording."""
     segments: list[tuple[int, int]] = []
     touched: list[Extent] = []
     reserved_bytes = events[0].reserved_bytes
@@ -87,7 +88,7 @@ def free_at_start(events: list[Event]) -> list[Extent]:
     extents: list[Extent] = []
     for extent in sorted(touched, key=lambda e: (e.small, e.start)):
         last = extents[-1] if extents else None
-        # Segments begin on 2 MiB; two that adjoin are taken as two until a choice shows otherwise.
+        # Segments begin at multiples of 2 MiB. Two adjacent segments count as two until a choice shows otherwise.
         adjoins = last is not None and extent.start == last.end and extent.start % SEGMENT_STEP != 0
         if last is not None and last.small == extent.small and (extent.start < last.end or adjoins):
             last.end = max(last.end, extent.end)
@@ -97,7 +98,7 @@ def free_at_start(events: list[Event]) -> list[Extent]:
 
 
 class _RecordedSegments:
-    """In place of our address space: new segments get the recorded address."""
+    """Replaces our address space, so that new segments get the recorded addresses."""
 
     def __init__(self) -> None:
         self.recorded: int | None = None
@@ -112,7 +113,7 @@ class _RecordedSegments:
 
 
 class Replay:
-    """Plays recorded events on our allocator, started with `extents` as its free blocks."""
+    """Runs the recorded events on our allocator, which starts with `extents` as its free blocks."""
 
     def __init__(self, events: list[Event], extents: list[Extent]) -> None:
         self.events = events
@@ -152,7 +153,7 @@ class Replay:
         return None
 
     def _steps(self) -> Iterator[tuple[Event, Block | None, tuple[int, int] | None]]:
-        """Each event when it has been played, with the block it got and the best fit there was before."""
+        """Yield each event after it was run, with its block and the block that was the best fit before."""
         live: dict[int, Block] = {}
         reserved_bytes = self.events[0].reserved_bytes
         for event in self.events:
@@ -172,9 +173,9 @@ class Replay:
 
 
 def fitted(events: list[Event], extents: list[Extent]) -> tuple[list[Extent], int]:
-    """The extents with their ends moved out as far as the recorded choices ask for, and how many moves that took.
+    """Return the extents with their ends moved as far as the recorded choices require, and the number of moves.
 
-    Stops early at a choice that no end explains.
+    Stop early at a choice that no end explains.
     """
     moves = 0
     while (surprise := Replay(events, extents).surprise()) is not None:

@@ -1,7 +1,7 @@
-"""The allocator against real GPUs: every recorded block at its recorded address, every total after every event.
+"""Compares the allocator with real GPUs: the address of every recorded block, and all totals after every event.
 
-That covers every recording whose memory events have addresses and totals: seven are explained completely, the eighth as far as
-it tells what was free at its beginning.
+The tests use all eight recordings whose memory events have addresses and totals. Seven are reproduced completely, and the
+eighth as far as it shows which memory was free at its start.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from replayer.memory.device.settings import MIB
 from replayer.memory.device.stats import PoolStats
 from tests.replayer.memory.device.recorded_memory import Agreement, Replay, device_events, fitted, free_at_start
 
-# Recordings that we explain completely. For each: the segments reserved while it ran, and the ends of initially free
-# extents that had to be moved out, of how many (see recorded_memory.py).
+# Recordings that we explain completely. For each recording: the number of segments reserved while it ran, and how many ends of
+# initially free extents had to be moved (see recorded_memory.py).
 EXPLAINED = {
     "a100_switch_transformer": (164, 0, 2),
     "a100_particle_fwd_bs512": (77, 1, 12),
@@ -62,7 +62,7 @@ def test_every_real_recording_with_addresses_and_totals_is_tested_here(shared_tr
 
 
 def memory_rows(text: bytes) -> list[bytes]:
-    """The arguments of all `[memory]` events that have totals."""
+    """Return the arguments of all `[memory]` events with totals."""
     rows = [text[at.start() : at.start() + 700] for at in re.finditer(rb'"\[memory\]"', text)]
     arguments = [row[row.find(b'"args"') :] for row in rows]
     return [row[: row.find(b"}")] for row in arguments if b'"Total Allocated"' in row[: row.find(b"}")]]
@@ -72,8 +72,8 @@ def memory_rows(text: bytes) -> list[bytes]:
 def test_the_comparison_with_recordings_detects_a_wrong_allocator_rule(
     shared_traces: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    """GIVEN one changed rule WHEN the events are replayed THEN addresses or totals no longer agree. Splitting large blocks too
-    eagerly is the only change that recordings cannot show, because they have the sizes of blocks and not of requests.
+    """GIVEN one changed rule WHEN the events are replayed THEN addresses or totals no longer agree. Recordings cannot show
+    only one change, that large blocks are split too early, because recordings contain the sizes of blocks and not of requests.
     test_caching_allocator.py has a case for it."""
     events = device_events(shared_traces / "a100_particle_fwd_bs512.json.gz")
     extents, _ = fitted(events, free_at_start(events))
@@ -97,10 +97,10 @@ def test_the_comparison_with_recordings_detects_a_wrong_allocator_rule(
 def test_addresses_of_a_ddp_rank_agree_as_long_as_the_recording_determines_them(shared_traces: Path) -> None:
     """26 770 events of one DDP rank.
 
-    The recording has neither the streams of its blocks nor when a block that NCCL used was free again, and it begins
-    with 8.3 GiB cached of which it touches 2.8 GiB; so what was free, where and for which stream cannot be inferred
-    completely. The first 1 410 events agree in every address; beyond that our choice and the recorded one part, and
-    with different blocks split the totals differ by unsplit tails.
+    The recording does not show the streams of its blocks, or when a block that NCCL used became free. It begins with 8.3 GiB
+    of cached memory and uses only 2.8 GiB of them, so the free memory of each stream is partly unknown. All addresses of the
+    first 1 410 events agree. After that, our allocator chooses other blocks, so the totals differ by the unsplit remainders of
+    the blocks.
     """
     events = device_events(shared_traces / "v100_ddp_memory_rank1of2.json.gz")
     extents, _ = fitted(events, free_at_start(events))

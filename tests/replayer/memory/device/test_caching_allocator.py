@@ -170,7 +170,8 @@ def test_the_pytorch_release_decides_which_of_two_free_blocks_is_used(
 
 
 def test_a_request_of_an_exabyte_fails_at_once() -> None:
-    """GIVEN cached memory WHEN a request is absurd THEN PyTorch neither returns the memory nor counts the failure."""
+    """GIVEN cached memory WHEN a request is impossibly large THEN PyTorch does not return the cached memory, and does not
+    count the failure."""
     memory = memory_of()
     memory.free(take(memory, 30 * MIB))
     with pytest.raises(OutOfMemory, match=r"^CUDA out of memory\. Tried to allocate more than 1EB memory\.$"):
@@ -262,7 +263,7 @@ def test_sizes_are_written_as_pytorch_writes_them(size: int, text: str) -> None:
 
 
 class Times:
-    """A host with a time that tests set. It records how long it had to wait."""
+    """A fake host whose time the tests set. The fake host records how long it had to wait."""
 
     def __init__(self) -> None:
         self.now_ns = 0

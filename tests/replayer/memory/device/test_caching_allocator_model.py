@@ -24,7 +24,7 @@ SIZES = st.one_of(
 
 
 class Piece:
-    """A block of the model. `segment` and `kind` (stream, small) keep pieces apart that may not merge or be shared."""
+    """A block of the model. Pieces with different `segment` or `kind` (stream, small) must not be merged or shared."""
 
     def __init__(self, address: int, size: int, kind: tuple[int, bool], segment: int) -> None:
         self.address, self.size, self.kind, self.segment, self.free = address, size, kind, segment, True
@@ -32,7 +32,8 @@ class Piece:
 
 
 class Model:
-    """The rules, written without any thought of speed: one list of all pieces, searched from end to end."""
+    """Implements the allocator's rules in a simple, slow way: one list of all pieces, which every request searches
+    completely."""
 
     def __init__(self, tie_rule: TieRule) -> None:
         self.tie_rule = tie_rule
@@ -96,7 +97,7 @@ class Model:
             self.space.give_back(piece.address, piece.size)
 
     def release_pieces(self) -> None:
-        """Return whatever is free; what lies without a gap in one segment goes on as a segment."""
+        """Return all free memory to the device. A part of a segment that is in use without gaps remains as a segment."""
         for piece in [p for p in self.pieces if p.free]:
             self.pieces.remove(piece)
             self.space.give_back(piece.address, piece.size)
@@ -108,7 +109,7 @@ class Model:
 
 
 class SideStream:
-    """A stream with work that ends when the test ends it."""
+    """A fake stream whose work ends when the test ends it."""
 
     own_number = 99
 

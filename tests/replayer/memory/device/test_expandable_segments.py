@@ -56,7 +56,7 @@ def test_large_blocks_are_split_down_to_512_bytes() -> None:
 
 
 def growing_lengths(settings: str) -> DeviceMemory:
-    """Sequences that get longer from batch to batch: no freed block is large enough for its successor."""
+    """Allocates sequences that get longer from batch to batch, so no freed block is large enough for the next sequence."""
     memory = memory_of(settings=settings)
     for length in range(100, 200, 5):
         batch = [take(memory, length * size) for size in (512 << 10, 128 << 10, 300 << 10)]

@@ -1,7 +1,7 @@
 """Expandable segments against a model of bytes: for any requests in any order, both agree in every block and figure.
 
-The model keeps no lists of free blocks. It knows which pages of a range have memory and which bytes are in use; a free
-block is what is left between them. The setting changes while it runs, so both kinds of segments lie side by side.
+The model has no lists of free blocks. The model knows which pages of a range have memory and which bytes are in use. The rest
+between used bytes are free blocks. The setting changes during the test, so both kinds of segments exist at the same time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Range:
         return spans
 
     def free(self) -> list[Span]:
-        """What has memory and is not in use."""
+        """Return the mapped memory that is not in use."""
         taken = sorted([*map(tuple, self.without_memory()), *self.used.items()])
         edges = [self.base, *[edge for span in taken for edge in span], self.end]
         return [Span(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]

@@ -50,7 +50,7 @@ NOW = Figures(
 
 
 def test_the_old_message() -> None:
-    """The message that case C of the published studies quotes."""
+    """The out-of-memory message that case C of the published studies quotes."""
     assert oom_text(OLD, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; 5.61 GiB already allocated;"
         " 269.38 MiB free; 5.69 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting"

@@ -113,7 +113,7 @@ def test_settings_without_any_effect_on_memory_are_accepted_silently() -> None:
 
 
 def test_every_allocator_setting_of_torch_is_known() -> None:
-    """GIVEN the keys in the header of torch WHEN they are set THEN each is known. Other known keys are those of later
+    """GIVEN the keys in the header of torch WHEN they are set THEN each is known. All other known keys exist only in later
     releases."""
     header = Path(torch.__file__).parent / "include" / "c10" / "cuda" / "CUDAAllocatorConfig.h"
     listed = header.read_text().partition("keys{")[2].partition("}")[0]

@@ -1,4 +1,5 @@
-"""The host allocator: rounding, reuse, what an asynchronous copy keeps, and figures; then real locks of real memory."""
+"""The host allocator's rounding, reuse, blocks in use by asynchronous copies, and statistics, and real locks of memory
+pages."""
 
 from __future__ import annotations
 
@@ -164,7 +165,8 @@ def test_memory_that_the_script_registers_is_pinned_until_it_is_unregistered() -
 
 
 class HostMemoryModel(RuleBasedStateMachine):
-    """Against the rule in twenty lines: a block serves its size until freed and no longer used by a copy, latest first."""
+    """Compares the allocator with a rule of twenty lines: a freed block that no copy uses serves requests of its size, the
+    latest freed first."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Attention on the CPU: which keys a query sees, by cumulative lengths, used lengths and windows."""
+"""Attention on the CPU: cumulative lengths, used lengths and windows decide which keys a query sees."""
 
 from __future__ import annotations
 

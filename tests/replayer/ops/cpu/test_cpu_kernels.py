@@ -50,7 +50,7 @@ def test_sync_batch_norm_of_two_ranks_equals_batch_norm_of_the_joined_batch(affi
 
 
 def in_training(run: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[TorchAny]]:
-    """The result of torch's own CPU op, a gradient of the result, and the gradients of the inputs."""
+    """Return the result of torch's own CPU op, a gradient of the result, and the gradients of the inputs."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     result = run(*leaves)
     grad = torch.randn(result.shape)
