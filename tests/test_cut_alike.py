@@ -26,7 +26,7 @@ PHASES_MS = {"loader": 1, "h2d": 1, "forward": 1, "loss": 1, "zero_grad": 1, "ba
 
 
 class Recording:
-    """The script's calls as the recorder hears them."""
+    """Receives the script's calls as the recorder does."""
 
     def __init__(self, folder: Path, optimizers: Optimizers) -> None:
         self._bench = Bench(folder, optimizers=optimizers)
@@ -74,7 +74,7 @@ class Recording:
 
 
 class Replay:
-    """The script's calls as the virtual GPU hears them, ops among them."""
+    """Receives the script's calls and ops as the virtual GPU does."""
 
     def __init__(self, optimizers: Optimizers, phases_ms: dict[str, int]) -> None:
         self._stage = Stage(phase_recording(phases_ms), optimizers=optimizers)
@@ -135,7 +135,8 @@ class _Optimizer:
 
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[Callable[..., Cut]]:
-    """Feeds a script's events to both, and returns how they cut it, which must be the same."""
+    """Send a script's events to the recorder and the replayer, check that both find the same steps and phases, and return
+    them."""
     optimizer, runs = _Optimizer(), 0
 
     def run(*events: str, has_optimizer: bool = True, phases_ms: dict[str, int] = PHASES_MS) -> Cut:

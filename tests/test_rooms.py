@@ -1,4 +1,5 @@
-"""Imports run one way: trace_replay -> tui -> {tracer, replayer} -> traces. Proven on the source, and once by running it."""
+"""Imports run one way: trace_replay -> tui -> {tracer, replayer} -> traces. The tests check the imports in the source, and one
+test runs the code."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ FLOORS = (
     "torch_types",
     "errors",
 )
-# What users and tests hold must not reach into what only a checkout has.
+# Installed code must not import code that only a checkout contains.
 UNINSTALLED = {"tests", "examples", "benchmarks"}
 
 

@@ -158,16 +158,18 @@ def test_a_model_missing_from_the_library_is_rejected_without_estimate(library: 
     done = replay(library, "--gpu", "g9", "train.py", "SGD", "32", "4")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[0] == (
-        "trace: the library has no times of the script's model on g9; the nearest is g9/net (212 parameters there, 420 here)."
-        " --estimate continues with marked estimates"
+        "trace: the library has no times of the script's model on g9; the nearest is g9/net"
+        " (212 parameters in the library, 420 in the script). --estimate continues with marked estimates"
     )
 
     done = replay(library, "--trace", "g9/net", "--estimate", "train.py", "Adam", "16", "4", "2000")
     assert done.returncode == 0, done.stderr
-    assert "the script does not train g9/net: optimizer SGD there, Adam here; its times are used as an estimate" in done.stderr
+    assert (
+        "the script does not train g9/net: optimizer SGD in the library, Adam in the script; its times are used as an estimate"
+    ) in done.stderr
     (first, forward, rest), _, _ = (line.split() for line in done.stdout.splitlines())
     assert (first, forward, rest) == ("4", "20", "70")
-    assert "estimated: optimizer SGD there, Adam here" in done.stderr
+    assert "estimated: optimizer SGD in the library, Adam in the script" in done.stderr
 
 
 def test_times_for_a_gpu_missing_from_the_library_are_marked_as_estimates(library: Path) -> None:

@@ -1,4 +1,4 @@
-"""Small hand-made recordings and a clock that never sleeps, for tests of the time core."""
+"""Provides small hand-made recordings and a clock that never sleeps, for tests of the simulator."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ US = 1_000
 
 
 class FakeClock:
-    """A clock that only waits and tests advance. Tests add to `time_ns`."""
+    """A clock that advances only when a test or a wait advances it. Tests add to `time_ns`."""
 
     speed = Fraction(1)
     flows = True
@@ -69,7 +69,7 @@ class FakeClock:
 
 
 class Log:
-    """Stands in for the timeline: keeps the rows it is given."""
+    """A fake timeline that stores its rows."""
 
     def __init__(self) -> None:
         self.strings = Strings()
@@ -95,7 +95,7 @@ class Log:
         self.named.append((thread, name, start_ns, end_ns))
 
     def loader_wait(self, wait: LoaderWait) -> None:
-        """No profile of the script's is under way."""
+        """The script runs no profile."""
 
     def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
         self.waits.append((thread, start_ns, end_ns))
@@ -144,7 +144,7 @@ class Log:
 
 @dataclass
 class Op:
-    """One recorded op: its host time, and one kernel (None: none) launched `launch_us` after the op's start."""
+    """Contains a recorded op: its host time, and its kernel (or None), launched `launch_us` after the start of the op."""
 
     name: str
     start_us: int
@@ -161,12 +161,12 @@ RecordedPhases = list[tuple[str, int, int]]
 
 
 def make_recording(phases: RecordedPhases, ops: list[Op], *, steps: int = 1, period_us: int = 0) -> Trace:
-    """A one-device kernel-grained recording whose steps all hold the same ops and phases (name, start, end in us)."""
+    """Return a recording of kernels on one device, whose steps all have the same ops and phases (name, start, end in us)."""
     return recording_of([(StepKind.STEADY, phases, ops)] * steps, period_us=period_us)
 
 
 def recording_of(steps: list[tuple[StepKind, RecordedPhases, list[Op]]], *, period_us: int = 0) -> Trace:
-    """As `recording`, of steps that differ; a step follows the one before at once, or after `period_us`."""
+    """Like `recording`, but the steps differ. Each step begins when the previous step ends, or after `period_us`."""
     strings = Strings()
     host: list[dict[str, Any]] = []
     device: list[dict[str, Any]] = []

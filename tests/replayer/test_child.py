@@ -20,7 +20,7 @@ class _Ended(Exception):
 
 
 def _left(monkeypatch: pytest.MonkeyPatch, ended_at_s: list[float], *, initialized: bool = True) -> int:
-    """The number of sleeps of 10 s each until the process exits, if ranks end at these times."""
+    """Return the number of sleeps of 10 s until the process exits, if the ranks end at the given times."""
     now_s, sleeps = 0.0, 0
 
     def sleep(_seconds: float) -> None:

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""Facts about the recorded machine, from torch through the recorder and the file to torch in a replay. Each of them was
-once lost because two sides of a dictionary used different keys. Runs in the warm interpreter."""
+"""Facts about the recorded machine, from torch through the recorder and the file to torch in a replay. Each of these facts was
+once lost because the writer and the reader of a dictionary used different keys. Runs in the warm interpreter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_RECORDED = ("uuid", "pci_bus_id", "pci_device_id", "pci_domain_id")  # they 
 
 
 def replayed(recorded_with: FakeTorch, devices: int = 1, error: BaseException | None = None) -> VirtualGpu:
-    """The virtual GPU of a phase-grained recording whose header the recorder made, kept in a file."""
+    """Start the virtual GPU of a recording of phases, whose header comes from the recorder, and which was saved to a file."""
     facts = ProcessFacts(recorded_with, rank=0, config=RecordConfig())  # type: ignore[arg-type]
     for index in range(devices):
         facts.device_row(index)

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Shortcuts past torch's slow paths change nothing but time, and can be switched off. Most run in the warm interpreter."""
+"""Shortcuts that bypass slow code in torch change only the run time, and can be switched off. Most run in the warm
+interpreter."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def test_compiled_cache_keys_distinguish_the_same_calls_as_plain_keys() -> None:
 
 
 class Heard(torch.Tensor):
-    """A script's own tensor, which hears of every function that it is given to."""
+    """A tensor subclass of a script, which logs every function that is called with it."""
 
     calls: list[str] = []
 

@@ -1,9 +1,9 @@
-"""Whole programs as people write them, each run to its end under replay, with a recording of something else.
+"""Runs complete programs in the style of public projects under replay, with the recording of another program.
 
     pytest --slow tests/scripts                     # with this interpreter's torch
     PYTHONPATH=. OTHER/bin/python -m pytest ...     # with another one's
 
-Each must end with exit code 0, and what it saved must load without a replay, all of it finite.
+Each program must end with exit code 0, and all its saved values must be finite and load without a replay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stand-ins for what the recorder meets: a clock that tests set, CUDA events, a profiler that only records its calls."""
+"""Fakes for tests of the recorder: a clock that tests set, CUDA events, and a profiler that only logs its calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from traces.script.step_rule import Optimizers
 
 
 class FakeClock:
-    """`now_ns` is what the test says; each look costs nothing."""
+    """A test sets `now_ns`, and reading the clock takes no time."""
 
     offset_ns = 0  # from `perf_ns` to `now_ns`
 
@@ -263,7 +263,7 @@ class FakeFlightRecorder:
 
 
 class Bench:
-    """A recorder on fakes, and the script's side of it: `run` lets time pass."""
+    """A recorder with fakes of its environment, and the calls of a script. The method `run` lets time pass."""
 
     def __init__(
         self,

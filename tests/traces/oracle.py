@@ -1,4 +1,4 @@
-"""A second opinion on launches, pace, busy time, idle time and waits: plain loops that share no code with `traces`.
+"""Computes launches, pace, busy time, idle time and waits with plain loops that share no code with `traces`, to check `traces`.
 
     recording = read(Path("rank0.json.gz"))                 # tests.traces.raw_events
     figures(recording, recording.marks, [1, 2]).device_pace_ns

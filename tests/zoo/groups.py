@@ -1,7 +1,7 @@
 """Groups of operations: small functions of a device, by family.
 
-A group does with tensors on `device` what programs do and returns what came out: tensors, numbers, and lists of them. Run on a
-virtual GPU it must give what it gives on the CPU: the same shapes and dtypes, and under `--values compute` the same numbers.
+A group uses tensors on `device` as programs do, and returns the results: tensors, numbers, and lists of both. On a virtual
+GPU, a group must return the same shapes and dtypes as on the CPU, and with `--values compute` the same numbers.
 
     family = Family("shapes")
 
@@ -27,7 +27,8 @@ Run = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class Group:
-    """`sentence` is how the refusal begins of what is refused by name. `values`: under which `--values` it is run."""
+    """For an operation that raises NotEmulated, `sentence` is the beginning of the message. `values`: under which `--values`
+    it is run."""
 
     name: str
     run: Run

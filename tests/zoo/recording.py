@@ -1,4 +1,4 @@
-"""What the zoo and the scripts are replayed on: a recording on an A100 of a program that none of them is."""
+"""Provides the recording for replays of the zoo and the scripts: an A100 recording of another program."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     trace replay --values compute --trace T tests/zoo/run.py RESULTS.jsonl compute [linalg] [linalg.solve]
 
-A line of RESULTS names a group as it begins, another one how it went, so that it is known which group ended the process.
-Groups that are in RESULTS already are left out. Without names all are run.
+One line of RESULTS names a group when it starts, and another line gives its result, so the file shows which group ended the
+process. Groups that are in RESULTS already are left out. Without names all are run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tests.zoo.groups import Group, all_groups
 
 
 def difference(here: Any, there: Any, close: float | None, path: str = "") -> str:
-    """Where the virtual GPU's result differs from the CPU's; "" where it does not. `close` None: values do not count."""
+    """Return the difference between the results of the virtual GPU and the CPU, or "" if they are equal. `close` None: values
+    do not count."""
     if isinstance(there, torch.Tensor):
         if not isinstance(here, torch.Tensor):
             return f"{path}: {type(here).__name__} for a tensor"

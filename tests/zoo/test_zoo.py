@@ -1,7 +1,8 @@
 """The zoo: every group of operations on the virtual GPU, with recorded and with computed values, as a user runs a script.
 
-Each way is one replay of all groups. A group that ends the process is the one that began and was not heard of again; the rest
-follow in another process. `python tests/zoo/run.py` runs groups by name, even with the torch of another interpreter.
+Each way is one replay of all groups. If a group ends the process, its start is in the results but not its end, and the
+remaining groups run in a new process. `python tests/zoo/run.py` runs groups by name, even with the torch of another
+interpreter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _AT_MOST = 5  # processes that groups may end before the rest is given up
 
 
 def _run(values: str, folder: Path) -> dict[str, str]:
-    """What was wrong with each group, by name; "" where nothing was."""
+    """Return the error of each group by name, or "" if the group passed."""
     results = folder / f"{values}.jsonl"
     options = ("--clock", "virtual", "--values", values, "--trace", recording_of_something_else(folder / "a100.msgpack"))
     command = [sys.executable, "-m", "tui.cli", "replay", *options, ROOT / "tests" / "zoo" / "run.py", results, values]

@@ -2,7 +2,7 @@
 
     found = nearest_network(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()
-    match_with(cell, signature).differences   # ("optimizer SGD there, AdamW here",)
+    match_with(cell, signature).differences   # ("optimizer SGD in the library, AdamW in the script",)
 
 Note [The same network]
     Two signatures describe the same network if their numbers of parameters, parameter bytes and modules are equal. Only modules
@@ -71,22 +71,28 @@ def batch_of(script: WorkloadSignature) -> int | None:
 def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
     # see Note [The same network]
     if measured.parameters != script.parameters:
-        yield f"{_figure(measured.parameters)} parameters there, {_figure(script.parameters)} here"
+        yield f"{_figure(measured.parameters)} parameters in the library, {_figure(script.parameters)} in the script"
     elif measured.parameter_bytes != script.parameter_bytes:
-        yield f"{_figure(measured.parameter_bytes)} parameter bytes there, {_figure(script.parameter_bytes)} here"
+        yield (
+            f"{_figure(measured.parameter_bytes)} parameter bytes in the library, "
+            f"{_figure(script.parameter_bytes)} in the script"
+        )
     of_ours, of_theirs = _parametric(measured), _parametric(script)
     for name in sorted(of_ours.keys() | of_theirs.keys()):
         if of_ours.get(name, 0) != of_theirs.get(name, 0):
-            yield f"{of_ours.get(name, 0)} modules {name} there, {of_theirs.get(name, 0)} here"
+            yield f"{of_ours.get(name, 0)} modules {name} in the library, {of_theirs.get(name, 0)} in the script"
 
 
 def _of_training(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
     for name in ("trainable_parameters", "optimizer", "autocast"):
         if _differ(measured, script, name):
-            yield f"{name.replace('_', ' ')} {_figure(getattr(measured, name))} there, {_figure(getattr(script, name))} here"
+            yield (
+                f"{name.replace('_', ' ')} {_figure(getattr(measured, name))} in the "
+                f"library, {_figure(getattr(script, name))} in the script"
+            )
     ours, theirs = _samples(measured), _samples(script)
     if ours is not None and theirs is not None and ours != theirs:
-        yield f"inputs {_listed(measured.inputs, 'N')} there, {_listed(script.inputs)} here"
+        yield f"inputs {_listed(measured.inputs, 'N')} in the library, {_listed(script.inputs)} in the script"
 
 
 def _differ(measured: WorkloadSignature, script: WorkloadSignature, name: str) -> bool:

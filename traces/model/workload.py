@@ -3,7 +3,7 @@
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
     compare_workloads(recorded, replayed)
-    # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
+    # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("batch bytes 19,267,840 in the first trace, 7 in the second",))
 
 Workload signatures show whether two recordings are of the same model. Fields that are None are not compared.
 """
@@ -140,7 +140,7 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
         model.append("same modules, but their order or parameter shapes differ")
     model += _differing(recorded, other, "training_modules")
     if recorded.inputs is not None and other.inputs is not None and recorded.inputs != other.inputs:
-        inputs_text = f"inputs {_listed(recorded.inputs)} recorded, {_listed(other.inputs)} here"
+        inputs_text = f"inputs {_listed(recorded.inputs)} in the first trace, {_listed(other.inputs)} in the second"
         if model or not differ_in_batch_size_alone(recorded.inputs, other.inputs):
             model.append(inputs_text)
         else:
@@ -178,7 +178,7 @@ def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> Workl
 def _differing(recorded: WorkloadSignature, other: WorkloadSignature, *names: str) -> list[str]:
     pairs = [(name, getattr(recorded, name), getattr(other, name)) for name in names]
     return [
-        f"{name.replace('_', ' ')} {_figure(a)} recorded, {_figure(b)} here"
+        f"{name.replace('_', ' ')} {_figure(a)} in the first trace, {_figure(b)} in the second"
         for name, a, b in pairs
         if a is not None and b is not None and a != b
     ]
@@ -186,7 +186,7 @@ def _differing(recorded: WorkloadSignature, other: WorkloadSignature, *names: st
 
 def _differing_modules(recorded: Mapping[str, int], other: Mapping[str, int]) -> list[str]:
     name = max(sorted(recorded.keys() | other.keys()), key=lambda of: abs(recorded.get(of, 0) - other.get(of, 0)))
-    return [f"{recorded.get(name, 0)} modules {name} recorded, {other.get(name, 0)} here"]
+    return [f"{recorded.get(name, 0)} modules {name} in the first trace, {other.get(name, 0)} in the second"]
 
 
 def differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:

@@ -37,7 +37,7 @@ from traces.model.trace import (
 
 
 def _with_all_reduce(*, synchronizes: bool) -> Trace:
-    """A kernel, an all-reduce of 5 ms on a stream of its own, and an optimizer's kernel that waits for it."""
+    """Return a kernel, an all-reduce of 5 ms on a separate stream, and an optimizer's kernel that waits for the all-reduce."""
     ops = [
         Op("aten::mm", 110, 10, kernel=(118, 50)),
         Op("nccl:all_reduce", 130, 10, kernel=(170, 5_000), stream=20),
@@ -187,7 +187,8 @@ def test_unrecorded_ops_are_slower_on_a_slow_rank() -> None:
 
 
 def partly_profiled() -> Trace:
-    """Phases with the times of CUDA events in every step, and kernels in the second and the last step."""
+    """Return a recording with the CUDA event times of phases in every step, and with kernels in the second and the last
+    step."""
     trace = training(jitter_us=(0, 3))
     trace.steps.kind[[1, -1]] = StepKind.PROFILED
     for row in range(len(trace.phases)):
@@ -271,7 +272,8 @@ Recorded = tuple[str, str | None, str | None, str | None]  # an op's name, shape
 
 
 def keys_of(*calls: Recorded) -> RecordedKeys:
-    """The keys of a recording of these ops, whose shapes, dtypes and layouts are its first texts."""
+    """Return the op signatures of a recording of these ops, whose shapes, dtypes and layouts are the first texts of the
+    recording."""
     strings = Strings()
     numbers = [
         [NONE if text is None else strings.add(text) for text in (shapes, dtypes, layout)]

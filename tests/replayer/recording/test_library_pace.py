@@ -185,7 +185,7 @@ def test_a_network_missing_from_the_library_is_rejected_or_estimated_op_by_op(
     pace = pace_of()
     with pytest.raises(NotInLibrary):
         pace.watch(Linear(2000), [((2, 8), "float32")], "off", True)
-    assert "the nearest is v100/net (1,000 parameters there, 2,000 here)." in capfd.readouterr().err
+    assert "the nearest is v100/net (1,000 parameters in the library, 2,000 in the script)." in capfd.readouterr().err
     with pytest.raises(NotInLibrary):  # a network with other classes of modules is not named
         pace_of().watch(Conv2d(2000), [((2, 8), "float32")], "off", True)
     assert "of the script's model on v100. --estimate" in capfd.readouterr().err

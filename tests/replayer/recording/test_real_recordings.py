@@ -1,4 +1,4 @@
-"""Real recordings replayed with their own ops have the recorded times."""
+"""A real recording that is replayed with its own ops has the recorded times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPLICIT = ("loader", "h2d", "backward", "zero_grad", "optimizer")
 
 
 def outermost(segment: RecordedSegment) -> list[tuple[str, Instance]]:
-    """The recorded ops of a segment that are in no other op with kernels, in order."""
+    """Return the outermost recorded ops with kernels of a segment, in order."""
     found = [(key.partition("|")[0], one) for key, ones in segment.exact.items() for one in ones]
     found.sort(key=lambda item: (item[1].start_ns, -item[1].end_ns))
     played: set[int] = set()
@@ -32,7 +32,7 @@ def outermost(segment: RecordedSegment) -> list[tuple[str, Instance]]:
 
 
 def play_all(stage: Stage) -> None:
-    """Every recorded step, op by op; the host waits for each pageable copy, as it did."""
+    """Replay every recorded step op by op. The host waits for each pageable copy, as the recorded host did."""
     pageable = {i for i, text in enumerate(stage.recording.trace.strings.texts) if "Pageable" in text}
     tracker = stage.simulator.tracker
     for step in stage.recording.steps:

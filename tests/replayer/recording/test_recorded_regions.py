@@ -1,4 +1,4 @@
-"""Which recorded call a call of a compiled region takes."""
+"""Tests which recorded call provides the kernels for a call of a compiled region."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _regions(trace: Trace) -> RecordedRegions:
 
 
 def found(regions: RecordedRegions, name: str, inputs: Shapes, *ops: str, number: int = 0, back: bool = False) -> str | None:
-    """The first op of the recorded call for a function with these ops, with its shapes."""
+    """Return the first op, with its shapes, of the recorded call for a function with these ops."""
     call = regions.call(name, inputs, lambda: graph_ops_of([(op, ()) for op in ops]), number, is_backward=back)
     return None if call is None else f"{call.ops[0].op} {call.ops[0].shapes[0]}"
 

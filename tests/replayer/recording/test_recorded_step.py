@@ -1,4 +1,4 @@
-"""Which phases of a recorded step have GPU time."""
+"""Tests which phases of a recorded step have GPU time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which recorded step is used for each step of a replay."""
+"""The tests check which recorded step is used for each step of a replay."""
 
 from __future__ import annotations
 

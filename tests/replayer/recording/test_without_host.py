@@ -1,4 +1,4 @@
-"""A recording of kernels alone, as a tracer below PyTorch writes it: no host span, no op."""
+"""A recording that contains only kernels, without host spans and ops, as a tracer below PyTorch writes it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from traces.stalls.storage_server import Loading
 
 
 class Storage:
-    """Takes what a StorageClient would tell its server."""
+    """Receives the messages that a StorageClient would send to its server."""
 
     def __init__(self) -> None:
         self.reads: list[tuple[str, int, int]] = []
@@ -41,7 +41,7 @@ class Storage:
 
 
 class Files(Dataset[torch.Tensor]):
-    """Numbers in files, read in the way that `how` says."""
+    """A data set of numbers in files, which `how` reads."""
 
     def __init__(self, folder: Path, how: Any) -> None:
         self.files, self.how = sorted(folder.glob("*.bin")), how
@@ -62,7 +62,7 @@ def data_folder() -> Path:
 
 
 def header_then_all(path: Path) -> bytes:
-    """As PIL and zipfile do it: a look at the beginning, back, all of it."""
+    """Read a file as PIL and zipfile do: first the beginning, then the whole file."""
     with open(path, "rb") as file:
         file.read(16)
         file.seek(0)

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""gc.collect finds what a script drops, also what was there when the virtual GPU settled in. Runs in the warm interpreter."""
+"""gc.collect finds the objects that a script drops, also objects that existed when the virtual GPU became steady. Runs in the
+warm interpreter."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.replayer.recordings import FakeClock, Log, phase_recording
 
 
 def trained() -> Any:
-    """A model in a reference cycle, after the steps in which the virtual GPU settles in."""
+    """Return a model in a reference cycle, after the steps in which the virtual GPU becomes steady."""
     model: Any = torch.nn.Linear(512, 512).cuda()
     model.__dict__["itself"] = model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
-"""Every public name of torch.cuda and its modules is emulated, ignored with a reason, refused, or needs nothing.
+"""Every public name of torch.cuda and its modules is emulated, ignored with a reason, rejected, or works without emulation.
 
-A name that a new PyTorch release adds fails the first test until somebody decides what it is. Runs in the warm
-interpreter, see warm.py.
+If a new PyTorch release adds a name, the first test fails until a developer assigns the name to one of these groups. Runs in
+the warm interpreter, see warm.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ x: Any = None  # a tensor on the device, made by the tests
 
 
 def _calls() -> dict[str, Callable[[], object]]:
-    """One harmless call of each function that scripts may call, by name: what it must do is not to reach a driver."""
+    """Contains, by name, a harmless call of each function that scripts may call. No call may reach a CUDA driver."""
     cuda: Any = torch.cuda
     memory, nvtx, random, comm = cuda.memory, cuda.nvtx, cuda.random, cuda.comm
     return {
@@ -100,7 +100,7 @@ def _capture_nothing() -> None:
         pass
 
 
-# Classes that a script constructs. What is constructed otherwise (by functions above) is not here.
+# Classes that a script constructs. Classes whose objects the functions above create are left out.
 CONSTRUCTED: dict[str, Callable[[], object]] = {
     "Stream": lambda: torch.cuda.Stream(),
     "ExternalStream": lambda: torch.cuda.ExternalStream(1),
@@ -119,16 +119,16 @@ CONSTRUCTED: dict[str, Callable[[], object]] = {
     "autocast": lambda: torch.autocast("cuda"),
 }
 
-# Names in torch's Python that are no functions: a type for annotations, and what ROCm builds have.
+# Names in torch's Python code that are not functions: a type for annotations, and names that only ROCm builds have.
 NOT_FUNCTIONS = {"_cuda_CUDAAllocator", "_cuda_getHipblasltVersion"}
 
-# Classes without behaviour on a device: storages that tensors bring, errors, enumerations.
+# Classes that do nothing on a device: storages of tensors, errors, enumerations.
 PLAIN = re.compile(r".*(Storage|Error|Status)$")
 TENSORS = re.compile(r".*Tensor$")
 
 
 def _own(module: types.ModuleType) -> dict[str, Any]:
-    """The public names that are torch's: not what the module imported from elsewhere, no submodule and no constant."""
+    """Return the public names that torch itself defines in the module, without imported names, submodules and constants."""
     names = getattr(module, "__all__", None)
     if names is None:
         names = [name for name in dir(module) if not name.startswith("_")]

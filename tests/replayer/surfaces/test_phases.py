@@ -108,7 +108,7 @@ def test_another_optimizer_ends_steps_after_the_first_one_is_deleted() -> None:
 
 
 class _Wrapping(torch.optim.Optimizer):
-    """An optimizer around another, as SAM or Lookahead are, with a zero_grad of its own."""
+    """An optimizer that wraps another optimizer, as SAM and Lookahead do, with its own zero_grad."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
@@ -193,7 +193,7 @@ def test_gradient_clipping_uses_foreach_kernels() -> None:
 
 
 class _Asking(Dataset[int]):
-    """Says for each item whether its process may use CUDA, and computes a gradient on the host."""
+    """A data set whose items say whether their process can use CUDA, and which computes a gradient on the host."""
 
     def __len__(self) -> int:
         return 2

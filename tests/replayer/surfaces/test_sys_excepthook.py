@@ -18,7 +18,7 @@ from traces.script.configuration import FAILURE
 
 
 def _said_after(path: str, text: str, raising: str = "RuntimeError({!r})") -> str:
-    """What follows an error that was raised in this file."""
+    """Return the message that is printed after an error from this file."""
     before, sys.excepthook = sys.excepthook, lambda *error: None
     said = io.StringIO()
     try:

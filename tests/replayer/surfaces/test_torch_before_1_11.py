@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def kept_by(model: nn.Module, x: torch.Tensor) -> int:
-    """Bytes that are allocated after the forward pass and freed with its graph, without the result."""
+    """Return the bytes that are allocated after the forward pass and freed with the autograd graph, without the result."""
     before = torch.cuda.memory_allocated()
     result = model(x)
     kept: int = torch.cuda.memory_allocated() - before - result.numel() * 4

@@ -115,7 +115,7 @@ def test_cuda_is_initialised_only_at_its_first_use() -> None:
 
 
 def _in_child(ask: object) -> str:
-    """What `ask` returns or raises in a forked child."""
+    """Return the result or the error of `ask` in a forked child process."""
     assert callable(ask)
     reader, writer = os.pipe()
     if not (child := os.fork()):

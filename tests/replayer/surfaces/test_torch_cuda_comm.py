@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""torch.cuda.comm over several virtual devices: what is copied, on whose streams. Runs in the warm interpreter."""
+"""Tests which copies torch.cuda.comm makes between virtual devices, and on which streams. Runs in the warm interpreter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def _copies(gpu: SurfaceGpu) -> list[tuple[str, int, int]]:
-    """(kind, bytes, device) of the copies so far, which are then forgotten."""
+    """Return (kind, bytes, device) of the copies so far, and clear the log."""
     copies = [(kind, size_bytes, device) for _, kind, size_bytes, device, _ in gpu.copies]
     gpu.copies.clear()
     return copies

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""CUDA graphs: what a capture notes, what a replay plays, what is forbidden. Runs in the warm interpreter, see warm.py."""
+"""CUDA graphs: which work a capture records, which work a replay of the graph runs, and which calls are forbidden. Runs in
+the warm interpreter, see warm.py."""
 
 from __future__ import annotations
 

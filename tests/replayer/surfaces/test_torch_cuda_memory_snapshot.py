@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Snapshots and histories: PyTorch's own viewers must take them and find in them what the allocator says. See warm.py."""
+"""PyTorch's own viewers can read memory snapshots and histories, and show the statistics of the allocator. See warm.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ set_allocator: Any = torch._C._accelerator_setAllocatorSettings
 
 
 def train() -> list[Any]:
-    """A step of a small model; what it returns is still allocated."""
+    """Run a step of a small model, and return the tensors that are still allocated."""
     model = torch.nn.Sequential(torch.nn.Linear(2048, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 8)).cuda()
     x = torch.zeros(4096, 2048, device="cuda")
     loss = model(x).sum()
@@ -30,7 +30,7 @@ def train() -> list[Any]:
 
 
 def text_of(lines: str) -> str:
-    """In place of the flame graph script, which _memory_viz would download."""
+    """Replaces the flame graph script, which _memory_viz would download."""
     return lines
 
 

@@ -225,7 +225,7 @@ def test_elapsed_time_between_two_devices_raises_the_cuda_error() -> None:
 
 
 class _Scale(torch.autograd.Function):
-    """Multiplies by 2, and notes the current streams of both passes."""
+    """Multiplies by 2, and logs the current stream of the forward and the backward pass."""
 
     seen: list[Any]
 

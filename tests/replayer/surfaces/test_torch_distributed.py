@@ -24,7 +24,8 @@ def _after_barrier(
     speed: float = 1.0,
     wait_all_ranks: bool = False,
 ) -> tuple[list[float], str]:
-    """The common times in ms until which this rank is blocked, and its error, if the ranks call the barrier at these times."""
+    """Return the times in ms until which this rank is blocked, and its error, if the ranks call the barrier at the given
+    times."""
     blocked_ms: list[float] = []
     own_ns = int(arrived_ms[rank] * 1_000_000) + OFFSET_NS
 

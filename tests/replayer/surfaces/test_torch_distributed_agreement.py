@@ -1,4 +1,4 @@
-"""What ranks must agree on, and what the error says if they do not."""
+"""Tests which calls and arguments must be equal on all ranks, and the error if they differ."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.replayer.fake_gpu import use
 
 
 def sent(value: Any) -> Any:
-    """What the receiver of an object on a queue gets."""
+    """Return the object that the receiver gets from a queue."""
     return ForkingPickler.loads(ForkingPickler.dumps(value))
 
 

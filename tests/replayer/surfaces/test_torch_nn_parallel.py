@@ -31,7 +31,7 @@ STEPS = 3
 
 
 class StandingClock(FakeClock):
-    """Stands in for the recorded clock, which this machine's own time does not advance."""
+    """A fake of the recorded clock, which this machine's own time does not advance."""
 
     flows = False
 
@@ -125,7 +125,7 @@ def test_evaluation_without_gradients_has_only_the_forward_stages() -> None:
 
 
 class _Replica(nn.Module):
-    """Two ops, which wait until the other replica has launched both of its ops if `waits`."""
+    """Runs two ops. If `waits` is true, the ops wait until the other replica has launched both of its ops."""
 
     def __init__(self, other_done: threading.Event, waits: bool) -> None:
         super().__init__()
@@ -187,7 +187,8 @@ def test_wrong_devices_and_failed_replicas_raise_the_usual_errors() -> None:
 
 
 def _one_gpu(rows: int) -> Trace:
-    """One GPU's recording of `_net` at that batch: kernels in proportion to their rows, an optimizer that is not."""
+    """Return a recording of `_net` on one GPU. Kernel times are proportional to the batch size, except those of the
+    optimizer."""
     each = rows * 100  # us
     forward = [
         Op("aten::addmm", 1_100, 50, kernel=(1_200, each), shapes=((HIDDEN,), (rows, 64), (64, HIDDEN))),
@@ -207,12 +208,12 @@ def _one_gpu(rows: int) -> Trace:
 
 
 def _work(log: Any, kind: DeviceKind, device: int) -> list[tuple[str, dict[str, int]]]:
-    """The work of that kind on a device, with its name, in the order in which it was put there."""
+    """Return the names and the rows of the work of the given kind on a device, in the order of launches."""
     return [(log.strings[r["name"]], r) for r in log.device if (r["kind"], r["device"]) == (kind, device)]
 
 
 def _computed(log: Any, device: int) -> list[dict[str, int]]:
-    """The kernels of forward and backward that come from the recorded ones."""
+    """Return the kernels of the forward and the backward pass that come from recorded kernels."""
     kernels = _work(log, DeviceKind.KERNEL, device)
     return [row for name, row in kernels if name.startswith("kernel of") and "_foreach" not in name]
 

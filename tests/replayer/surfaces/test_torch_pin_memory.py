@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Pinned tensors as scripts meet them: who is pinned, for how long, and what it costs. Runs in the warm interpreter."""
+"""Pinned tensors: which tensors are pinned, for how long, and the time that pinning takes. Runs in the warm interpreter."""
 
 from __future__ import annotations
 

@@ -192,7 +192,8 @@ def test_profiled_stacks_contain_functions_of_the_script_but_not_of_trace() -> N
 
 
 def test_ops_of_zero_duration_keep_their_launches() -> None:
-    """GIVEN ops at one time of the recorded clock WHEN their times are exported THEN no op lies within another."""
+    """GIVEN several ops at the same time of the recorded clock WHEN the profile is exported THEN no op is nested in another
+    op."""
     window = Trace()
     window.strings.add("")
     window.host = HostSpans.of(start_ns=[10, 10, 10, 50], duration_ns=[0, 0, 0, 9])

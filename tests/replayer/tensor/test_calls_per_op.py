@@ -13,7 +13,7 @@ from tests.replayer.fake_gpu import use
 
 
 def _calls(op: Callable[[], object]) -> list[str]:
-    """The Python functions that are called, by name, `op` itself left out."""
+    """Return the names of the called Python functions, except `op` itself."""
     calls: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -36,7 +36,8 @@ def test_an_op_that_creates_a_tensor_needs_six_python_calls() -> None:
         torch.relu(x)
         gpu.devices[0].allocator.end_step()
     torch.relu(x)
-    # torch's search for a rule, the dispatch, the call's key, the memory, the launch; and the tensor's end.
+    # The calls are torch's search for a rule, the dispatch, the op signature, the allocation, the launch, and the deletion of
+    # the tensor.
     calls = _calls(lambda: torch.relu(x))
     assert len(calls) <= 6, calls
     assert "Allocation.__del__" in calls and "TensorAllocator._execute" not in calls

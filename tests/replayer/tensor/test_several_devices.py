@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""One process with several virtual devices: where tensors are, what mixes and what does not. Runs in the warm interpreter."""
+"""One process with several virtual devices: on which device tensors are, and which calls accept tensors of different devices.
+Runs in the warm interpreter."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ OPS: dict[str, tuple[Op, tuple[tuple[int, ...], ...]]] = {
     "multi_head": (lambda x: nn.functional.softmax(x @ x.transpose(1, 2), -1) @ x, (m3,)),
 }
 
-# Where CUDA's result lies in memory differently from the CPU's.
+# These ops return a different memory layout on CUDA than on the CPU.
 OTHER_STRIDES = {"linalg inverse", "linalg cholesky", "sdpa"}
 
 

@@ -39,7 +39,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 class _First(nn.Module):
-    """The first result of a module that takes its input `times` times."""
+    """Return the first result of a module that gets the same input `times` times."""
 
     def __init__(self, module: nn.Module, times: int = 1) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The clocks: deadlines, the share of a core that waiting takes, waits that are skipped, and recorded time."""
+"""Tests of the clocks: deadlines, the CPU time of waiting, skipped waits, and recorded time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3_600_000 * MS
 
 
 class Machine:
-    """A machine's clock on which reading costs `read_ns` and a sleep ends `late_ns` after its time."""
+    """A fake machine clock: each reading takes `read_ns`, and each sleep ends `late_ns` too late."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, read_ns: int = 0, late_ns: int = 0) -> None:
         self.now_ns = 5 * HOUR

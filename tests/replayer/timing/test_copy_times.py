@@ -44,7 +44,7 @@ def _started(trace: Trace) -> tuple[VirtualGpu, FakeClock, Log]:
 def _copied(
     trace: Trace, *, pinned: bool, batch: int = 32, direction: str = "h2d", blocking: bool = True
 ) -> tuple[float, Origin, str, int]:
-    """The time in us, origin, name and bytes of the one device span that a copy makes."""
+    """Return the time in us, origin, name and bytes of the only device span that a copy creates."""
     gpu, _, log = _started(trace)
     gpu.launches.copy(_site(batch, direction), direction, SIZE_BYTES * batch // 32, 0, blocking, pinned)
     (row,) = (row for row in log.device if row["kind"] == DeviceKind.MEMCPY)

@@ -1,4 +1,4 @@
-"""The parts of nn.DataParallel in a replay: each takes its recorded time on its own device, and the timeline says so."""
+"""In a replay, each stage of nn.DataParallel takes its recorded time on its device, and the timeline contains the stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1_000 * US
 
 
 class Script(Stage):
-    """A script under nn.DataParallel on two devices, by the calls that the surfaces make."""
+    """Runs a script with nn.DataParallel on two devices, by making the calls of the patched torch functions."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
@@ -267,7 +267,7 @@ def test_a_replica_that_starts_late_on_its_device_gets_its_recorded_time() -> No
 
 
 def played_us(stage: Stage) -> dict[str, tuple[float, float]]:
-    """Host start and end of each op, in us since the forward pass began."""
+    """Return the host start and end of each op, in us since the start of the forward pass."""
     begin_ns = stage.log.phases[0][1]
     return {stage.log.strings[row[2]]: ((row[3] - begin_ns) / US, (row[3] + row[4] - begin_ns) / US) for row in stage.log.host}
 

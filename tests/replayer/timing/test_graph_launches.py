@@ -45,7 +45,7 @@ class Graphs:
         return self.gpu.launches.end_capture(capture)
 
     def kernels(self) -> list[tuple[int, int, int]]:
-        """Stream, start and duration in us since the begin of the replay."""
+        """Return stream, start (in us since the start of the replay) and duration of each kernel."""
         return [
             (row["stream"], (row["start_ns"] - 1_000_000 * US) // US, row["duration_ns"] // US) for row in self.log.device
         ]

@@ -27,7 +27,7 @@ class Called:
 
 
 class Model:
-    """Plays ops one by one: op `row` lasts from 10 * row to 10 * row + 5."""
+    """Simulates ops one by one: op `row` lasts from 10 * row to 10 * row + 5."""
 
     def __init__(self) -> None:
         self.stack: list[int] = []

@@ -26,7 +26,7 @@ MM = OpSignature("aten::mm", ((4, 4),), ("float32",))
 
 
 class NestedPauses(FakeClock):
-    """A clock that is paused until each call of `pause` has its `resume`."""
+    """A clock that is paused until `resume` was called as often as `pause`."""
 
     pauses = 0
 

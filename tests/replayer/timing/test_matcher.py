@@ -1,4 +1,5 @@
-"""Matching calls to recorded calls: order, the three kinds of match, and that no recorded time is used twice."""
+"""Matching of calls with recorded calls: the order, the three kinds of match, and the rule that no recorded time is used
+twice."""
 
 from __future__ import annotations
 

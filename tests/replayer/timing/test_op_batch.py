@@ -22,13 +22,13 @@ names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "
 Call = tuple[str, bool, int]
 calls = st.tuples(names, st.sampled_from([False] * 5 + [True]), st.sampled_from([0, 0, 0, 1, 7, 400, 30_000]))
 
-# Calls of a program that mostly calls other ops than the recorded program.
+# Calls of a program whose ops mostly differ from the recorded program.
 other_names = st.sampled_from(["aten::mm", "aten::relu", "aten::sin", "aten::cos"])
 other_calls = st.tuples(other_names, st.booleans(), st.sampled_from([0, 0, 1, 400]))
 
 
 class Script:
-    """A stage whose ops are noted and then played, in batches or one by one."""
+    """Simulates a phase whose ops are collected first, and then simulated in batches or one by one."""
 
     def __init__(self, trace: Trace, *, at_once: bool) -> None:
         self.stage = Stage(trace)
@@ -54,7 +54,8 @@ class Script:
                 self.stage.simulator.play(self.stage.thread, self.stage.stream, signature, now_ns)
 
     def step(self, forward: list[Call], backward: list[Call], every: int, *, after: bool = False) -> None:
-        """One step; every so many calls what was noted is played. The backward ones come within that phase or `after` it."""
+        """Run one step, and simulate the collected calls after each `every` calls. Backward calls run in phase "backward" or,
+        with `after`, after it."""
         tracker, thread = self.stage.simulator.tracker, self.stage.thread
         self.stage.within("zero_grad")
         for phase, played in (("forward", forward), ("backward", backward)):
@@ -71,7 +72,7 @@ class Script:
         tracker.optimizer_stepped(thread, True)
 
     def outcome(self) -> dict[str, object]:
-        """All that can be seen of the replay so far."""
+        """Return the complete visible state of the replay."""
         stage = self.stage
         stats = stage.simulator.stats
         return {
@@ -98,8 +99,8 @@ def changed(called: list[Call], changes: list[tuple[int, Call]]) -> list[Call]:
 
 
 def recorded(forward: list[str], backward: list[str]) -> Trace:
-    """Kernels of different length, now longer and now shorter than their calls; the device lags and catches up. Some calls
-    take longer than usual for their op."""
+    """Kernels are sometimes longer and sometimes shorter than their calls, so the device falls behind the host and catches up
+    again. Some calls take longer than usual for their op."""
     ops = []
     for begin, names in ((0, forward), (1_000, backward)):
         at = begin
@@ -143,7 +144,7 @@ def test_batched_ops_of_another_program_start_at_the_same_times_as_single_ops(
 
 
 def covered() -> Trace:
-    """A recording that knows the phases' times only."""
+    """Return a recording that contains only the times of phases."""
     trace = make_recording([("forward", 0, 900), ("loss", 900, 950), ("backward", 1_000, 1_900)], [], steps=2)
     trace.grain = "phase"
     trace.phases.device_start_ns, trace.phases.device_end_ns = trace.phases.start_ns + 3 * US, trace.phases.end_ns + 5 * US

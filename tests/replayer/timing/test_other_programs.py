@@ -22,7 +22,7 @@ def recorded() -> Stage:
 
 
 def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False) -> int:
-    """One step of so many calls, forward and backward; returns the time of the host that it took."""
+    """Run one step with the given numbers of forward and backward calls, and return the host time that it took."""
     tracker, thread = stage.simulator.tracker, stage.thread
     before_ns = thread.host_ns
     stage.within("zero_grad")

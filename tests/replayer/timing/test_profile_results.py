@@ -1,4 +1,4 @@
-"""Profiles of a script on the virtual GPU: every event and every op, in golden/, to be read by people."""
+"""Compares every event and op in a script's own profile of the virtual GPU with readable golden files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def window() -> Trace:
 
 
 def kineto(of: Trace) -> dict[str, Any]:
-    """The same ops by this machine's clock, half as long and 1 ms later, inside the script's calls and ranges."""
+    """Return the same ops on this machine's clock, half as long and 1 ms later, inside the script's calls and ranges."""
     names = [of.strings[name] for name in of.host.name.tolist()]
     begins_us = [1000 + (start - START_NS) / 2000 for start in of.host.start_ns.tolist()]
     pid = os.getpid()

@@ -1,4 +1,4 @@
-"""What a script's own profile shows of the virtual GPU: the timeline's ops among those that Kineto has noted."""
+"""A script's own profile contains the virtual GPU's ops and kernels among the events that Kineto has recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of a simulated GPU for a few programs and recordings: every row, in golden/, for people to read."""
+"""Compares every row of the simulated GPU's work, for a few programs and recordings, with readable golden files."""
 
 from __future__ import annotations
 

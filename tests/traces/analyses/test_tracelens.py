@@ -1,4 +1,4 @@
-"""Figures that AMD's TraceLens computes too: on recordings of its own tests, beside what its repository holds as their reports.
+"""Compares our figures for recordings of TraceLens's tests with the reports in the repository of TraceLens (AMD).
 
 The tool itself is not on PyPI (the distribution of that name is another project), so its figures are taken over with their
 source: AMD-AGI/TraceLens (MIT), tests/traces/h100/Qwen_Qwen1.5-0.5B-Chat__1016005_perf_report_csvs/ops_summary.csv at cbd5d26

@@ -1,4 +1,4 @@
-"""What is measured, against brute force and against hand-made runs."""
+"""Compares measured figures with brute-force computations and with hand-made runs."""
 
 from __future__ import annotations
 

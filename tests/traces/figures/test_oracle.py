@@ -1,4 +1,5 @@
-"""The product against the oracle: on real recordings, and on generated ones with streams, graphs, lag, lost rows and ranks."""
+"""Compares the figures of `traces` with those of oracle.py, on real recordings and on generated recordings with streams,
+graphs, delays, lost rows and ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `trace info` prints, as figures and as JSON."""
+"""The figures of `trace info`, also as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other tools make of Kineto's files, and what profilers lose: small files, each with one peculiarity."""
+"""Imports small files with one peculiarity each: files that other tools changed, and files with lost events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps an entry out of the library, and what a reviewer is told: each limit with a case on each side."""
+"""Tests which entries the library rejects, and which problems are reported, with a case on each side of each limit."""
 
 from __future__ import annotations
 

@@ -256,16 +256,18 @@ def test_the_library_finds_the_model_of_a_script_or_the_most_similar_one(own_lib
     other_ways = replace(script, optimizer="AdamW", autocast="float16", trainable_parameters=5)
     found = catalogue.match("v100", other_ways)
     assert found.cell.name == "v100/resnet50" and found.differences == (
-        "trainable parameters 25,557,032 there, 5 here",
-        "optimizer SGD there, AdamW here",
-        "autocast off there, float16 here",
+        "trainable parameters 25,557,032 in the library, 5 in the script",
+        "optimizer SGD in the library, AdamW in the script",
+        "autocast off in the library, float16 in the script",
     )
     larger = replace(script, inputs=(InputTensor((32, 3, 288, 288), "float32"),))
-    assert catalogue.match("v100", larger).differences == ("inputs Nx3x224x224 float32 there, 32x3x288x288 float32 here",)
+    assert catalogue.match("v100", larger).differences == (
+        ("inputs Nx3x224x224 float32 in the library, 32x3x288x288 float32 in the script"),
+    )
 
     two_layers = WorkloadSignature(parameters=72, parameter_bytes=288, modules={"Linear": 1})
     found = catalogue.match("v100", two_layers)
-    assert not found.scalable and found.differences[0].endswith("parameters there, 72 here")
+    assert not found.scalable and found.differences[0].endswith("parameters in the library, 72 in the script")
     assert not match_with(catalogue.cell("v100", "resnet18"), script).is_same
 
 

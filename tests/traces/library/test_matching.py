@@ -67,17 +67,26 @@ def test_of_two_entries_of_a_model_the_one_with_the_same_training_is_preferred(t
         ({}, (), True, 1.0),
         ({"optimizer": None, "autocast": None, "inputs": None}, (), True, 1.0),  # unknown, so not compared
         ({"inputs": inputs((7, 3, 8, 8))}, (), True, 1.0),  # another batch
-        ({"inputs": inputs((1, 3, 16, 16))}, ("inputs Nx3x8x8 float32 there, 1x3x16x16 float32 here",), True, 4.0),
-        ({"inputs": inputs((1, 3, 4, 8))}, ("inputs Nx3x8x8 float32 there, 1x3x4x8 float32 here",), True, 0.5),
-        ({"inputs": inputs((1, 192))}, ("inputs Nx3x8x8 float32 there, 1x192 float32 here",), False, 1.0),
-        ({"optimizer": "AdamW"}, ("optimizer SGD there, AdamW here",), True, 1.0),
-        ({"autocast": "float16"}, ("autocast off there, float16 here",), False, 1.0),
-        ({"trainable_parameters": 10}, ("trainable parameters 1,000 there, 10 here",), False, 1.0),
-        ({"parameter_bytes": 2000}, ("4,000 parameter bytes there, 2,000 here",), False, 1.0),
+        ({"inputs": inputs((1, 3, 16, 16))}, ((
+            "inputs Nx3x8x8 float32 in the library, "
+            "1x3x16x16 float32 in the script"
+        ),), True, 4.0),
+        ({"inputs": inputs((1, 3, 4, 8))}, ((
+            "inputs Nx3x8x8 float32 in the library, "
+            "1x3x4x8 float32 in the script"
+        ),), True, 0.5),
+        ({"inputs": inputs((1, 192))}, ("inputs Nx3x8x8 float32 in the library, 1x192 float32 in the script",), False, 1.0),
+        ({"optimizer": "AdamW"}, ("optimizer SGD in the library, AdamW in the script",), True, 1.0),
+        ({"autocast": "float16"}, ("autocast off in the library, float16 in the script",), False, 1.0),
+        ({"trainable_parameters": 10}, ("trainable parameters 1,000 in the library, 10 in the script",), False, 1.0),
+        ({"parameter_bytes": 2000}, ("4,000 parameter bytes in the library, 2,000 in the script",), False, 1.0),
         ({"modules": {"Conv2d": 3, "ReLU": 9}}, (), True, 1.0),  # activations are not compared
         (
             {"modules": {"Conv2d": 2, "Linear": 1}},
-            ("3 modules Conv2d there, 2 here", "0 modules Linear there, 1 here"), False, 1.0,
+            ((
+                "3 modules Conv2d in the "
+                "library, 2 in the script"
+            ), "0 modules Linear in the library, 1 in the script"), False, 1.0,
         ),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a valid trace may hold: each limit with the last value that is allowed and the first that is not."""
+"""Limits of a valid trace: for each limit, the last allowed value and the first forbidden value."""
 
 from __future__ import annotations
 

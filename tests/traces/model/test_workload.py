@@ -77,22 +77,26 @@ def test_comparing_workloads_is_symmetric_and_reflexive(one: WorkloadSignature, 
         (
             {"inputs": (InputTensor((8, 3, 224, 224), "float32"),), "batch_bytes": 4_816_960},
             Sameness.OTHER_BATCH_SIZE,
-            "inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",
+            "inputs 32x3x224x224 float32 in the first trace, 8x3x224x224 float32 in the second",
         ),
-        ({"batch_bytes": 7}, Sameness.OTHER_BATCH_SIZE, "batch bytes 19,267,840 recorded, 7 here"),
+        ({"batch_bytes": 7}, Sameness.OTHER_BATCH_SIZE, "batch bytes 19,267,840 in the first trace, 7 in the second"),
         (
             {"inputs": (InputTensor((32, 3, 224, 224), "float16"),)},
             Sameness.OTHER_PROGRAM,
-            "inputs 32x3x224x224 float32 recorded, 32x3x224x224 float16 here",
+            "inputs 32x3x224x224 float32 in the first trace, 32x3x224x224 float16 in the second",
         ),
-        ({"modules": {"Conv2d": 20, "Linear": 1}}, Sameness.OTHER_PROGRAM, "53 modules Conv2d recorded, 20 here"),
+        (
+            {"modules": {"Conv2d": 20, "Linear": 1}},
+            Sameness.OTHER_PROGRAM,
+            ("53 modules Conv2d in the first trace, 20 in the second"),
+        ),
         (
             {"module_order": "b"},
             Sameness.OTHER_PROGRAM,
             "same modules, but their order or parameter shapes differ",
         ),
-        ({"training_modules": 0}, Sameness.OTHER_PROGRAM, "training modules 161 recorded, 0 here"),
-        ({"optimizer": "Adam"}, Sameness.OTHER_PROGRAM, "optimizer SGD recorded, Adam here"),
+        ({"training_modules": 0}, Sameness.OTHER_PROGRAM, "training modules 161 in the first trace, 0 in the second"),
+        ({"optimizer": "Adam"}, Sameness.OTHER_PROGRAM, "optimizer SGD in the first trace, Adam in the second"),
         ({"inputs": None, "batch_bytes": None}, Sameness.CANNOT_BE_TOLD, "model or batch size is missing from one trace"),
     ],
 )
@@ -186,4 +190,4 @@ def test_the_digest_of_the_modules_is_the_one_that_files_contain() -> None:
 
 def test_scripts_with_different_loss_modules_are_different_programs() -> None:
     ours, theirs = (replace(RESNET, modules={"Conv2d": 53, loss: 1}) for loss in ("MSELoss", "CrossEntropyLoss"))
-    assert compare_workloads(ours, theirs).reasons == ("0 modules CrossEntropyLoss recorded, 1 here",)
+    assert compare_workloads(ours, theirs).reasons == ("0 modules CrossEntropyLoss in the first trace, 1 in the second",)

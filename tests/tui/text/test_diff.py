@@ -64,7 +64,7 @@ def test_the_brief_diff_shows_the_verdict_and_four_figures_and_caveats() -> None
 def test_diff_says_first_that_the_programs_differ() -> None:
     for details in (False, True):
         text = _text(compare(training(batch=32), training(batch=64)), details=details)
-        assert text.startswith("NOT the same program: same ops, another batch size: 32 recorded, 64 here.")
+        assert text.startswith("NOT the same program: same ops, another batch size: 32 in the first trace, 64 in\nthe second.")
         assert "compare different work: step time differs by 0.0 %, GPU time by 0.0 %" in " ".join(text.split())
 
 

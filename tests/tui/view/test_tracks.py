@@ -1,4 +1,4 @@
-"""Which rows a trace has, what kind of work its spans are, and how rows of two traces come together."""
+"""Tests which rows a trace has, the kind of work of its spans, and how rows of two traces are combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies around tensors: numpy, storages, dlpack, tracing, exporting, custom ops, torchvision."""
+"""Operations that use tensors from outside: numpy, storages, dlpack, tracing, exporting, custom ops, torchvision."""
 
 from __future__ import annotations
 

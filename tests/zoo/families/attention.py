@@ -1,4 +1,4 @@
-"""Attention, transformers and what they are made of."""
+"""Attention, transformers and their building blocks."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def sparse_coo(device: str) -> Any:
 
 @family.group
 def sparse_by_size(device: str) -> Any:
-    """Those without elements; the legacy types make some too."""
+    """Tensors without elements, also created by the legacy tensor types."""
     sizes = [
         torch.sparse_coo_tensor(size=(2, 3), device=device),
         torch.zeros(2, 3, layout=torch.sparse_coo, device=device),

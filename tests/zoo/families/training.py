@@ -164,7 +164,7 @@ def autocast(device: str) -> Any:
 
 @family.group
 def finite_gradients(device: str) -> Any:
-    """Steps are taken, not skipped, where scripts look first."""
+    """The optimizer steps are not skipped if a script checks the gradients first."""
     model = nn.Linear(4, 3).to(device)
     loss = model(torch.ones(2, 4).to(device)).square().mean()
     loss.backward()

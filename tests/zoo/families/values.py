@@ -1,4 +1,4 @@
-"""What scripts decide by numbers: checks, loops, choices of the best."""
+"""Scripts that branch on tensor values: checks, loops, and selection of the best result."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def itself(device: str) -> Any:
 
 @family.group
 def near_each_other(device: str) -> Any:
-    """Two ways to one result, whatever it is; of what is known, the tolerances decide."""
+    """Compute a result in two ways, and compare both within a tolerance."""
     x = _unknown(device)
     one, other = (x * 2).sum(1), x.sum(1) + x.sum(1)
     torch.testing.assert_close(one, other)
@@ -92,7 +92,7 @@ def near_each_other(device: str) -> Any:
 
 @family.group
 def numbers_written_into(device: str) -> Any:
-    """Of the tensor's own precision, and of whatever dtype they come."""
+    """Write numbers of the tensor's own dtype and of other dtypes into a tensor."""
     x, counts = torch.ones(3, dtype=torch.float64).to(device), torch.zeros(2, dtype=torch.long).to(device)
     x[0] = 1 + 1e-9
     x[1:] = torch.tensor(1 - 1e-9, dtype=torch.float64, device=device)
@@ -239,7 +239,7 @@ def numbers_of_tensors(device: str) -> Any:
 
 @family.group
 def indices_are_in_range(device: str) -> Any:
-    """A value that is an index on the host is one of those that there are."""
+    """A value that the host uses as an index is a valid index."""
     x = _unknown(device)
     names = ["a", "b", "c"]
     drawn = torch.multinomial(x[0].softmax(0), 1).item()
@@ -308,7 +308,7 @@ def min_and_max_of_numbers(device: str) -> Any:
 
 @family.group
 def infinity_as_an_integer(device: str) -> Any:
-    """Scores that no token has yet, written into a table of integers, as beam search keeps them."""
+    """Write the scores of tokens into a table of integers, as beam search does."""
     none = torch.full((3,), float("-inf"), device=device)
     counted = torch.zeros(3, dtype=torch.int64, device=device)
     counted.copy_(none)
@@ -317,7 +317,7 @@ def infinity_as_an_integer(device: str) -> Any:
 
 @family.group
 def counts_that_split(device: str) -> Any:
-    """Tokens handed to the experts that were chosen for them, each with its own number of tokens."""
+    """Send tokens to their chosen experts, each with a different number of tokens."""
     torch.manual_seed(0)
     scores = torch.randn(10, 4).to(device)
     expert, order = scores.argmax(1).sort()

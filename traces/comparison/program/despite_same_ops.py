@@ -31,12 +31,12 @@ def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
     # A recording may lack some of a script's optimizers, so the programs differ only if they share no optimizer.
     if ours and theirs and not ours & theirs:
-        names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
+        names = f"{', '.join(sorted(ours))} in the first trace, {', '.join(sorted(theirs))} in the second"
         return f"the same forward pass, but another optimizer: {names}"
     if recorded.workload and other.workload and recorded.workload.parameters == other.workload.parameters:
         here, there = recorded.workload.trainable_parameters, other.workload.trainable_parameters
         if here is not None and there is not None and here != there:
-            return f"the same forward pass, but {here:,} trainable parameters recorded, {there:,} here"
+            return f"the same forward pass, but {here:,} trainable parameters in the first trace, {there:,} in the second"
     return ""
 
 

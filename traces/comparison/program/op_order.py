@@ -66,7 +66,7 @@ def reordered(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
     count, at = min(apart, default=(0, None))
     if not count:
         return ""
-    first = f", e.g. {_called(at[0])} in the recording, {_called(at[1])} here" if at else ""
+    first = f", e.g. {_called(at[0])} in the first trace, {_called(at[1])} in the second" if at else ""
     return f"the same ops in another order: {count} of {len(a[0])} are out of place{first}"
 
 

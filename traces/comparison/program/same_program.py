@@ -124,7 +124,7 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
     # The largest input may be a weight, whose shape does not depend on the batch size.
     all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
     if min(shapes, all_shapes) < SAME_SHAPES and (sizes := _batch_sizes(ours, theirs)) is not None:
-        reason = f"same ops, another batch size: {sizes[0]} recorded, {sizes[1]} here"
+        reason = f"same ops, another batch size: {sizes[0]} in the first trace, {sizes[1]} in the second"
         return Verdict(Sameness.OTHER_BATCH_SIZE, Evidence.OPS_AND_SHAPES, reason, batch_sizes=sizes)
     if shapes < SAME_SHAPES:
         example = _example(ours, theirs)
@@ -132,13 +132,16 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
         return Verdict(Sameness.OTHER_SHAPES, Evidence.OPS_AND_SHAPES, reason)
     if (dtypes := _dtype_similarity(ours, theirs, steps)) < SAME_SHAPES:
         counts = [Counter(call.dtype for call in calls if call.dtype).most_common(1)[0][0] for calls in (ours, theirs)]
-        reason = f"same ops and shapes, other dtypes ({percent(dtypes)} alike): mostly {counts[0]} recorded, {counts[1]} here"
+        reason = (
+            f"same ops and shapes, other dtypes ({percent(dtypes)} alike): mostly "
+            f"{counts[0]} in the first trace, {counts[1]} in the second"
+        )
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
     if made := otherwise_made((recorded, ours), (other, theirs), steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, made)
     here, there = map(_channels_last_share, (ours, theirs))
     if here is not None and there is not None and abs(here - there) > OTHER_LAYOUT_SHARE:
-        text = f"{percent(here)} of the ops on images are channels_last in the recording, {percent(there)} here"
+        text = f"{percent(here)} of the ops on images are channels_last in the first trace, {percent(there)} in the second"
         return Verdict(Sameness.OTHER_LAYOUTS, Evidence.OPS_AND_SHAPES, f"same ops and shapes, other memory layouts: {text}")
     lacking = [] if all(any(call.dtype for call in calls) for calls in (ours, theirs)) else ["dtypes"]
     if None in (here, there) and any(call.shape and len(call.shape) in IMAGES for call in ours):
@@ -171,11 +174,14 @@ def _by_names_alone(
     copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
     if all(copied) and similarity(*copied, steps) < SAME_SHAPES:
         largest = [f"{max(sizes):,}" for sizes in copied]
-        text = f"the same ops, but different sizes of device copies: up to {largest[0]} bytes recorded, {largest[1]} here"
+        text = (
+            f"the same ops, but different sizes of device copies: up to {largest[0]} "
+            f"bytes in the first trace, {largest[1]} in the second"
+        )
         return Verdict(Sameness.OTHER_SHAPES, Evidence.OP_NAMES, text)
     here, there = _half_share(a, ours, rows[0]), _half_share(b, theirs, rows[1])
     if here is not None and there is not None and abs(here - there) > OTHER_HALF_SHARE:
-        text = f"{percent(here)} of the work in half precision recorded, {percent(there)} here"
+        text = f"{percent(here)} of the work in half precision in the first trace, {percent(there)} in the second"
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OP_NAMES, f"the same ops, but other dtypes: {text}")
     lacking = ["shapes"] if all(copied) else ["shapes", "the size of a batch"]
     lacking += ["dtypes"] if None in (here, there) else []
@@ -217,12 +223,14 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     gpus = [len(trace.ranks) * gpus_per_rank(trace) for trace in (recorded, other)]
     if gpus[0] != gpus[1]:
-        reason = f"{gpus[0]} GPU{'s' if gpus[0] != 1 else ''} recorded, {gpus[1]} here"
+        reason = f"{gpus[0]} GPU{'s' if gpus[0] != 1 else ''} in the first trace, {gpus[1]} in the second"
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.WORKLOAD_SIGNATURE, reason)
     match = compare_workloads(recorded.workload, other.workload)
     passes = _backward_passes(recorded), _backward_passes(other)
     if match.sameness is Sameness.SAME_PROGRAM and None not in passes and passes[0] != passes[1]:
-        counted = f"{passes[0]} backward pass{'es' if passes[0] != 1 else ''} per step in the recording, {passes[1]} here"
+        counted = (
+            f"{passes[0]} backward pass{'es' if passes[0] != 1 else ''} per step in the first trace, {passes[1]} in the second"
+        )
         reason = f"the same model and batch, but {counted}"
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, reason)
     reason = "; ".join(match.reasons)
@@ -255,7 +263,7 @@ def _example(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
         if call.shape is not None and (same := waiting.get(call.canonical)):
             here = same.pop(0)
             if here.shape is not None and here.shape != call.shape:
-                return f"{call.name} {shape_text(call.shape)} recorded, {shape_text(here.shape)} here"
+                return f"{call.name} {shape_text(call.shape)} in the first trace, {shape_text(here.shape)} in the second"
     return ""
 
 

@@ -20,7 +20,10 @@ def test_a_trace_with_another_optimizer_is_a_different_program() -> None:
         for trace in (ours, same, other) if hide_shapes else ():
             trace.host.shapes[:] = NONE
         assert verdict_of(ours, same)[0] is True
-        assert verdict_of(ours, other) == (False, "the same forward pass, but another optimizer: SGD recorded, AdamW here")
+        assert verdict_of(ours, other) == (
+            False,
+            ("the same forward pass, but another optimizer: SGD in the first trace, AdamW in the second"),
+        )
     # WHEN one of them has no optimizer THEN this does not count as a difference
     assert verdict_of(training(), stepping("SGD"))[0] is True
 
@@ -30,12 +33,15 @@ def test_a_different_number_of_trainable_parameters_is_a_different_program() -> 
     whole.workload = WorkloadSignature(100, 400, {"Linear": 2}, optimizer="SGD", trainable_parameters=100)
     frozen.workload = replace(whole.workload, trainable_parameters=40)
     unknown.workload = replace(whole.workload, trainable_parameters=None)
-    reason = "the same forward pass, but 100 trainable parameters recorded, 40 here"
+    reason = "the same forward pass, but 100 trainable parameters in the first trace, 40 in the second"
     assert verdict_of(whole, frozen) == (False, reason)
     assert verdict_of(whole, unknown)[0] is True
     # WHEN the optimizers have no ranges THEN the signatures show them
     frozen.workload = replace(whole.workload, optimizer="Adam")
-    assert verdict_of(whole, frozen) == (False, "the same forward pass, but another optimizer: SGD recorded, Adam here")
+    assert verdict_of(whole, frozen) == (
+        False,
+        ("the same forward pass, but another optimizer: SGD in the first trace, Adam in the second"),
+    )
 
 
 def test_a_program_without_a_backward_pass_is_another_program() -> None:

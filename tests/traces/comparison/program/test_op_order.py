@@ -53,8 +53,8 @@ def steps(*names: str) -> list[DeviceOp]:
     ("ours", "theirs", "moved"),
     [
         (("abcdef",), ("abcdef",), None),
-        (("abcdef",), ("bacdef",), "1 of 6 are out of place, e.g. a 2 in the recording, b 2 here"),
-        (("abcdef", "abcdef"), ("fedcba", "abdcef"), "1 of 6 are out of place, e.g. c 2 in the recording, d 2 here"),
+        (("abcdef",), ("bacdef",), "1 of 6 are out of place, e.g. a 2 in the first trace, b 2 in the second"),
+        (("abcdef", "abcdef"), ("fedcba", "abdcef"), "1 of 6 are out of place, e.g. c 2 in the first trace, d 2 in the second"),
         (("abcdef", "abcdef"), ("fedcba", "abcdef"), None),  # one step in the same order is enough
     ],
 )

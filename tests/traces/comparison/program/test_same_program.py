@@ -58,7 +58,7 @@ def test_the_batch_sizes_are_found_if_only_first_dimensions_differ(
 def test_a_different_batch_size_is_named_in_the_reason() -> None:
     same, reason = verdict_of(training(batch=32), training(batch=64))
     assert same is False
-    assert reason == "same ops, another batch size: 32 recorded, 64 here"
+    assert reason == "same ops, another batch size: 32 in the first trace, 64 in the second"
     assert not compare(training(batch=32), training(batch=64)).within_tolerance
 
 
@@ -121,7 +121,7 @@ def test_a_different_memory_layout_is_reported_only_if_strides_are_recorded() ->
     assert judged("contiguous", "contiguous").not_compared == ()
     twin = judged("contiguous", "channels_last")
     assert twin.sameness is Sameness.OTHER_LAYOUTS
-    assert "0 % of the ops on images are channels_last in the recording, 100 % here" in twin.reason
+    assert "0 % of the ops on images are channels_last in the first trace, 100 % in the second" in twin.reason
     unknown = judged("", "channels_last")
     assert unknown.same and unknown.not_compared == ("memory layouts",) and unknown.reason.endswith("memory layouts")
     assert compare(laid_out(""), laid_out("contiguous")).to_json()["not_compared"] == ["memory layouts"]
@@ -151,7 +151,7 @@ def test_a_study_that_timed_only_two_passes_may_be_of_a_script_with_an_optimizer
     assert verdict_of(study, replay)[0] is True
     # WHEN the replay uses another number of GPUs THEN its samples are divided between the GPUs
     replay.devices = [*replay.devices, replace(replay.devices[0], index=1)]
-    assert verdict_of(study, replay) == (False, "1 GPU recorded, 2 here")
+    assert verdict_of(study, replay) == (False, "1 GPU in the first trace, 2 in the second")
 
 
 def test_without_kernels_workload_signatures_show_whether_the_program_is_the_same() -> None:
@@ -165,15 +165,19 @@ def test_without_kernels_workload_signatures_show_whether_the_program_is_the_sam
     assert same.within_tolerance and same.verdict.not_compared == ("the order of modules", "training mode")
     assert same.verdict.reason.startswith("the same parameters, parameter bytes, modules, inputs, optimizer. Not compared")
     assert batch.verdict.sameness is Sameness.OTHER_BATCH_SIZE and batch.within_tolerance is False
-    assert batch.verdict.reason == "same model, another batch size, inputs 32x8 float32 recorded, 8x8 float32 here"
+    assert batch.verdict.reason == (
+        "same model, another batch size, inputs 32x8 float32 in the first trace, 8x8 float32 in the second"
+    )
     assert model.verdict.sameness is Sameness.OTHER_PROGRAM
-    assert model.verdict.reason == "parameters 100 recorded, 60 here; parameter bytes 400 recorded, 240 here"
+    assert model.verdict.reason == (
+        "parameters 100 in the first trace, 60 in the second; parameter bytes 400 in the first trace, 240 in the second"
+    )
     # WHEN the same model goes backward twice a step THEN that is another program
     twice = phase_grained(5)
     again = twice.phases.take(twice.phases.name == twice.strings.find("backward"))
     twice.phases = Phases.concatenated([twice.phases, again])
     twice.workload = published.workload
-    reason = "the same model and batch, but 1 backward pass per step in the recording, 2 here"
+    reason = "the same model and batch, but 1 backward pass per step in the first trace, 2 in the second"
     assert verdict_of(published, twice) == (False, reason)
     # WHEN only one trace has a signature THEN the verdict is unknown
     assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
@@ -184,7 +188,7 @@ def test_the_same_ops_in_another_dtype_are_a_different_program() -> None:
     half.host.dtypes[:] = half.strings.add("float16")
     result = compare(training(), half)
     assert result.verdict.sameness is Sameness.OTHER_DTYPES and result.within_tolerance is False
-    assert result.verdict.reason.endswith("mostly float32 recorded, float16 here")
+    assert result.verdict.reason.endswith("mostly float32 in the first trace, float16 in the second")
     # WHEN one trace has no dtypes THEN they are no difference
     half.host.dtypes[:] = NONE
     assert compare(training(), half).verdict.sameness is Sameness.SAME_PROGRAM
@@ -199,7 +203,10 @@ def test_casts_of_mixed_precision_are_not_other_ops() -> None:
     for name, dtypes in (("aten::mm", "float16;float16"), ("aten::copy_", "float16;float32")):
         mixed.host.dtypes[mixed.host.name == mixed.strings.find(name)] = mixed.strings.add(dtypes)
     verdict = compare(single, mixed).verdict
-    assert verdict.sameness is Sameness.OTHER_DTYPES and "mostly float32 recorded, float16 here" in verdict.reason
+    assert (
+        verdict.sameness is Sameness.OTHER_DTYPES
+        and ("mostly float32 in the first trace, float16 in the second") in verdict.reason
+    )
     mixed.host.dtypes[:] = mixed.strings.add("float32;float32")
     assert compare(single, mixed).verdict.sameness is Sameness.OTHER_PROGRAM
 
@@ -236,7 +243,9 @@ def test_real_batch_sizes_are_distinguished(shared_traces: Path) -> None:
     small, large = (read_kineto(shared_traces / f"a100_particle_fwd_bs{size}.json.gz") for size in (2, 32))
     result = compare(small, large)
     assert result.verdict.same is False
-    assert result.verdict.reason.startswith("same ops, other shapes: e.g. aten::") and result.verdict.reason.endswith("here")
+    assert result.verdict.reason.startswith("same ops, other shapes: e.g. aten::") and result.verdict.reason.endswith(
+        "in the second"
+    )
 
 
 def test_a_truncated_file_does_not_show_that_the_program_differs() -> None:
