@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from traces.model.trace import TraceError
+from traces.model.trace import Trace, TraceError
 from traces.stalls.data_stalls import Bottleneck, Modelled, Pace, Stalls
+from tui.commands import stalls
 from tui.commands.stalls import counts_of, disk_of, stalls_text
 from tui.options import StallsOptions
 
@@ -119,3 +124,57 @@ def test_stalls_suggests_workers_and_cores_and_a_disk_speed() -> None:
     assert any(line.startswith("ESTIMATE: 20.0 % of GPU time is estimated") for line in lines)
     assert lines[3].startswith("data ready in memory (GPU speed, estimated)")
     assert not any("ESTIMATE" in line for line in said(estimated_share=0.01))
+
+
+@pytest.mark.parametrize(
+    ("case", "result"),
+    [
+        ({}, 0),
+        ({"disk": "ssd", "cache": "a cache"}, 0),
+        ({"cache": "a cache"}, 0),
+        ({"code": 3, "timelines": 0}, 3),
+        ({"timelines": 0}, "the script did not use the GPU"),
+        ({"free_bytes": 16_383, "code": 3}, "No space left on device"),
+    ],
+)
+def test_a_run_of_the_script_reads_from_its_storage_and_leaves_timelines(
+    case: dict[str, Any], result: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a script that leaves a timeline, on a disk with just enough space for the last block of a timeline, and changes
+    of these. Cached files are dropped only from this machine's own disk."""
+    seen: list[Any] = []
+
+    @contextmanager
+    def server(socket: Path, disk: Any, cache: Any, drop_cached: bool) -> Any:
+        socket.touch()
+        seen.append((socket, drop_cached))
+        yield SimpleNamespace(loadings=["a loading"])
+
+    def run_child(settings: Any, words: Any, stdout: int) -> Any:
+        session = settings["replayer"]
+        seen.append((session.out, session.storage))
+        for number in range(case.get("timelines", 1)):
+            (session.out / f"replay-{number}.msgpack").touch()
+        return SimpleNamespace(returncode=case.get("code", 0), pid=7)
+
+    monkeypatch.setattr(stalls, "StorageServer", server)
+    monkeypatch.setattr(stalls, "run_child", run_child)
+    monkeypatch.setattr(stalls, "timelines_in", lambda folder: list(folder.glob("*.msgpack")))
+    monkeypatch.setattr(stalls, "one_replay", lambda timelines, pid: [len(timelines)])
+    usage = SimpleNamespace(free=case.get("free_bytes", 16_384))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+
+    def run() -> Any:
+        options: Any = SimpleNamespace(steps=3, script=["train.py"])
+        return stalls._run(tmp_path, options, tmp_path / "card", None, "real", case.get("disk"), case.get("cache"))
+
+    if isinstance(result, str):
+        with pytest.raises((TraceError, OSError), match=result):
+            run()
+        return
+    trace, loadings, code = run()
+    assert (loadings, code) == (["a loading"], result)
+    assert trace == 1 if not result else isinstance(trace, Trace)
+    assert seen[0] == (tmp_path / "storage", case == {"cache": "a cache"})
+    assert seen[1] == (tmp_path / "out", tmp_path / "storage")
+    assert not list(tmp_path.rglob("*.msgpack")) and not (tmp_path / "storage").exists()
