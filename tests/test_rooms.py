@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,9 +45,13 @@ FLOORS = (
 UNINSTALLED = {"tests", "examples", "benchmarks"}
 
 
-def imports_of(source: str) -> Iterator[str]:
+def nodes_of(file: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+
+
+def imports_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The top-level name of every import in the source, wherever it stands."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -56,7 +60,7 @@ def imports_of(source: str) -> Iterator[str]:
 
 def test_the_checker_finds_every_absolute_import() -> None:
     source = "import a.b, c\nfrom d.e import f\nfrom . import g\ndef h():\n    import i\n"
-    assert sorted(imports_of(source)) == ["a", "c", "d", "i"]
+    assert sorted(imports_of(ast.walk(ast.parse(source)))) == ["a", "c", "d", "i"]
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -64,13 +68,13 @@ def test_a_package_imports_no_package_above_it(room: str) -> None:
     files = sorted((ROOT / room).rglob("*.py"))
     assert files
     for file in files:
-        wrong = (FORBIDDEN[room] | UNINSTALLED).intersection(imports_of(file.read_text(encoding="utf-8")))
+        wrong = (FORBIDDEN[room] | UNINSTALLED).intersection(imports_of(nodes_of(file)))
         assert not wrong, f"{file.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
-def replayer_imports(source: str) -> Iterator[str]:
+def replayer_imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The package or module of the replayer that each import in the source names, type-only imports included."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("replayer."))
         elif isinstance(node, ast.ImportFrom) and node.module == "replayer":
@@ -94,19 +98,20 @@ def test_replayer_modules_import_only_modules_of_lower_layers() -> None:
         own = file.relative_to(ROOT / "replayer").parts[0].removesuffix(".py")
         if own == "__init__":
             continue
-        for other in replayer_imports(file.read_text(encoding="utf-8")):
+        for other in replayer_imports(nodes_of(file)):
             if FLOORS.index(other) < FLOORS.index(own):
                 upward.setdefault((own, other), []).append(str(file.relative_to(ROOT)))
     assert not upward
 
 
-def classes_of(source: str) -> Iterator[str]:
+def classes_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The name of every class in the source, wherever it stands, without the underscore of private ones."""
-    yield from (node.name.lstrip("_") for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+    yield from (node.name.lstrip("_") for node in nodes if isinstance(node, ast.ClassDef))
 
 
 def test_the_checker_finds_every_nested_class() -> None:
-    assert sorted(classes_of("class _A:\n    class B: ...\ndef f():\n    class C(A): ...\n")) == ["A", "B", "C"]
+    source = "class _A:\n    class B: ...\ndef f():\n    class C(A): ...\n"
+    assert sorted(classes_of(ast.walk(ast.parse(source)))) == ["A", "B", "C"]
 
 
 def test_every_class_name_is_used_once() -> None:
@@ -114,7 +119,7 @@ def test_every_class_name_is_used_once() -> None:
     where: dict[str, list[str]] = {}
     for room in ROOMS:
         for file in sorted((ROOT / room).rglob("*.py")):
-            for name in classes_of(file.read_text(encoding="utf-8")):
+            for name in classes_of(nodes_of(file)):
                 where.setdefault(name, []).append(str(file.relative_to(ROOT)))
     assert {name: files for name, files in where.items() if len(files) > 1} == {}
 
@@ -123,9 +128,9 @@ def test_the_traces_library_imports_itself_only_at_module_level() -> None:
     """See Note [Private module names]: if another distribution is called `traces`, a later `from traces` would import
     that one."""
     for file in sorted((ROOT / "traces").rglob("*.py")):
-        for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for function in nodes_of(file):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                late = set(ROOMS).intersection(imports_of(ast.unparse(function)))
+                late = set(ROOMS).intersection(imports_of(ast.walk(function)))
                 assert not late, f"{file.relative_to(ROOT)}:{function.lineno} imports {sorted(late)}"
 
 
@@ -156,5 +161,5 @@ print(sorted({"torch", "pandas", "sympy"} & sys.modules.keys()))
 
 def test_the_examples_do_not_import_trace_packages() -> None:
     for file in sorted((ROOT / "examples").glob("*.py")):
-        wrong = set(ROOMS).intersection(imports_of(file.read_text(encoding="utf-8")))
+        wrong = set(ROOMS).intersection(imports_of(nodes_of(file)))
         assert not wrong, f"{file.name} imports {sorted(wrong)}"

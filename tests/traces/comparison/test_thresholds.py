@@ -120,8 +120,8 @@ NO_THRESHOLDS = (
 
 def names_in(node: ast.AST) -> set[str]:
     """The last part of each name in the code: a variable, or what is read from a module."""
-    found = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-    return found | {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+    named = (one for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute))
+    return {one.id if isinstance(one, ast.Name) else one.attr for one in named}
 
 
 def is_number(node: ast.AST | None) -> bool:
@@ -142,6 +142,10 @@ def comparisons(tree: ast.AST) -> Iterator[ast.AST]:
             yield node
 
 
+def names_compared(tree: ast.Module) -> frozenset[str]:
+    return frozenset().union(*map(names_in, comparisons(tree)))
+
+
 def own_numbers(tree: ast.Module) -> set[str]:
     """Module-level names of numbers that the source writes down."""
     found: set[str] = set()
@@ -157,7 +161,7 @@ def own_numbers(tree: ast.Module) -> set[str]:
 
 def compared_numbers(tree: ast.Module, everywhere: set[str]) -> set[str]:
     """The file's numbers that decide something: its names (private ones only here), and fractions without a name."""
-    compared = set().union(*map(names_in, comparisons(tree)))
+    compared = names_compared(tree)
     named = {name for name in own_numbers(tree) if name in compared or (not name.startswith("_") and name in everywhere)}
     fractions = {
         ast.unparse(one)
@@ -198,7 +202,7 @@ def test_the_users_of_a_threshold_are_the_files_that_import_it(tmp_path: Path) -
 def test_thresholds_are_defined_only_in_the_thresholds_module() -> None:
     files = [path for room in ("traces", "tui") for path in sorted((ROOT / room).rglob("*.py"))]
     trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
-    everywhere = set().union(*(names_in(node) for tree in trees.values() for node in comparisons(tree)))
+    everywhere = set().union(*map(names_compared, trees.values()))
     found = {name: numbers for name, tree in trees.items() if (numbers := compared_numbers(tree, everywhere))}
     allowed: dict[str, set[str]] = {}
     for group in NO_THRESHOLDS:

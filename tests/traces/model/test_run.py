@@ -50,5 +50,6 @@ def test_every_way_of_reading_provenance_is_found() -> None:
 
 def test_no_code_outside_the_listed_readers_reads_provenance() -> None:
     files = [path for room in ("traces", "tracer", "replayer", "tui") for path in (ROOT / room).rglob("*.py")]
-    found = {str(path.relative_to(ROOT)): reads_of_provenance(path.read_text(encoding="utf-8")) for path in files}
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
+    found = {name: reads_of_provenance(text) for name, text in texts.items() if "provenance" in text}
     assert {name: lines for name, lines in found.items() if lines and not name.startswith(READERS)} == {}
