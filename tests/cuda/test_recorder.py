@@ -22,7 +22,6 @@ _DEFAULT_STREAM = 7
 
 # Programs with wrong recordings: (test, program, grain) and the reason. Remove an entry when its reason is fixed.
 PENDING: dict[tuple[str, str, str], str] = {
-    ("replay", "terminate", "kernel"): "26 % of the ops have the same names: SIGTERM ends the replay too",
     ("replay", "fsdp2", "kernel"): "GPU busy up to 1.5 % off: transfers overlap with other work by other amounts",
 }
 
