@@ -53,6 +53,7 @@ _GROUPS: dict[str, str] = {
     "embedding_backward": "embedding_dense_backward",
     "ctc_loss": "_ctc_loss _cudnn_ctc_loss",
     "item": "_local_scalar_dense",
+    "chunk_cat": "_chunk_cat",  # called by fsdp::chunk_cat of FSDP2
 }
 _CANONICAL = {name: group for group, names in _GROUPS.items() for name in names.split()}
 CANONICAL_OPS = frozenset(_GROUPS)
