@@ -9,7 +9,13 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes, kernel_t
 
 @pytest.mark.parametrize(
     ("op", "name"),
-    [("aten::add_.Tensor", "add"), ("__", "__"), ("aten::_local_scalar_dense", "item"), ("relu_", "relu"), ("_chunk_cat", "chunk_cat")],
+    [
+        ("aten::add_.Tensor", "add"),
+        ("__", "__"),
+        ("aten::_local_scalar_dense", "item"),
+        ("relu_", "relu"),
+        ("_chunk_cat", "chunk_cat"),
+    ],
 )
 def test_canonical_names_have_no_namespace_and_overload_and_underscore(op: str, name: str) -> None:
     assert canonical_op(op) == name
