@@ -17,8 +17,8 @@ Note [Windows of other work]
     A later window of the profiler may contain different steps, for example steps that train more layers (tracer/schedule.py).
     The clean steps of this kind often ran after a profile and are not compared. Each kind of step is therefore compared only in
     the window with the most clean steps (usually the first) and in the windows that have a step with the same ops and shapes.
-    A clean step belongs to the last window that began at most `STEPS_BEFORE_WINDOW` steps after it. If too few steps would be
-    left, all windows are compared.
+    A clean step belongs to the last window that began at most `STEPS_BEFORE_WINDOW` steps after it. Windows with too few steps
+    are left out. If all windows have too few, all are compared.
 
 Note [Profiled steps with other work]
     Two of five profiled steps may load or save a checkpoint. If another program then interrupts a third step, the median of the
@@ -91,10 +91,10 @@ def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column
     for of, step in zip(window.tolist(), profiled.tolist(), strict=True):
         works[of].add(_work_of(trace, step))
     of_clean = np.maximum(begins.searchsorted(own.searchsorted(clean) + STEPS_BEFORE_WINDOW, side="right") - 1, 0)
-    alike = [np.array([not work.isdisjoint(chosen) for work in works]) for chosen in works]
-    same = max(alike, key=lambda of: np.count_nonzero(of[of_clean]))
-    kept = profiled[same[window]], clean[same[of_clean]]
-    return kept if min(map(len, kept)) >= FEWEST_ALIKE else (profiled, clean)
+    alike = (np.array([not work.isdisjoint(chosen) for work in works]) for chosen in works)
+    groups = ((profiled[same[window]], clean[same[of_clean]]) for same in alike)
+    enough = (group for group in groups if min(map(len, group)) >= FEWEST_ALIKE)
+    return max(enough, key=lambda group: len(group[1]), default=(profiled, clean))
 
 
 def _work_of(trace: Trace, step: int) -> Hashable:

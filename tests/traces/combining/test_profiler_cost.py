@@ -179,18 +179,19 @@ def test_kinds_of_steps_with_different_numbers_of_phases_get_separate_factors() 
 
 
 @pytest.mark.parametrize(
-    ("before", "ops", "op_ns", "later_ns"),
+    ("before", "ops", "later", "op_ns", "later_ns"),
     [
-        (8, 2, 100, 800),  # the first window has more clean steps: an op costs 200 - 100
-        (4, 2, 300, 400),  # the second window has more: two ops cost 1000 - 400
-        (4, 1, 200, 400),  # the same work: the medians are 400 and 600
+        (8, 2, 3, 100, 800),  # the first window has more clean steps: an op costs 200 - 100
+        (4, 2, 3, 300, 400),  # the second window has more: two ops cost 1000 - 400
+        (4, 2, 1, 100, 800),  # but one profiled step is too few
+        (4, 1, 3, 200, 400),  # the same work: the medians are 400 and 600
     ],
 )
-def test_only_windows_of_the_same_work_are_compared(before: int, ops: int, op_ns: int, later_ns: int) -> None:
+def test_only_windows_of_the_same_work_are_compared(before: int, ops: int, later: int, op_ns: int, later_ns: int) -> None:
     """GIVEN clean steps of 100 before a window of steps of 200 with one op, and six clean steps of 400 around a window of steps
     of 1000 WHEN the steps of the second window call two ops THEN only the window with more clean steps decides."""
     steps: list[Step] = [(StepKind.STEADY, [("forward", 100)])] * before + [(StepKind.PROFILED, [("forward", 200)])] * 3
-    steps += [(StepKind.STEADY, [("forward", 400)])] * 3 + [(StepKind.PROFILED, [("forward", 1000)])] * 3
+    steps += [(StepKind.STEADY, [("forward", 400)])] * 3 + [(StepKind.PROFILED, [("forward", 1000)])] * later
     trace = recorded([*steps, *[(StepKind.STEADY, [("forward", 400)])] * 3])
     begins_ns = (trace.steps.start_ns[trace.steps.kind == StepKind.PROFILED] - UNIX_NS).tolist()
     add_ops(trace, [(begin_ns, 0) for begin_ns in begins_ns[:3]])
