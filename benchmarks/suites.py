@@ -257,6 +257,16 @@ SUITES = (
         ".",
         on_gpu=_DEFAULT_DEVICE,
     ),
+    Suite("pypose", "2b684b00", ("tests",), 120, "pypose/pypose 2b684b00", ".", (_NO_ADDOPTS, _NO_ADDOPTS)),
+    Suite(
+        "pytorch-pfn-extras",
+        "8999d94c",
+        ("tests/pytorch_pfn_extras_tests",),
+        250,
+        "pfnet/pytorch-pfn-extras 8999d94c",
+        ".",
+        (("-o", "addopts=", "-o", "filterwarnings="),) * 2,
+    ),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -326,7 +336,6 @@ CAUSES = (
         Kind.AS_ON_A_GPU,
         "the test is for older releases of PyTorch, numpy and scipy",
     ),
-    Cause("pytorch_tensors", r"test_lazy_clone", Kind.LIMIT, "`torch._lazy_clone` copies at once"),
     Cause("pytorch_ops", r"test_linalg.*RecursionError", Kind.AS_ON_A_GPU, "the tests' setUp calls itself without end"),
     Cause(
         "pytorch_modules",

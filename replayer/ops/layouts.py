@@ -43,6 +43,7 @@ from replayer.torch_types import TorchAny, TorchFunction
 
 aten, prim = torch.ops.aten, torch.ops.prim
 _wrap: TorchAny = torch.Tensor._make_wrapper_subclass
+_set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
 
 class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
@@ -226,9 +227,24 @@ class Layouts:
             as_before = func.is_view and torch.is_inference_mode_enabled() and not args[0].is_inference()
             with torch.inference_mode(False) if as_before else nullcontext():
                 result = call.back(host, index)
+            if result is written and isinstance(written, SparseVirtualTensor):
+                self._adopt_changes(written, call)
         does_something = bool(call.outputs or writes)
         gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches(func, does_something)), index)
         return result
+
+    def _adopt_changes(self, written: SparseVirtualTensor, call: HostCall) -> None:
+        """Give a tensor the sizes and the memory that an op in place gave its host tensor."""
+        made = self.wrapped(written.host, written.index, call.allocations, known=call.known)
+        if not written.host.is_nested and written.shape != made.shape:
+            _set_data(written, made)
+        written.parts = made.parts
+        for part in _parts(written.host):
+            storage = part.untyped_storage()
+            allocation = made.parts[storage._cdata]
+            if allocation.size_bytes != storage.nbytes():
+                allocation.exchange(allocate(gpu(), written.index, storage.nbytes()))
+                allocation.known = bytes_of(storage) if call.known else None
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
         coo = host.layout is torch.sparse_coo

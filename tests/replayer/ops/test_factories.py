@@ -81,3 +81,16 @@ def test_a_sparse_tensor_is_made_of_its_parts() -> None:
     of_size: Any = torch.sparse_coo_tensor
     empty = of_size(size=(2, 3), device="cuda", check_invariants=True)
     assert (empty.device.type, empty.shape, empty._nnz()) == ("cuda", (2, 3), 0)
+
+
+def test_an_op_in_place_changes_the_sizes_and_the_memory_of_a_sparse_tensor() -> None:
+    use()
+    x = torch.sparse_coo_tensor(torch.tensor([[0, 1, 2]] * 2), torch.ones(3), (3, 3), check_invariants=False).cuda()
+    assert x.sparse_resize_((4, 5), 2, 0) is x
+    assert (x.shape, x._nnz(), x.to_dense().shape) == ((4, 5), 3, (4, 5))
+    assert (x @ torch.ones(5, 2, device="cuda")).shape == (4, 2)
+    x.sparse_resize_and_clear_((2, 2), 2, 0)
+    assert (x.shape, x._nnz(), len(x.parts)) == ((2, 2), 0, 2)  # type: ignore[attr-defined]
+    one = torch.sparse_coo_tensor(torch.tensor([[0, 1]] * 2), torch.ones(2), (2, 2), check_invariants=False)
+    assert x.add_(one.cuda())._nnz() == 2
+    assert [part.size_bytes for part in x.parts.values()] == [32, 8]  # type: ignore[attr-defined]
