@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.fake_torch import A6000, USUAL_WORKSPACE_BYTES, FakeTorch
+from tracer import provenance
 from tracer.device.device_access import DeviceAccess
 from tracer.provenance import ProcessFacts, without_paths
 from tracer.state import Profiles
@@ -149,3 +150,16 @@ def test_workspaces_are_unknown_while_the_script_records_the_memory_history() ->
     facts.device_row(0)
     facts.at_end(DeviceAccess(recorded.cuda, (), Profiles()))
     assert facts.machine().cublas_bytes is None
+
+
+@pytest.mark.parametrize(("number", "version"), [(0, None), (12040, "CUDA 12.4"), (13020, "CUDA 13.2"), (11080, "CUDA 11.8")])
+def test_without_a_driver_version_the_cuda_version_of_the_driver_is_recorded(
+    number: int, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA encodes version 12.4 as 12040 (cudaDriverGetVersion)."""
+    file = tmp_path / "version"
+    monkeypatch.setattr(provenance, "Path", lambda _: file)
+    of_cuda: Any = SimpleNamespace(_C=SimpleNamespace(_cuda_getDriverVersion=lambda: number))
+    assert provenance._driver_version(of_cuda) == version
+    file.write_text("550.54.15\n")
+    assert provenance._driver_version(of_cuda) == "550.54.15"

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from tests.replayer.recordings import make_recording
 from tests.traces.handmade import training
 from traces.comparison.compare import compare
+from tui.commands.replay import _estimate_sentence
 from tui.commands.replay_library import estimated_text
+from tui.text import predict
 
 
 def test_an_estimate_says_that_no_training_step_ended() -> None:
@@ -29,3 +35,21 @@ def test_an_estimate_separates_gpu_time_from_the_host_time_of_this_machine() -> 
     comparison = compare(recorded, recorded)
     assert "The GPU is busy for 50.0 µs of a training step." in estimated_text(recorded, comparison)
     assert "The GPU is busy" not in estimated_text(recorded, replace(comparison, clock="recorded"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "host_speed", "begin"),
+    [
+        ("", 1, "ESTIMATE, not recorded: "),
+        ("", 1.5, "ESTIMATE with a host 1.5 times as fast, not recorded: "),
+        ("v100", 1, "ESTIMATE on V100, not recorded: "),
+    ],
+)
+def test_an_estimate_names_the_conditions_that_differ_from_the_recording(
+    gpu: str, host_speed: float, begin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict, "error_words", lambda of: "the error is unknown")
+    conditions = SimpleNamespace(gpu=gpu, host_speed=host_speed)
+    of: Any = SimpleNamespace(origins={"recorded": 0.75, "scaled": 0.25}, conditions=conditions, device="Tesla V100")
+    said = _estimate_sentence(of)
+    assert said == f"{begin}the error is unknown; GPU time from recorded 75.0 %, scaled 25.0 %"

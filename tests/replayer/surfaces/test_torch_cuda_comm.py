@@ -69,6 +69,8 @@ def test_gather_copies_every_piece_into_one_tensor() -> None:
     assert comm.gather(pieces, destination="cpu").device.type == "cpu"
     images = [torch.zeros(1, 3, 4, 4, device=f"cuda:{i}").to(memory_format=torch.channels_last) for i in (0, 1)]
     assert comm.gather(images).is_contiguous(memory_format=torch.channels_last)
+    turned = [torch.zeros(1, 3, 4, 5, device=f"cuda:{i}").transpose(2, 3) for i in (0, 1)]
+    assert comm.gather(turned).is_contiguous()
     with pytest.raises(RuntimeError, match=r"tensor at index 1 has invalid shape \[2, 5\], but expected \[2, 4\]"):
         comm.gather([pieces[0], torch.zeros(2, 5, device="cuda:1")])
     with pytest.raises(RuntimeError, match="Expected all input tensors to be CUDA tensors"):

@@ -218,11 +218,11 @@ def test_a_region_is_named_after_three_kernels_of_at_most_30_letters(names: tupl
 
 
 def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> None:
-    """GIVEN kernel a, which takes 50 us and 10 us, and kernel b, which takes 20 us and 400 us."""
+    """GIVEN kernel a, which takes 50 us and 30 us, and kernel b, which takes 20 us and 400 us."""
     figures = compiled_figures(recording())
     assert figures is not None
     sides = []
-    for times_ns in ((50_000, 20_000), (10_000, 400_000)):
+    for times_ns in ((50_000, 20_000), (30_000, 400_000)):
         kernels = tuple(FusedKernel(name, 1.0, time_ns) for name, time_ns in zip("ab", times_ns, strict=True))
         sides.append(replace(figures, regions=(replace(figures.regions[0], fused=kernels),)))
     assert [row[0] for row in compiled_tables(sides, ("A", "B"))[1].rows] == ["0/0 b", "0/0 a"]
