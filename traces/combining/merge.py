@@ -11,6 +11,11 @@ Note [Phases in a CUDA graph]
     A profile does not contain the ops that a CUDA graph has captured. If a script launches its own CUDA graph, the profile
     therefore cannot tell which phases follow the launch, such as clipping after a captured backward pass. The recorder knows
     the captured phases, so such a step keeps the recorder's phases.
+
+Note [Forward passes that a profile does not show]
+    The profiles of the recorder contain no calls of modules. If a script accumulates gradients and loads the next batch before
+    the backward pass, nothing in the profile shows that the next forward pass begins. The recorder sees the module's call, so a
+    step in which the recorder found more forward passes keeps the recorder's phases.
 """
 
 from __future__ import annotations
@@ -258,7 +263,9 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     step_of[theirs] = own
     devices, device_of = _matched_devices(recording.devices, profile.devices, rank)
     threads, thread_of = _matched_threads(recording.threads, profile.threads, rank)
-    hidden = _steps_with_own_graphs(profile) if _have_epochs(recording, profile) else np.empty(0, np.int64)
+    hidden = np.empty(0, np.int64)
+    if _have_epochs(recording, profile):
+        hidden = np.union1d(_steps_with_own_graphs(profile), _steps_with_unseen_forwards(recording, profile, own, theirs))
     hidden = hidden[np.isin(step_of[hidden], recording.phases.step)]
     profile = with_rows(
         profile, {"phases": np.flatnonzero((step_of[profile.phases.step] != NONE) & ~np.isin(profile.phases.step, hidden))}
@@ -295,6 +302,16 @@ def _steps_with_own_graphs(profile: Trace) -> Column:
     launches = np.flatnonzero(is_graph_launch(profile) & (enclosing(host, host.kind == HostKind.OP) == NONE))
     steps = step_windows(profile).holding(host.start_ns[launches], host_ranks(profile)[launches])
     return np.asarray(np.setdiff1d(steps, [NONE]))
+
+
+def _steps_with_unseen_forwards(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Column:
+    # see Note [Forward passes that a profile does not show]
+    return np.asarray(theirs[_forward_passes(profile)[theirs] < _forward_passes(recording)[own]])
+
+
+def _forward_passes(trace: Trace) -> Column:
+    rows = (trace.phases.name == trace.strings.find("forward")) & (trace.phases.step != NONE)
+    return np.bincount(trace.phases.step[rows], minlength=len(trace.steps))
 
 
 def _fit_phases(trace: Trace, steps: Column) -> None:

@@ -467,3 +467,18 @@ def test_a_step_with_a_captured_cuda_graph_keeps_the_phases_of_the_recorder() ->
     names = [[trace.strings[name] for name in trace.phases.name[of]] for of in rows]
     assert names[1] == ["forward", "backward"] and names[0] == names[2] and len(names[0]) == 6
     assert trace.phases.duration_ns[rows[1]].sum() == trace.steps.duration_ns[numbers[1] - 100]
+
+
+def test_a_step_with_a_forward_pass_that_the_profile_does_not_show_keeps_the_phases_of_the_recorder() -> None:
+    """GIVEN a profile whose second step has no forward pass, although the recorder saw one THEN only this step has the
+    recorder's phases."""
+    profile = training(steps=3)
+    phases, strings = profile.phases, profile.strings
+    phases.name[(phases.step == 1) & (phases.name == strings.find("forward"))] = strings.add("other")
+    recording, numbers = around(profile)
+
+    trace = with_profile(recording, profile, numbers)
+
+    assert fault(trace) is None
+    names = [[trace.strings[name] for name in trace.phases.name[trace.phases.step == number - 100]] for number in numbers]
+    assert names[1] == ["forward", "backward"] and names[0] == names[2] and len(names[0]) == 6
