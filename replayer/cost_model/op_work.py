@@ -129,7 +129,7 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return True if an op computes only one of a convolution's gradients, as in PyTorch before 1.11."""
+    """Return True if an op computes only one gradient of a convolution. PyTorch before 1.11 had such ops."""
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 

@@ -100,8 +100,7 @@ class Curve:
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
         # `np.maximum.reduceat` returns a maximum for each time window, followed by a maximum for the gap after the window. Only
-        # every second maximum is kept. Append a zero to the values, because an index in `bounds` may equal the number of
-        # values.
+        # every second maximum is kept. `reduceat` rejects an index that equals the number of values, so append a zero.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])
