@@ -148,8 +148,9 @@ def test_graph_captures_survive_the_start_and_end_of_a_profile(device: Path, tmp
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_the_recorder_is_invisible_to_the_script(device: Path, tmp_path: Path, grain: str) -> None:
-    """GIVEN a script that profiles itself while the recorder would, and one that observes failed allocations WHEN recorded THEN
-    the script's profile has the same events, the recorder's window follows it, and the observer is not called."""
+    """GIVEN a script that profiles itself when the recorder's profile is due, and a script that observes failed allocations
+    WHEN recorded THEN the script's profile has the same events, the recorder's window follows it, and the observer is not
+    called."""
     native = run(device, Program("profiles_itself.py", ("8",)), tmp_path / "native")
     recorded = record(device, Program("profiles_itself.py", ("8",)), grain, tmp_path / "recorded")
 

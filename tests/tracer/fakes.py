@@ -46,10 +46,10 @@ class CudaError(RuntimeError):
 
 
 class FakeCuda:
-    """Devices with streams that are busy until `busy_until_ns`. An event is done when the clock has passed its time.
+    """Devices with streams that are busy until `busy_until_ns`. A fake event is complete when the clock has passed its time.
 
-    CUDA's rules hold: during a capture most calls fail and destroy it, after a sticky error all calls fail, and a device that
-    hangs never passes an event.
+    The fakes follow CUDA's rules: during a capture most calls fail and invalidate the capture, after a sticky error all calls
+    fail, and a device that hangs never completes an event.
     """
 
     def __init__(self, clock: FakeClock) -> None:
@@ -233,7 +233,7 @@ class FakeFacts:
 
 
 class FakeFlightRecorder:
-    """A flight recorder of which each look takes `look_ns` and finds what `found` holds; due after every second step."""
+    """A fake flight recorder. Each read takes `look_ns` and returns `found`, and a read is due after every second step."""
 
     def __init__(self) -> None:
         self.clock: FakeClock | None = None
@@ -303,13 +303,13 @@ class Bench:
         self.operation_ends_ns = 0  # of one that goes on beside the script
 
     def run(self, duration_ns: int, device_ns: int = 0) -> None:
-        """The host works for `duration_ns`; at its beginning `device_ns` of GPU work is launched."""
+        """The host works for `duration_ns`, and launches `device_ns` of GPU work at the start."""
         if device_ns:
             self.cuda.launch(device_ns)
         self.clock.ns += duration_ns
 
     def train_step(self, load_ns: int = 10, accumulate: int = 1) -> None:
-        """One training step as a plain loop makes it, in which the host is ahead of the GPU."""
+        """Run a training step like a plain training loop, in which the host runs ahead of the GPU."""
         recorder = self.recorder
         for _ in range(accumulate):
             self.load(load_ns)

@@ -34,7 +34,8 @@ class Events:
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 50_000)), min_size=1, max_size=60))
 def test_recorded_event_times_are_the_times_at_which_the_gpu_reached_the_events(script: list[tuple[int, int]]) -> None:
-    """Differences are exact. The offset is the earliest that agrees with the host: exact if the GPU was idle at any event."""
+    """Differences are exact. The offset between the clocks is the earliest that agrees with the host's observations. It is
+    exact if the GPU was idle at any event."""
     here = Events()
     taken: list[BoundaryEvent] = []
     truth: list[int] = []

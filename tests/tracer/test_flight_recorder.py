@@ -1,4 +1,4 @@
-"""PyTorch's flight recorder: which entries of its ring buffer are read, and how often."""
+"""Tests which entries of the ring buffer of PyTorch's flight recorder are read, and how often."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNIX_NS = 1_790_000_000_000_000_000
 
 
 class Ring:
-    """A ring of one backend, whose `begin` is what torch does when a collective begins."""
+    """A fake ring buffer of one backend. The method `begin` does what torch does when a collective begins."""
 
     def __init__(self, backend: str = "gloo", size: int = 2_000) -> None:
         self.backend, self.size = backend, size
@@ -60,7 +60,7 @@ class GroupInPython(ProcessGroup):
 def flight_of(
     ring: Ring, monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None, config: str = "", group: Any = None
 ) -> FlightRecorder:
-    """GIVEN a group that this ring is of."""
+    """GIVEN a group whose backend has this ring buffer."""
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", str(ring.size))
     group = group or ProcessGroup()
     world = SimpleNamespace(pg_names={group: "0"}, pg_backend_config={group: config or f"cuda:{ring.backend},xpu:xccl"})

@@ -51,7 +51,8 @@ def test_an_empty_recording_has_only_a_header(tmp_path: Path) -> None:
 def test_a_failed_write_ends_the_recording_with_one_error_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: int
 ) -> None:
-    """The k-th write fails, for every k: each time one line, no exception, and a readable prefix."""
+    """For every k, the k-th write fails. Each time, the recorder prints one line, raises no exception, and leaves a file whose
+    beginning is readable."""
     left = [call]
 
     def failing(method: Any) -> Any:

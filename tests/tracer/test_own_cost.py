@@ -15,7 +15,7 @@ from traces.script.script_hooks import ModuleCalls
 
 
 class Costly:
-    """Methods that take some nanoseconds of a clock that tests set."""
+    """Provides methods that advance a clock, which tests set, by some nanoseconds."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -58,7 +58,8 @@ def test_a_failed_recorder_call_is_measured_and_releases_the_lock() -> None:
 
 
 def test_the_reported_overhead_is_a_median_without_the_first_steps() -> None:
-    """GIVEN 2 steps with 1000 ns, 2 with 20, 4 with 80 and 1 with 90 THEN a step costs the median of 10, 20 and 90."""
+    """GIVEN groups of 2, 2, 4 and 1 steps that took 1000, 20, 80 and 90 ns in total THEN a step costs the median of 10, 20 and
+    90 ns."""
     costly = Costly(FakeClock())
     for number, took_ns in ((2, 1000), (4, 20), (8, 80), (9, 90)):
         costly.work(took_ns)

@@ -21,7 +21,7 @@ DENIED = "WARNING:2026-11-25 01:49:04 15122:15122 init.cpp:102] failed with erro
 
 
 class FakeKineto:
-    """Stands for torch.profiler._KinetoProfile; what is called is noted in `calls`."""
+    """A fake of torch.profiler._KinetoProfile, which logs its calls in `calls`."""
 
     calls: list[str]
     cuda: FakeCuda

@@ -288,7 +288,7 @@ def test_without_steps_collectives_are_written_when_they_complete(bench: Bench) 
 
 
 def let_go(bench: Bench, duration_ns: int, works: int = 1) -> PendingCollective:
-    """An operation on a stream of its own, beside the script's."""
+    """Run an operation on a separate stream, in parallel with the script's stream."""
     begin = bench.recorder.communication.begin_call(FakeStream(0))
     assert begin is not None
     bench.operation_ends_ns = max(bench.cuda.busy_until_ns.get(0, 0), bench.clock.ns) + duration_ns
@@ -296,7 +296,7 @@ def let_go(bench: Bench, duration_ns: int, works: int = 1) -> PendingCollective:
 
 
 def wait_for(bench: Bench, pending: PendingCollective, host_ns: int = 2_000) -> None:
-    """The host takes so long to tell the stream that it is to wait, as NCCL's works do."""
+    """The host takes the given time to make the stream wait, as NCCL's work objects do."""
     before = bench.recorder.communication.begin_call(FakeStream(0))
     bench.clock.ns += host_ns
     bench.cuda.busy_until_ns[0] = max(bench.cuda.busy_until_ns.get(0, 0), bench.operation_ends_ns)
@@ -842,7 +842,8 @@ def test_ctrl_c_during_a_write_takes_effect_after_the_write(bench: Bench, monkey
 
 @contextmanager
 def interrupting(line: int) -> Iterator[list[str]]:
-    """Ctrl-C when so many lines of the recorder's and the traces' rooms have been run; yields where it came."""
+    """Raise KeyboardInterrupt after the given number of lines of the packages `tracer` and `traces`, and yield the line at
+    which it was raised."""
     came: list[str] = []
     left = line
 

@@ -39,8 +39,8 @@ def test_evaluation_does_not_change_the_first_profile(evaluations: list[bool]) -
 
 
 def actions_of(schedule: Schedule, steps: str) -> str:
-    """What the profiler does in each step: "." nothing, "p" prepare, "r" record. Each letter of `steps` is a kind of step, in
-    lower case for evaluation."""
+    """Return the profiler's action in each step: "." nothing, "p" prepare, "r" record. Each letter of `steps` is a kind of
+    step, in lower case for evaluation."""
     actions = ""
     for letter in steps:
         actions += schedule.profile[:1] or "."

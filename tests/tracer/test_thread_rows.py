@@ -17,7 +17,7 @@ def in_thread(name: str, rows: ThreadRows, role: str = "") -> int:
 
 def test_threads_are_named_after_their_role_or_keep_their_name() -> None:
     """GIVEN threads of autograd and of replicas, and one with another role THEN only those of autograd are backward threads.
-    A role has one row, whichever thread has it."""
+    Each role has one row, even if several threads have the role."""
     rows = ThreadRows(rank=3)
     assert rows.row() == rows.row("backward 0") == 0  # the script's thread keeps its row
     roles = {"a": "backward 0", "b": "replica 1", "c": "loader"}

@@ -1,4 +1,4 @@
-"""Traces for the tests of the file: a small one with something in every table, and arbitrary sound ones."""
+"""Provides traces for the tests of the file format: a small trace with rows in every table, and arbitrary valid traces."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _column(draw: st.DrawFn, dtype: str, rows: int, low: int | None = None, behi
 
 
 def _sized(rows: dict[str, int], texts: list[str], devices: int, threads: int) -> Trace:
-    """A trace of that many rows, to ask what its columns may hold."""
+    """Return a trace with the given number of rows, to find the allowed values of its columns."""
     first = {name: next(iter(kind.DTYPES)) for name, kind in TABLES.items()}
     tables: dict[str, Any] = {name: TABLES[name].of(**{first[name]: [0] * count}) for name, count in rows.items()}
     return Trace(strings=Strings(texts), devices=[Device(0, 0, "")] * devices, threads=[Thread(0, 0)] * threads, **tables)
@@ -201,7 +201,8 @@ def traces(draw: st.DrawFn) -> Trace:
 
 @st.composite
 def parents(draw: st.DrawFn, rows: int) -> list[int]:
-    """Half the time brackets that nest, as in a recording; else any that make no cycle, before or behind their child."""
+    """Draw nested spans as in a recording in half of the cases, and otherwise any parents without cycles, before or after
+    their children."""
     if draw(st.booleans()):
         found: list[int] = []
         open_rows: list[int] = []

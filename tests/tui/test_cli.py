@@ -230,7 +230,8 @@ PID = 4711
 
 @pytest.fixture
 def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The child that `trace replay` would run: `code` it returns, `timelines` it leaves; `words`, `session` it got."""
+    """A fake of the child process of `trace replay`. It returns `code`, leaves `timelines`, and stores its arguments in
+    `words` and `session`."""
     made_up: dict[str, Any] = {"code": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
 
     def run_child(

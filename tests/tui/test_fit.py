@@ -34,7 +34,7 @@ def requests(batch: int, steps: int = 4, drift: int = 0) -> RequestLog:
 
 
 class Script:
-    """A script by what it does: takes the place of `run_child`."""
+    """A fake of `run_child` that does what a script would do."""
 
     def __init__(self, **how: Any) -> None:
         usual = {"code": 0, "steps": 4, "drift": 0, "default": 8, "said": b"", "most": 1 << 20, "times": 1, "torch": True}

@@ -76,7 +76,7 @@ def explain(comparison: Comparison) -> Explanation:
     """Explain the difference in step time. Differences below 0.2 % of the step time are left out."""
     before_ns, after_ns = comparison.steps.recorded_ns, comparison.steps.replayed_ns
     if before_ns is None or after_ns is None:
-        return Explanation("One of the two has no steps, so there is no difference per step to explain.", [], None, "", [])
+        return Explanation("At least one trace has no steps, so there is no difference per step to explain.", [], None, "", [])
     delta_ns = after_ns - before_ns
     least_ns = NEGLIGIBLE_SHARE * max(before_ns, after_ns)
     phases = [reason for reason in _phases(comparison) if abs(reason.delta_ns) >= least_ns]

@@ -82,7 +82,7 @@ SIX = torch.arange(6.0)  # 24 bytes
 
 
 def _single(name: str) -> Any:
-    """By its name of today, or by that of earlier releases."""
+    """Call the function by its current name or by its name in earlier releases."""
     earlier = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}
     return getattr(dist, f"{name}_single", None) or getattr(dist, earlier[name])
 

@@ -22,7 +22,7 @@ from tracer.writing.collectives import PendingCollective
 
 
 class Notes:
-    """A recorder that keeps which operation was waited for, on which stream, and which was given up."""
+    """A fake recorder that logs which operation was waited for, on which stream, and which operation was given up."""
 
     def __init__(self) -> None:
         self.begun = 0

@@ -26,7 +26,7 @@ class Outer(nn.Module):
 
 
 class Told:
-    """Stands in for torch: what is entered and left."""
+    """A fake of torch that logs which ranges are entered and left."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []

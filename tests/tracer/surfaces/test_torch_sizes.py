@@ -75,7 +75,8 @@ def test_zero_dimensional_tensors_still_work_as_tensor_elements() -> None:
     assert done.stdout == "[[3.0]] [3, 3] 1.0 torch.Size([2]) torch.Size([2])\n", done.stderr
 
 
-# Each call of a script without a GPU, and what the recorder notes of it: op, shape of what is searched, number of results.
+# Contains calls of a script without a GPU, and for each call the recorded op, the shape of the searched tensor and the number
+# of results.
 CALLS: dict[str, list[list[Any]]] = {
     "torch.nonzero(x)": [["aten::nonzero", [2, 3], 4]],
     "x.nonzero()": [["aten::nonzero", [2, 3], 4]],

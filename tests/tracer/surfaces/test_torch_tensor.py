@@ -1,4 +1,4 @@
-"""Which reads of tensors the recorder notes, and which copies it counts as uploads; on a torch without tensors."""
+"""Tests which reads of tensors the recorder stores, and which copies it counts as uploads, with a fake torch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Tensor:
 
 
 class Recorder:
-    """Writes down its calls. `phase` is the phase in which the script is."""
+    """Writes down its calls. The field `phase` contains the script's current phase."""
 
     def __init__(self) -> None:
         self.phase = "forward"

@@ -16,7 +16,7 @@ from traces.script.patching import PATCHES
 
 
 class Recorder:
-    """A recorder whose clock shows 1005 ns first, and 3 ns more at each look."""
+    """A recorder whose clock starts at 1005 ns and advances by 3 ns at each reading."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[object, ...]] = []

@@ -22,7 +22,8 @@ from tui.text.info import info_text
 
 
 def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int]) -> Trace:
-    """A step of forward (0 to 100 us) and backward (to 300 us) with these kernels (name, stream, start, duration)."""
+    """Return a step with a forward pass (0 to 100 us), a backward pass (100 to 300 us) and the given kernels (name, stream,
+    start, duration)."""
     trace = make_recording([("forward", 0, 100), ("backward", 100, 300)], [])
     base_ns = int(trace.steps.start_ns[0])
     add = trace.strings.add

@@ -68,8 +68,8 @@ def test_idle_time_of_clean_steps_is_computed_from_the_kernels_of_profiled_steps
 
 
 def _clean_and_synchronized(extra_us: int, clean_stretch: float = 1.0) -> Trace:
-    """Four clean steps and four profiled ones of 100 + `extra_us` us. In a profiled step, the GPU works from 27 to 47, from 57
-    to 67 and from 87 to 97. The host waits for the kernel that ends at 67, and launches the next one at 83."""
+    """Return four clean steps, and four profiled steps of 100 + `extra_us` us. In a profiled step, the GPU works from 27 to
+    47, from 57 to 67 and from 87 to 97. The host waits for the kernel that ends at 67, and launches the next one at 83."""
     made = calls(32)
     made[2] = Call("aten::item", "", 51, "Memcpy DtoH (Device -> Pageable)", DeviceKind.MEMCPY)
     trace = training(steps=4, made=[made[0], made[1], made[2], made[4]], jitter_us=(extra_us,))

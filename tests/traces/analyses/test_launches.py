@@ -1,4 +1,4 @@
-"""When work had been launched, and why some launches take long. Times are in microseconds."""
+"""Tests when work was launched, and why some launches take long. Times are in microseconds."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from traces.model.trace import NONE, MemoryEvents, Trace
 
 
 def with_memory(sizes: list[int], addresses: list[int]) -> Trace:
-    """A training of which the main thread allocates and frees these, 10 µs apart from the beginning of the first step."""
+    """Return a training run whose main thread makes the given allocations and frees every 10 µs, from the start of the first
+    step on."""
     trace = training(steps=1)
     begin = int(trace.steps.start_ns[0])
     trace.memory = MemoryEvents.of(

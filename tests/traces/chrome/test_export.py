@@ -36,7 +36,7 @@ def _refuse(constant: str) -> None:
 
 
 def _crossings(events: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
-    """Neighbours on a track of which neither is apart from the other nor within it."""
+    """Return neighbouring events on a track that overlap only in part."""
     tracks = defaultdict(list)
     for event in events:
         if event["ph"] == "X":

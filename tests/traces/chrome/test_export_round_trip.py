@@ -42,7 +42,8 @@ T0_NS = 1_700_000_000 * 10**9
 
 
 def differences(a: Trace, b: Trace) -> list[str]:
-    """What differs between two traces, texts as texts: their numbers in the string table may be others."""
+    """Return the differences between two traces. Texts are compared by their content, because their numbers in the string
+    table may differ."""
     header = ("grain", "devices", "threads", "machines", "runs", "provenance", "problems", "lacks")
     found = [name for name in header if repr(getattr(a, name)) != repr(getattr(b, name))]
     for name, kind in TABLES.items():

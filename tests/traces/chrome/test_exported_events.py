@@ -1,4 +1,4 @@
-"""Exported files as a whole: one event a line, in golden/, to be read by people."""
+"""Compares whole exported files, with one event per line, with readable golden files."""
 
 from __future__ import annotations
 

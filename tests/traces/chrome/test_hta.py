@@ -73,7 +73,7 @@ _ALIKE = [LARGE, "a100_nccl_args_rank0of2"]  # stamps of whole microseconds, and
 
 @pytest.fixture(scope="module", params=_ALIKE)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Any]:
-    """A recording as we read it, and as Holistic Trace Analysis reads what it exports."""
+    """Return a recording, and the same recording as Holistic Trace Analysis reads our export of it."""
     folder = SHARED_TRACES
     if not (folder / "INDEX.md").exists():
         pytest.skip("the real recordings are not beside this checkout")

@@ -40,7 +40,7 @@ from traces.model.trace import (
 
 
 def said(trace: Trace, table: str, row: int) -> dict[str, Any]:
-    """A row with everything that it points at in place of the numbers, so that rows of two traces can be compared."""
+    """Return a row with the referenced values instead of their numbers, so that rows of two traces can be compared."""
     told: dict[str, Any] = {}
     for column in TABLES[table].DTYPES:
         where, value = f"{table}.{column}", getattr(getattr(trace, table), column)[row]

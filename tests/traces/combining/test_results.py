@@ -1,4 +1,4 @@
-"""Merged, joined and cut traces: the rows of each table and the sums of its columns, in golden/, to be read by people."""
+"""Compares merged, joined and cut traces (the rows of each table and the sums of its columns) with readable golden files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps of two traces are compared with each other."""
+"""Tests which steps of two traces are compared with each other."""
 
 from __future__ import annotations
 

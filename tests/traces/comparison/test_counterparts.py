@@ -1,4 +1,4 @@
-"""Which kernel of one trace corresponds to which kernel of another."""
+"""Tests which kernels of two traces correspond to each other."""
 
 from __future__ import annotations
 

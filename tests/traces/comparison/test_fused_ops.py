@@ -1,4 +1,4 @@
-"""Which eager ops went into which fused kernels of a compiled trace."""
+"""Tests which eager ops each fused kernel of a compiled trace replaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All figures of comparisons of a few recordings, in golden/, to be read by people."""
+"""Compares all figures of comparisons of a few recordings with readable golden files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What limits the pace, on figures worked out by hand (ms)."""
+"""Tests what limits the training speed, with figures in ms worked out by hand."""
 
 from __future__ import annotations
 

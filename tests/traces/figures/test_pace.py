@@ -1,4 +1,4 @@
-"""The definition of a step's time, rule by rule, on small traces with values worked out by hand (times in ms unless said)."""
+"""The rules for the step time, on small traces with values worked out by hand (times in ms, if no other unit is given)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ START_NS = 1_700_000_000 * 10**9
 
 
 class Work(NamedTuple):
-    """A kernel: when its launching call began (None: not recorded), when it started and ended, and where."""
+    """Contains a kernel: the start of its launch call (None if not recorded), its start and end, and its device and stream."""
 
     launched: float | None
     start: float

@@ -1,4 +1,4 @@
-"""All figures of a few recordings, in golden/, to be read by people. The analyses have files of their own."""
+"""Compares all figures of a few recordings with readable golden files. The analyses have files of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following a trace file that grows: at every byte, exactly the complete rows are read, and all rows in the end."""
+"""Reads a trace file that grows: after each byte, exactly the complete rows are read, and at the end all rows."""
 
 from __future__ import annotations
 

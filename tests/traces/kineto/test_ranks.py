@@ -1,4 +1,4 @@
-"""What an import says about a recording: the kinds of data that it lacks, and its ranks."""
+"""Tests the notes of an import: the kinds of missing data, and the ranks."""
 
 from __future__ import annotations
 

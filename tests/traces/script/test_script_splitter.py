@@ -1,4 +1,4 @@
-"""How a script's calls become steps of phases. Every call takes 10 ns, and the next one follows after 1 ns."""
+"""Tests how a script's calls are divided into steps and phases. Every call takes 10 ns, and the next one follows after 1 ns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where steps end, for the loops that scripts are made of: alone, and in any order with hypothesis."""
+"""Tests where steps end, for each kind of loop in scripts, and for random sequences of loops (hypothesis)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which op calls of two traces are compared."""
+"""Tests which op calls of two traces are compared."""
 
 from __future__ import annotations
 
