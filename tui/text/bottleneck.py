@@ -78,13 +78,13 @@ def bottleneck_text(summary: Summary) -> str:
     loaded_ns = sum(calls.host_ns for calls in summary.analyses.long_launches if calls.reason == LOADED)
     loads = (pace.steps == 1 or pace.mean) and of.gain_ns and loaded_ns >= pace.steps * MUCH_IN_ONE_CALL * of.gain_ns
     if of.limit == "host" and loads:
-        gained += f" Launch calls load kernels at first use for {time_text(loaded_ns)}, which a later step does not need."
+        gained += f" Launch calls take {time_text(loaded_ns)} to load kernels at first use. Later steps do not need this time."
     elif of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
         gained += f" The host is in {call.call} for {share_text(call.share)} of that time ({counted(call.count, 'call')})."
     compiled = summary.analyses.compiled
     if of.limit == "host" and of.gain_ns and compiled is not None and compiled.compiling_ns >= of.gain_ns / 2:
         took = time_text(compiled.compiling_ns)
-        gained += f" On average, compiling takes {took} of a step, which a later step does not need."
+        gained += f" On average, compiling takes {took} of a step. Later steps do not need this time."
     busy = max(summary.busy_shares.values(), default=0.0)
     if of.limit in ("host", "data") and busy > MOSTLY_BUSY:
         return f"The GPU is busy {share_text(busy)} of the time; otherwise, it mostly waits for {_WAITS_FOR[of.limit]}.{gained}"

@@ -199,7 +199,7 @@ def _footnotes(need: Need, found: Sequence[CardFit]) -> list[str]:
     if not need.batch_option:
         sentences.append("To find the largest batch, give the script's option for it, for example --batch-option=--batch-size.")
     elif any(one.verified is not None for one in found):
-        sentences.append("✓: runs confirmed that this batch fits and that one more does not. ?: runs contradicted it.")
+        sentences.append("✓: runs confirmed that this batch fits and one more sample does not. ?: runs contradicted this.")
     steps = [one.step for one in found if one.step is not None]
     if ranks := [step for step in steps if step.communication_ns]:
         most = time_text(max(step.communication_ns for step in ranks))
@@ -210,13 +210,14 @@ def _footnotes(need: Need, found: Sequence[CardFit]) -> list[str]:
     if estimates:
         corrected = estimates[0].source.partition(", ")[2]
         beside = f", {corrected}" if corrected else ""
-        sentences.append(f"~ before a step: GPU time estimated op by op, as in trace predict{beside}; not measured.")
+        sentences.append(f"~ before a step: the GPU time is not measured, but estimated op by op, as in trace predict{beside}.")
         worst = max((step.error for step in estimates if step.error is not None), key=lambda error: error.error, default=None)
         sentences += [] if worst is None else [worst.sentence()]
     if not need.steps_run and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
-        sentences.append(f"~ before a step: forward pass in training, from the library: {', '.join(dict.fromkeys(passes))}.")
+        sources = ", ".join(dict.fromkeys(passes))
+        sentences.append(f"~ before a step: the time of a forward pass in training, from the library: {sources}.")
     if any(one.largest_batch is not None and not one.is_measured for one in found):
-        sentences.append("~ before a batch: estimated with the simulated allocator.")
+        sentences.append("~ before a batch: the largest batch is estimated with the simulated allocator.")
     if seen := [one.limit for one in found if one.limit is not None]:
         sentences.append(f"Measured limits: {'; '.join(map(_limit_text, seen))}.")
     sentences += [_other_text(one.other) for one in found if one.other is not None]

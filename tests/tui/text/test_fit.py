@@ -51,7 +51,7 @@ def test_fit_prints_the_memory_need_and_one_row_per_gpu() -> None:
 def test_fit_marks_the_largest_batch_as_estimated_or_measured() -> None:
     """GIVEN measurements that end with batch 4, and with 5 out of memory."""
     exact, open_ended = MeasuredLimit(CELL, 4, 5), MeasuredLimit(CELL, 4, None)
-    text = "~ before a batch: estimated with the simulated allocator."
+    text = "~ before a batch: the largest batch is estimated with the simulated allocator."
     assert text in lines(card()) and text not in lines(card(estimated=None))
     measured = lines(card(limit=exact, batch=4))
     assert measured[3].split()[-2:] == ["4", "-"] and text not in measured
@@ -65,7 +65,7 @@ def test_fit_marks_the_largest_batch_as_estimated_or_measured() -> None:
 
 
 def test_fit_shows_whether_runs_confirmed_the_largest_batch() -> None:
-    said = "✓: runs confirmed that this batch fits and that one more does not. ?: runs contradicted it."
+    said = "✓: runs confirmed that this batch fits and one more sample does not. ?: runs contradicted this."
     confirmed, contradicted = lines(card(verified=True)), lines(card(verified=False))
     assert confirmed[3].split()[-3:] == ["~20", "✓", "-"] and contradicted[3].split()[-3:] == ["~20", "?", "-"]
     assert said in confirmed and said in contradicted and said not in lines(card())
@@ -87,13 +87,13 @@ def test_fit_says_where_step_times_come_from() -> None:
     worse = replace(by_ops, error=replace(error, error=0.3))
     found = lines(card(step=by_ops), card(step=worse))
     assert found[3].split()[-4:] == ["~20.0", "ms", "±20", "%"]
-    assert any(line.endswith("as in trace predict, corrected by a measurement; not measured.") for line in found)
+    assert any(line.endswith("op by op, as in trace predict, corrected by a measurement.") for line in found)
     assert any("30 %" in line for line in found[5:]) and not any("20 %" in line for line in found[5:])  # the larger error
     library = StepTime(20 * MS, "g9/net", False)
     assert lines(card(step=library))[3].split()[-2:] == ["20.0", "ms"]
     assert not any("~ before a step" in line for line in lines(card(step=library)))
     passes = StepTime(20 * MS, "g9/net", True)
-    inference = "~ before a step: forward pass in training, from the library: g9/net."
+    inference = "~ before a step: the time of a forward pass in training, from the library: g9/net."
     assert inference in lines(card(step=passes), steps_run=0) and inference not in lines(card(step=passes))
 
 
