@@ -40,7 +40,7 @@ import numpy as np
 from traces.kineto.spans.python_calls import scripts_calls
 from traces.script.compiled_functions import _OURS, _WRAPPERS
 assert all(Path(folder).is_dir() for folder in _OURS) and all(Path(place).exists() for place in _WRAPPERS)
-public = Path(_OURS[1]).parent
+public = next(Path(folder).parent for folder in _OURS if Path(folder).name == "traces")
 for package, prefixes in {
     "traces": ("", "trace_replay/public/", f"{public}/"),
     "replayer": ("trace_replay/", f"{public.parent}/"),
