@@ -269,6 +269,7 @@ def test_reasons_below_0_2_percent_of_the_step_are_omitted() -> None:
     reasons = {more: explained(training(loader_us=920), training(loader_us=920 - more)).reasons for more in (0, 1, 2)}
     assert (reasons[0], reasons[1]) == ([], [])
     assert reasons[2][0].text.startswith("waiting for data (loader) takes 2.0 \N{MICRO SIGN}s less")
+    assert explained(training(loader_us=922), training(loader_us=920)).reasons == []  # 0.2 % of the longer step are more
 
 
 def test_traces_with_other_numbers_of_gpus_compare_the_mean_idle_time_of_a_gpu() -> None:
