@@ -9,6 +9,7 @@ than two dimensions are ignored.
 
 from __future__ import annotations
 
+import re
 from math import prod
 
 from traces.model.layouts import Shape
@@ -57,6 +58,7 @@ _GROUPS: dict[str, str] = {
 }
 _CANONICAL = {name: group for group, names in _GROUPS.items() for name in names.split()}
 CANONICAL_OPS = frozenset(_GROUPS)
+_LENGTH, _ANONYMOUS = re.compile(r"\d+"), "_GLOBAL__N_1"  # each part of a mangled name begins with its length
 
 
 def canonical_op(op: str) -> str:
@@ -80,7 +82,10 @@ def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]
 
 
 def kernel_text(name: str) -> str:
-    """Remove the return type "void" and the parameter list from a kernel's name."""
+    """Remove the return type "void" and the parameter list from a kernel's name. In a name that the profiler did not demangle,
+    the function becomes readable: "_ZN5aiter8rms_normILi4EEEvPT_" becomes "aiter::rms_norm<Li4EEEvPT_>"."""
+    if name.startswith("_ZN"):
+        return _readable(name)
     name = name.removeprefix("void ")
     if not name.endswith(")"):
         return name
@@ -90,3 +95,14 @@ def kernel_text(name: str) -> str:
         if depth == 0:
             return name if at == 0 or name[at - 1] == " " else name[:at]  # keeps "Memcpy HtoD (Pageable -> Device)" unchanged
     return name
+
+
+def _readable(mangled: str) -> str:
+    parts, at = [], len("_ZN")
+    while found := _LENGTH.match(mangled, at):
+        at = found.end() + int(found[0])
+        parts.append("(anonymous namespace)" if mangled[found.end() : at] == _ANONYMOUS else mangled[found.end() : at])
+    template, rest = mangled[at : at + 1], mangled[at + 1 :]
+    if not parts or template not in ("I", "E"):
+        return mangled
+    return "::".join(parts) + (f"<{rest}>" if template == "I" else "")

@@ -44,3 +44,17 @@ def test_only_shapes_of_matrices_are_compared_if_there_are_any() -> None:
 )
 def test_kernel_names_are_compared_without_parameters(kernel: str, text: str) -> None:
     assert kernel_text(kernel) == text
+
+
+@pytest.mark.parametrize(
+    ("mangled", "text"),
+    [
+        ("_ZN5aiter8rms_normILi4EEEvPT_", "aiter::rms_norm<Li4EEEvPT_>"),
+        ("_ZN9something6kernelEPfi", "something::kernel"),  # c++filt: something::kernel(float*, int)
+        ("_ZN2ck12_GLOBAL__N_14gemmILi1EEEvv", "ck::(anonymous namespace)::gemm<Li1EEEvv>"),
+        ("_ZNSt6vectorE", "_ZNSt6vectorE"),  # abbreviations such as St stay
+        ("_ZN99ab", "_ZN99ab"),
+    ],
+)
+def test_the_function_of_a_mangled_name_is_readable(mangled: str, text: str) -> None:
+    assert kernel_text(mangled) == text
