@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from functools import partial
 
 import torch
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
@@ -62,7 +61,7 @@ class RegionGraph:
         if not computing():
             fuse_attention(graph.graph)
         graph.recompile()
-        _LazyGraphModule.force_recompile(graph)  # otherwise, each call would be a call of a module
+        graph.is_region = True  # calls of the graph are no calls of the script's modules
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
         self._is_backward = is_backward
         self._ranges = [f"{REGION}{region.name}"]
