@@ -42,7 +42,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# `--steps N` ends the script after N training steps, or after 20 * N training and evaluation steps.
+# `--steps N` ends the script after N training steps. It also ends a script with few training steps, after 20 * N steps in all.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds

@@ -122,7 +122,7 @@ class Schedule:
         self._window = None
 
     def replaces_step(self, evaluation: bool) -> bool:
-        """Return True if the current step compiled something and a later step is profiled in its place."""
+        """Return True if code was compiled in the current step, so a later step is profiled instead."""
         if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
             return False
         self._replaceable -= 1

@@ -15,7 +15,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """For each op, return the outermost enclosing op with the same name."""
+    """Some ops call an op with the same name. For each op, return the outermost op of such a chain."""
     host = trace.host
     if not len(host):
         return np.asarray(ops)

@@ -228,7 +228,7 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the step times on the slowest rank's host, or None if there are no steps."""
+    """Return the step times of the rank with the slowest host, or None if there are no steps."""
     return _slowest(times, rows)[0]
 
 

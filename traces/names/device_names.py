@@ -14,6 +14,7 @@ _DIRECTIONS = {
     "HostToDevice": "h2d", "DeviceToHost": "d2h", "DeviceToDevice": "d2d",
     "M2D": "h2d", "H2D": "h2d", "D2M": "d2h", "D2H": "d2h", "D2D": "d2d",
 }  # fmt: skip
+
 # Names of Intel's calls begin with "ur", or with "pi" in older SYCL releases.
 _VENDORS = ("cuda", "cu", "hip", "musa", "mu", "mc")
 _VENDOR = rf"(?:{'|'.join(_VENDORS)})"

@@ -199,7 +199,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def drop_step(self, thread: ThreadT, now_ns: int) -> None:
-        """Drop the unfinished step. The next phase of the script begins a new step."""
+        """Drop the unfinished step. A new step begins with the next phase."""
         self._steps.drop_step()
         self.phases.close(now_ns)
         self.phases.begin_ns = None

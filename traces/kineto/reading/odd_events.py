@@ -82,8 +82,9 @@ def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tupl
 
 
 def _place_of_begin(opened: list[ProfilerJson], end: ProfilerJson) -> int:
-    """Return the place of the begin event that an end event closes: the last one with its name. An end without a name closes
-    the last begin. Of begins at the same time, a runtime call ends first, because ops contain calls."""
+    """Return the place of the begin event that an end event closes: the last one with its name. An end event
+    without a name closes the last begin event. Of begin events at the same time, a runtime call ends first, because ops contain
+    calls."""
     named = [place for place, begin in enumerate(opened) if begin.get("name") == end.get("name")]
     if named:
         return named[-1]

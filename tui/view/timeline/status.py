@@ -1,4 +1,4 @@
-"""Makes the lines below the timeline, which describe the selected event and the colours."""
+"""Makes the lines below the timeline. They describe the selected event and explain the colours."""
 
 from __future__ import annotations
 
