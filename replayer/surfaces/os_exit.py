@@ -14,4 +14,11 @@ from traces.script.deferred_signals import before_abrupt_ends
 
 def install(torch_module: ModuleType) -> None:
     """Patch the functions. Forked children, such as DataLoader workers, write no timeline."""
-    before_abrupt_ends(lambda: state.STATE.finish())
+
+    def before_signal() -> None:
+        # With NCCL, other ranks notice only at their timeout that a signal ended a rank. `finish` would tell them at once.
+        distributed = torch_module.distributed
+        if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+            state.STATE.finish()
+
+    before_abrupt_ends(lambda: state.STATE.finish(), before_signal)

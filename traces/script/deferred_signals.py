@@ -75,8 +75,10 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
     return once
 
 
-def before_abrupt_ends(finish: Callable[[], None]) -> None:
-    """Call `finish` before functions of `os` and `signal` that end the script without running exit handlers."""
+def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
+    """Call `finish` before functions of `os` and `signal` that end the script without running exit handlers. If
+    `before_signal` is given, call it instead before a signal that ends the script."""
+    signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         finish()
@@ -84,17 +86,17 @@ def before_abrupt_ends(finish: Callable[[], None]) -> None:
 
     def kill(send: Callable[..., Any], process: int, number: int) -> Any:
         if process in (0, os.getpid(), -os.getpgrp()) and _is_fatal(number):
-            finish()
+            signalled()
         return send(process, number)
 
     def killpg(send: Callable[..., Any], group: int, number: int) -> Any:
         if group in (0, os.getpgrp()) and _is_fatal(number):
-            finish()
+            signalled()
         return send(group, number)
 
     def raise_signal(send: Callable[..., Any], number: int) -> Any:
         if _is_fatal(number):
-            finish()
+            signalled()
         return send(number)
 
     patch_around(os, _exit=leave, execv=leave, execve=leave, abort=leave, kill=kill, killpg=killpg)
