@@ -56,7 +56,7 @@ def replayed(gpu: str, plan: dict[str, list[int]], clock: str, steps: int) -> li
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a table row with the measured times and the errors in ms, for the phases h2d, forward and rest."""
+    """Return a table row. For each of the phases h2d, forward and rest, it has the measured time and the error, in ms."""
     of = cell(row["gpu"], row["model"])
     times = of.for_batch(row["batch"]).phases_ns
     phases = {}

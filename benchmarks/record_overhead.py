@@ -48,7 +48,7 @@ Times = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Row:
-    """Describes a line of the table: the step times of one run divided by those of another run."""
+    """Describes a line of the table, which compares the step times of two runs."""
 
     what: str
     mode: str

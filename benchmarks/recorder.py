@@ -93,7 +93,7 @@ def _cost(native: Run, recorded: Run) -> float | None:
 
 
 def _phases_against_log(recorded: Run) -> str:
-    """Return the largest error of a phase's median time between CUDA events, for a single process with one GPU."""
+    """Compare the median time of each phase with the device's log. Return the largest error, for one process with one GPU."""
     if len(recorded.logs) != 1 or recorded.program.gpus != 1:
         return ""
     by_name: dict[str, list[tuple[int, int]]] = {}

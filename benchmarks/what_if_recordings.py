@@ -111,7 +111,7 @@ def training_recording(
 
 
 def _durations(part: Sequence[RecordedOp], whole_ns: float, own_ns: float, pace_ns: float) -> list[int]:
-    """Scale the kernels of a part of the step, so that the part ends at the measured time. Each kernel waits for its launch."""
+    """Scale the kernels so that this part of the step ends at the measured time. A kernel never starts before its launch."""
     took_ns = np.array([op.ns for op in part], dtype=np.float64)
     room_ns = whole_ns - _LATENCY_NS - pace_ns * np.arange(len(part))
     left_ns = took_ns[::-1].cumsum()[::-1]  # of each kernel and those after it

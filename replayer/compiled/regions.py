@@ -30,7 +30,7 @@ _READS = frozenset({"aten::item", "aten::_local_scalar_dense"})
 
 
 class CompiledRegion:
-    """Represents one compilation of a function. The name "0/1", for example, stands for compilation 1 of function 0."""
+    """Represents one compilation of a function. For example, "0/1" is the name of compilation 1 of function 0."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class RegionGraph:
         if not computing():
             fuse_attention(graph.graph)
         graph.recompile()
-        graph.is_region = True  # calls of the graph are no calls of the script's modules
+        graph.is_region = True  # the graph is no module of the script
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
         self._is_backward = is_backward
         self._ranges = [f"{REGION}{region.name}"]

@@ -98,7 +98,7 @@ def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column
 
 
 def _work_of(trace: Trace, step: int) -> Hashable:
-    """Return how often a step calls each op, for each combination of op name and input shapes."""
+    """Count the calls of each op in a step. Calls with other input shapes are counted separately."""
     host, steps = trace.host, trace.steps
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == steps.rank[step]]
     rows = (host.start_ns >= steps.start_ns[step]) & (host.start_ns < steps.end_ns[step])

@@ -187,8 +187,8 @@ def test_wrong_devices_and_failed_replicas_raise_the_usual_errors() -> None:
 
 
 def _one_gpu(rows: int) -> Trace:
-    """Return a recording of `_net` on one GPU. Kernel times are proportional to the batch size, except those of the
-    optimizer."""
+    """Return a recording of `_net` on one GPU. Only the kernel times of the optimizer do not depend on the batch
+    size."""
     each = rows * 100  # us
     forward = [
         Op("aten::addmm", 1_100, 50, kernel=(1_200, each), shapes=((HIDDEN,), (rows, 64), (64, HIDDEN))),

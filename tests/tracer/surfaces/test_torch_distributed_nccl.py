@@ -1,4 +1,4 @@
-"""When recorded collectives end, for each kind of result, with stand-ins for torch's process groups."""
+"""Tests of the recorded end times of collectives. Stand-ins replace torch's process groups."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def recorded(
     monkeypatch: pytest.MonkeyPatch, name: str, result: Any, group: Group, given: str = "tensor", stream: str = "stream",
     collecting: bool = False, args: tuple[Any, ...] = (),
 ) -> tuple[Calls, list[Any]]:  # fmt: skip
-    """Call a collective of tensors on a GPU. Return what was noted, and the works whose waits are watched."""
+    """Call a collective with GPU tensors. Return the recorded calls, and the Work objects whose waits are recorded."""
     to, watched = Calls(), []
     monkeypatch.setattr(torch_distributed, "recorder", lambda: to)
     works = SimpleNamespace(watch=lambda works, pending: watched.extend(works))

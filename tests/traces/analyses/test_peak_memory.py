@@ -11,8 +11,7 @@ from traces.model.trace import NONE, MemoryEvents, Trace
 
 
 def with_memory(sizes: list[int], addresses: list[int]) -> Trace:
-    """Return a training run whose main thread makes the given allocations and frees every 10 µs, from the start of the first
-    step on."""
+    """Return a training run. From the start of the first step, its main thread allocates or frees memory every 10 µs."""
     trace = training(steps=1)
     begin = int(trace.steps.start_ns[0])
     trace.memory = MemoryEvents.of(

@@ -78,7 +78,7 @@ def moving_with_weak_references(device: str) -> Any:
 
 @family.group
 def moving_with_gradients_of_another_shape(device: str) -> Any:
-    """Move a parameter whose gradient has another shape, as FSDP does with sharded gradients."""
+    """Move a parameter, although its gradient has another shape. FSDP does this with sharded gradients."""
     p = nn.Parameter(torch.arange(2.0).to(device))
     p.grad = torch.ones_like(p)
     p.data = torch.arange(4.0).to(device)
