@@ -113,7 +113,7 @@ class _Clocks:
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
     def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
-        self._alone_us = np.array(sorted(ops_us))
+        self._alone_us = np.array(sorted(ops_us)).reshape(-1, 2)
 
     def recorded(self, own_us: float) -> float:
         at_us = self._between_ties(own_us)
@@ -168,15 +168,16 @@ def with_virtual_gpu(
         pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
     ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
     ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
-    clocks: dict[Any, _Clocks] = defaultdict(lambda: _Clocks(ends_own, ends_recorded))
-    for tid, (own_us, recorded_us) in pairs.items():
-        clocks[tid].tie([*ends_own, *own_us], [*ends_recorded, *recorded_us])
+    # A thread without virtual ops, such as a replica of nn.DataParallel, keeps its place between the ops of the other threads.
+    of_other_threads = _Clocks(ends_own, ends_recorded)
+    of_other_threads.tie_between(list(pairs.values()))
+    clocks: dict[Any, _Clocks] = defaultdict(lambda: of_other_threads)
     for row in rows:
-        if row.get("cat") == "cpu_op" and id(row) not in taken:
-            alone[threads.get(row["tid"])].append((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
-    for tid, ops_us in alone.items():
-        clocks[tid].pass_over(ops_us)
-    for tid in pairs:
+        if row.get("cat") == "cpu_op" and id(row) not in taken and row["tid"] in threads:
+            alone[threads[row["tid"]]].append((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
+    for tid, (own_us, recorded_us) in pairs.items():
+        clocks[tid] = _Clocks([*ends_own, *own_us], [*ends_recorded, *recorded_us])
+        clocks[tid].pass_over(alone[tid])
         clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
     host = os.getpid()
     on_host = [row for row in rows if row.get("cat") in _ON_HOST or row.get("ph") == "s"]

@@ -120,6 +120,28 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
     assert_golden(Path(__file__).with_name("golden") / "profile_window.txt", "".join(lines))
 
 
+def test_spans_of_a_thread_without_virtual_ops_stay_between_the_ops_of_the_main_thread() -> None:
+    """The script's thread starts a replica of nn.DataParallel after one op, and joins it before the next op. Both ops last 10
+    us, at 1 000 and 1 100 us on Kineto's clock, and at 500 and 520 us on the virtual clock."""
+    window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
+    name = window.strings.add("aten::mm")
+    window.host = HostSpans.of(
+        thread=[0, 0], kind=[HostKind.OP] * 2, name=[name] * 2, start_ns=[500_000, 520_000], duration_ns=[10_000] * 2
+    )
+    window.device = DeviceSpans.of(device=[], stream=[], kind=[], name=[], start_ns=[], duration_ns=[], launch=[])
+
+    def span(name: str, thread: int, start_us: float, took_us: float) -> dict[str, Any]:
+        category = "cpu_op" if name == "aten::mm" else "user_annotation"
+        return {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": thread, "ts": start_us, "dur": took_us, "args": {}}
+
+    spans = [span("aten::mm", 7, 1000.0, 10.0), span("aten::mm", 7, 1100.0, 10.0), span("replica", 8, 1028.0, 54.0)]
+    kineto = {"traceEvents": spans, "baseTimeNanoseconds": 0}
+    found = with_virtual_gpu(kineto, window, 0, [(990_000, 490_000), (2_000_000, 900_000)])
+    replica = next(event for event in found["traceEvents"] if event["name"] == "replica")
+    # 90 us between both ops are 10 us on the virtual clock; the replica begins after 18 of them and ends after 72
+    assert (replica["tid"], replica["ts"], replica["dur"]) == (8, 512.0, 6.0)
+
+
 def test_times_between_two_clock_samples_are_interpolated() -> None:
     """GIVEN a machine clock of 10 us at a virtual time of 100 us, and a machine clock of 20 us at a virtual time of 130 us."""
     clocks = _Clocks([20.0, 10.0], [130.0, 100.0])
