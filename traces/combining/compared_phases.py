@@ -24,6 +24,11 @@ Note [Profiled steps with other work]
     Two of five profiled steps may load or save a checkpoint. If another program then interrupts a third step, the median of the
     five steps is far too long. So if most profiled steps have the same numbers of ops and launches in a phase, only these steps
     are compared with the clean steps.
+
+Note [The GPU's lag after a wait]
+    The host time of a CUDA event is known only to the latency of a launch and of the recorder's query. On some machines this
+    is more than 0.1 ms. If steps contain synchronous calls, the GPU has no queued work after each call, and the phase after the
+    call begins without lag. The smallest lag of all phases is then the error of the event's host time, and it is subtracted.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from traces.combining.phase_labels import LOADER, PhaseLabels
 from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, ProfiledSteps, median_or_zero
 from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, NEARLY_FULL, STEPS_BEFORE_WINDOW
 from traces.figures.measure import clean_steps, launch_phases, passes_of_steps, work_rows
-from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
+from traces.model.trace import NONE, Column, HostKind, Phases, StepKind, Trace
 
 Earlier = dict[str, str | None]  # by name of a phase: the name of the phase before it
 
@@ -133,8 +138,7 @@ def compared_phases(
     earlier = (_earlier_phases(trace, labels, *of) for of in ((of_clean, common), (of_profiled, theirs)))
     groups = _groups(shared, *earlier)
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
-    called = np.diff(np.searchsorted(synchronous_ns, np.stack((of.start_ns, of.end_ns))), axis=0)[0] > 0
-    called |= wait_ns > LEAST_NOISE * whole_ns  # a shorter wait in a launch may be a coincidence
+    called = _contains(synchronous_ns, of) | (wait_ns > LEAST_NOISE * whole_ns)  # a shorter wait in a launch may be a coincidence
     lag_ns = np.where(of.device_start_ns == NONE, 0, np.maximum(of.device_start_ns - of.start_ns, 0))
     found = []
     for own, other in groups:
@@ -164,7 +168,19 @@ def compared_phases(
                 counts=np.median([steps.counts[at].sum(axis=0) for at in places], axis=0),
             )
         )
+    has_call = _contains(np.sort(trace.host.start_ns[synchronous]), of)
+    if 2 * len(np.unique(of.step[in_profiled & has_call])) > len(profiled):
+        # see Note [The GPU's lag after a wait]
+        least_ns = min((phase.lag_ns for phase in found), default=0.0)
+        for phase in found:
+            phase.lag_ns -= least_ns
     return found
+
+
+def _contains(times_ns: Column, phases: Phases) -> Column:
+    """Return whether each phase contains one of the sorted times."""
+    within: Column = np.diff(np.searchsorted(times_ns, np.stack((phases.start_ns, phases.end_ns))), axis=0)[0] > 0
+    return within
 
 
 def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
