@@ -17,8 +17,10 @@ Note [Windows of other work]
     A later window of the profiler may contain different steps, for example steps that train more layers (tracer/schedule.py).
     The clean steps of this kind often ran after a profile and are not compared. Each kind of step is therefore compared only in
     the window with the most clean steps (usually the first) and in the windows that have a step with the same ops and shapes.
-    A clean step belongs to the last window that began at most `STEPS_BEFORE_WINDOW` steps after it. Windows with too few steps
-    are left out. If all windows have too few, all are compared.
+    A clean step belongs to the last window that began at most `STEPS_BEFORE_WINDOW` steps after it and that has a step with the
+    same phases. If there is none, the phases may differ. For example, the window around the first step after an evaluation has
+    no phase "other", and the next steps do not belong to it. Windows with too few steps are left out. If all windows have too
+    few, all are compared.
 
 Note [Profiled steps with other work]
     Two of five profiled steps may load or save a checkpoint. If another program then interrupts a third step, the median of the
@@ -33,7 +35,7 @@ Note [The GPU's lag after a wait]
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -95,11 +97,30 @@ def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column
     works: list[set[Hashable]] = [set() for _ in begins]
     for of, step in zip(window.tolist(), profiled.tolist(), strict=True):
         works[of].add(_work_of(trace, step))
-    of_clean = np.maximum(begins.searchsorted(own.searchsorted(clean) + STEPS_BEFORE_WINDOW, side="right") - 1, 0)
+    names = _names_of_phases(trace)
+    cuts = [{names[step] for step in profiled[window == of].tolist()} for of in range(len(begins))]
+    last = np.maximum(begins.searchsorted(own.searchsorted(clean) + STEPS_BEFORE_WINDOW, side="right") - 1, 0)
+    of_clean = np.array(
+        [
+            next((of for of in range(at, NONE, -1) if names[step] in cuts[of]), at)
+            for step, at in zip(clean.tolist(), last.tolist(), strict=True)
+        ],
+        np.int64,
+    )
     alike = (np.array([not work.isdisjoint(chosen) for work in works]) for chosen in works)
     groups = ((profiled[same[window]], clean[same[of_clean]]) for same in alike)
     enough = (group for group in groups if min(map(len, group)) >= FEWEST_ALIKE)
     return max(enough, key=lambda group: len(group[1]), default=(profiled, clean))
+
+
+def _names_of_phases(trace: Trace) -> dict[int, tuple[int, ...]]:
+    """Return the names of the phases of each step, in order."""
+    phases = trace.phases
+    order = np.lexsort((phases.start_ns, phases.step))
+    names: dict[int, tuple[int, ...]] = defaultdict(tuple)
+    for step, name in zip(phases.step[order].tolist(), phases.name[order].tolist(), strict=True):
+        names[step] += (name,)
+    return names
 
 
 def _work_of(trace: Trace, step: int) -> Hashable:
@@ -138,7 +159,9 @@ def compared_phases(
     earlier = (_earlier_phases(trace, labels, *of) for of in ((of_clean, common), (of_profiled, theirs)))
     groups = _groups(shared, *earlier)
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
-    called = _contains(synchronous_ns, of) | (wait_ns > LEAST_NOISE * whole_ns)  # a shorter wait in a launch may be a coincidence
+    called = _contains(synchronous_ns, of) | (
+        wait_ns > LEAST_NOISE * whole_ns
+    )  # a shorter wait in a launch may be a coincidence
     lag_ns = np.where(of.device_start_ns == NONE, 0, np.maximum(of.device_start_ns - of.start_ns, 0))
     found = []
     for own, other in groups:

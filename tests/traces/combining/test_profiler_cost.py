@@ -203,6 +203,20 @@ def test_only_windows_of_the_same_work_are_compared(before: int, ops: int, later
     assert clean_phases(trace, before + 6)["forward"] == pytest.approx(later_ns)
 
 
+def test_clean_steps_belong_to_a_window_of_steps_with_the_same_phases() -> None:
+    """GIVEN a second window around a step without the phase "other", as after an evaluation WHEN the steps after it have this
+    phase THEN they are compared with the first window, whose steps also have it: one op costs 200 - 150."""
+    usual: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 150)])] * 6
+    profiled: list[Step] = [(StepKind.PROFILED, [("other", 50), ("forward", 200)])] * 3
+    early: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 100)])] * 4
+    trace = recorded([*early, *profiled, early[0], (StepKind.PROFILED, [("forward", 1000)]), *usual])
+    begins_ns = (trace.steps.start_ns[trace.steps.kind == StepKind.PROFILED] - UNIX_NS).tolist()
+    add_ops(trace, [(begin_ns + 50, 0) for begin_ns in begins_ns])
+    add_ops(trace, [(begins_ns[-1] + 60, 0)])
+    run = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.profiler_cost is not None and run.profiler_cost.op_ns == 50
+
+
 def test_profiled_steps_with_more_ops_than_most_are_not_compared() -> None:
     """GIVEN clean steps of 100, and profiled steps of 200, of which one took 900 and two took 1000 with an op more THEN the
     profiler took 100 for one op."""
