@@ -2,7 +2,7 @@
 
     $ trace record train.py --epochs 1
     trace: wrote train.msgpack (212.4 KiB): 40 steps (3 warm-up, 32 clean, 5 profiled) of train.py
-    trace: a clean step takes 135.2 ms, a profiled one 139.8 ms
+    trace: the host takes 135.2 ms for a clean step, 139.8 ms for a profiled one
     trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 

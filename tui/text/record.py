@@ -79,10 +79,10 @@ def _cost(trace: Trace, run: Run) -> list[str]:
     if clean is None:
         return [own]
     profiled = time_text(clean.profiled_step_median_ns)
-    slowdown = f"a clean step takes {time_text(clean.step_median_ns)}, a profiled one {profiled}"
+    slowdown = f"the host takes {time_text(clean.step_median_ns)} for a clean step, {profiled} for a profiled one"
     after = trace.steps.duration_ns[trace.steps.kind == StepKind.AFTER_PROFILE]
     if (after_ns := median(after)) is not None:
-        slowdown += f", and one after the profile {time_text(after_ns)}"
+        slowdown += f", and {time_text(after_ns)} for one after the profile"
     if (cost := run.profiler_cost) is not None and cost.op_ns:
         slowdown += f"; torch.profiler added {time_text(cost.op_ns)} per op and {time_text(cost.launch_ns)} per launch"
     return [slowdown, own]

@@ -71,4 +71,5 @@ def test_the_recorder_prints_how_long_steps_after_the_profile_take(tmp_path: Pat
     path.write_bytes(bytes(100))
     lines = record_lines(Trace(steps=steps, runs={0: run}), path, ["train.py"])
     assert lines[0] == f"wrote {path} (100 B): 5 steps (1 warm-up, 1 clean, 1 profiled, 2 after the profile) of train.py"
-    assert lines[1] == "a clean step takes 28.0 ms, a profiled one 50.0 ms, and one after the profile 35.0 ms"
+    after = "and 35.0 ms for one after the profile"
+    assert lines[1] == f"the host takes 28.0 ms for a clean step, 50.0 ms for a profiled one, {after}"

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
+from traces.comparison.program.batch_sizes import batch_sizes
 from traces.comparison.program.compiled_programs import otherwise_compiled
 from traces.comparison.program.despite_same_ops import lone_phase, otherwise_made
 from traces.comparison.program.device_ops import (
@@ -28,6 +29,7 @@ from traces.comparison.program.device_ops import (
     work_of,
 )
 from traces.comparison.program.op_numbers import other_numbers, similarity, step_counts
+from traces.comparison.program.replicas import other_gpu_count
 from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
 from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
 from traces.compiled.cuda_graph_figures import graph_launch_of
@@ -55,6 +57,8 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         if verdict.sameness is Sameness.OTHER_PROGRAM:
             again = _compared(*sides, *alike_nested(*launched, nesting=nesting))
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
+    if verdict.sameness is Sameness.OTHER_PROGRAM:
+        verdict = other_gpu_count(launched, partial(_compared, *sides)) or verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:  # Mixed precision adds casts.
         again = _compared(*sides, *alike_nested(*_launched(*sides, casts=False), nesting=Nesting.SHARED))
         verdict = again if again.sameness is Sameness.OTHER_DTYPES else verdict
@@ -123,7 +127,7 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
     # The largest input may be a weight, whose shape does not depend on the batch size.
     all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
-    if min(shapes, all_shapes) < SAME_SHAPES and (sizes := _batch_sizes(ours, theirs)) is not None:
+    if min(shapes, all_shapes) < SAME_SHAPES and (sizes := batch_sizes(ours, theirs)) is not None:
         reason = f"same ops, another batch size: {sizes[0]} in the first trace, {sizes[1]} in the second"
         return Verdict(Sameness.OTHER_BATCH_SIZE, Evidence.OPS_AND_SHAPES, reason, batch_sizes=sizes)
     if shapes < SAME_SHAPES:
@@ -265,18 +269,3 @@ def _example(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
             if here.shape is not None and here.shape != call.shape:
                 return f"{call.name} {shape_text(call.shape)} in the first trace, {shape_text(here.shape)} in the second"
     return ""
-
-
-def _batch_sizes(ours: list[DeviceOp], theirs: list[DeviceOp]) -> tuple[int, int] | None:
-    """Return the batch sizes of two traces if the shapes of ops differ only in the first dimension, always by the same factor.
-    The batch size is the smallest first dimension, because some ops have a larger one, such as matrix products over all tokens
-    of a batch."""
-    here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
-    if [(op.canonical, len(op.shapes)) for op in here] != [(op.canonical, len(op.shapes)) for op in there]:
-        return None
-    shapes = ([shape for op in ops for shape in (*op.shapes, op.shape or ())] for ops in (here, there))
-    pairs = [(a, b) for a, b in zip(*shapes, strict=True) if a != b]
-    factors = {Fraction(b[0], a[0]) if a and b and a[0] and a[1:] == b[1:] else None for a, b in pairs}
-    if len(factors) != 1 or None in factors:
-        return None
-    return min((a[0], b[0]) for a, b in pairs)

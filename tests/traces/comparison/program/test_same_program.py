@@ -40,6 +40,8 @@ def test_a_replay_with_other_op_names_is_the_same_program() -> None:
         pytest.param(["8,16", "128,64"], ["8,32", "256,64"], None, id="longer sequences"),
         pytest.param(["8,16", "128,64"], ["16,16", "128,64"], Both(8, 16), id="a weight keeps its shape"),
         pytest.param(["8,16", "128,64"], ["16,16", "384,64"], None, id="other factors"),
+        pytest.param(["64,8", "64,32;64,16"], ["32,8", "32,32;64,16"], Both(64, 32), id="as many rows as a weight"),
+        pytest.param(["64,8", "64,64"], ["32,8", "32,64;64,64"], Both(64, 32), id="an input with the shape of a weight"),
         pytest.param(["8,16", "8,16;16,64"], ["16,16", "16,16;16,64"], Both(8, 16), id="the weight is the largest input"),
     ],
 )

@@ -1,0 +1,57 @@
+"""One GPU, compared with several GPUs under nn.DataParallel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.traces.comparison.program.verdicts import verdict_of
+from tests.traces.handmade import BACKWARD, MAIN, US, calls, training
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import Both
+from traces.model.trace import Parts, Thread, Trace
+from traces.model.workload import Sameness
+
+SECOND = 2  # thread of the second replica
+
+
+def with_replicas(batch: int, op: str = "aten::conv2d") -> Trace:
+    """Return a training whose forward pass runs in one thread per replica, each on its share of the batch. The loss of the
+    whole batch runs in the main thread."""
+    copy, _, loss, *rest = calls(batch)
+    convolution = replace(calls(batch // 2)[1], op=op, inner="")
+    applied = [replace(convolution, start_us=36, thread=thread) for thread in (BACKWARD, SECOND)]
+    scatter = replace(convolution, op="Scatter", shapes=f"{batch},3,8,8", start_us=31)
+    trace = training(made=[copy, scatter, *applied, loss, *rest])
+    trace.threads = [*trace.threads, Thread(0, 300, "replica", "other")]
+    stages = [("scatter", MAIN, 30, 5), ("parallel_apply", BACKWARD, 35, 10), ("parallel_apply", SECOND, 35, 10)]
+    forward = [int(row) for row in range(len(trace.phases)) if trace.strings[int(trace.phases.name[row])] == "forward"]
+    parts = [(row, *stage) for row in forward for stage in stages]
+    starts_ns = trace.steps.start_ns
+    trace.parts = Parts.of(
+        phase=[row for row, *_ in parts],
+        name=[trace.strings.add(name) for _, name, *_ in parts],
+        thread=[thread for _, _, thread, *_ in parts],
+        start_ns=[int(starts_ns[trace.phases.step[row]]) + at * US for row, _, _, at, _ in parts],
+        duration_ns=[took * US for *_, took in parts],
+    )
+    return trace
+
+
+def test_a_model_on_one_gpu_and_under_data_parallel_is_the_same_model() -> None:
+    one, two = training(batch=32), with_replicas(32)
+    comparison = compare(one, two)
+    assert comparison.verdict.sameness is Sameness.OTHER_GPU_COUNT and comparison.verdict.same is False
+    on_two = "on 2 GPUs with nn.DataParallel"
+    reason = f"the first trace runs the model on one GPU, and the second runs the same model {on_two}"
+    assert comparison.verdict.reason == reason
+    assert comparison.batch_sizes == Both(32, 32)  # 16 in each replica
+    assert verdict_of(two, one)[1] == f"the first trace runs the model {on_two}, and the second runs the same model on one GPU"
+
+
+def test_the_batch_size_under_data_parallel_is_that_of_all_replicas() -> None:
+    comparison = compare(training(batch=32), with_replicas(128))
+    assert comparison.verdict.sameness is Sameness.OTHER_GPU_COUNT and comparison.batch_sizes == Both(32, 128)
+
+
+def test_another_model_under_data_parallel_is_another_program() -> None:
+    assert compare(training(batch=32), with_replicas(32, "aten::relu")).verdict.sameness is Sameness.OTHER_PROGRAM
