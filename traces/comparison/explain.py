@@ -135,16 +135,17 @@ def _on_gpu(comparison: Comparison) -> bool:
 
 
 def _throughput(comparison: Comparison, before_ns: int, after_ns: int) -> Iterator[str]:
-    gpus = ["", ""]
-    if len(set(comparison.gpus)) > 1:
-        gpus = [f" on {count} GPU{'s' if count > 1 else ''}" for count in comparison.gpus]
-    if (sizes := comparison.batch_sizes) is None or len(set(comparison.ranks)) > 1:
+    gpus, counts = ["", ""], [gpus * ranks for gpus, ranks in zip(comparison.gpus, comparison.ranks, strict=True)]
+    if len(set(counts)) > 1:
+        gpus = [f" on {count} GPU{'s' if count > 1 else ''}" for count in counts]
+    if comparison.batch_sizes is None:
         if any(gpus):
             yield f"A runs{gpus[0]}, and B{gpus[1]}."
         return
+    sizes = [size * ranks for size, ranks in zip(comparison.batch_sizes, comparison.ranks, strict=True)]
     rates = [1e9 * size / step_ns for size, step_ns in zip(sizes, (before_ns, after_ns), strict=True)]
     per_second = f"{rates[0]:.1f} -> {rates[1]:.1f} samples/s ({rates[1] / rates[0] - 1:+.1%})".replace("%", " %")
-    yield f"A step processes {sizes.recorded} samples{gpus[0]} in A and {sizes.replayed}{gpus[1]} in B: {per_second}."
+    yield f"A step processes {sizes[0]} samples{gpus[0]} in A and {sizes[1]}{gpus[1]} in B: {per_second}."
 
 
 def _data_parallel(comparison: Comparison) -> Iterator[str]:

@@ -117,7 +117,7 @@ class Sameness(Enum):
     OTHER_LAYOUTS = "same ops and shapes, other memory layouts"
     OTHER_COMPILATION = "same program, compiled differently"
     OTHER_BATCH_SIZE = "same model, another batch size"
-    OTHER_GPU_COUNT = "same model, another number of GPUs"
+    OTHER_PARALLELISM = "same model, parallelized differently"
     OTHER_PROGRAM = "another program"
     CANNOT_BE_TOLD = "cannot be told"
 

@@ -29,7 +29,7 @@ from traces.comparison.program.device_ops import (
     work_of,
 )
 from traces.comparison.program.op_numbers import other_numbers, similarity, step_counts
-from traces.comparison.program.replicas import other_gpu_count
+from traces.comparison.program.parallel_programs import Launched, otherwise_parallel, verdict_on_parallel
 from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
 from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
 from traces.compiled.cuda_graph_figures import graph_launch_of
@@ -58,7 +58,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
             again = _compared(*sides, *alike_nested(*launched, nesting=nesting))
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:
-        verdict = other_gpu_count(launched, partial(_compared, *sides)) or verdict
+        verdict = otherwise_parallel(launched, partial(_compared, *sides)) or verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:  # Mixed precision adds casts.
         again = _compared(*sides, *alike_nested(*_launched(*sides, casts=False), nesting=Nesting.SHARED))
         verdict = again if again.sameness is Sameness.OTHER_DTYPES else verdict
@@ -98,8 +98,10 @@ def _graph_kernels(trace: Trace, steps: Column) -> list[str]:
     return names_of(trace, rows[in_graph])
 
 
-def _launched(a: _Side, b: _Side, *, casts: bool = True) -> list[tuple[Trace, Column, Column]]:
-    return [(trace, *launching_ops(trace, steps, other, casts=casts)) for (trace, steps), (other, _) in ((a, b), (b, a))]
+def _launched(a: _Side, b: _Side, *, casts: bool = True) -> tuple[Launched, Launched]:
+    (first, steps), (second, other_steps) = a, b
+    ours = launching_ops(first, steps, second, casts=casts)
+    return (first, *ours), (second, *launching_ops(second, other_steps, first, casts=casts))
 
 
 def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) -> Verdict:
@@ -226,10 +228,12 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
         reason = f"the ops that launched GPU work are unknown, and {lacking} a workload signature"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     gpus = [len(trace.ranks) * gpus_per_rank(trace) for trace in (recorded, other)]
+    match = compare_workloads(recorded.workload, other.workload)
     if gpus[0] != gpus[1]:
+        if match.sameness in (Sameness.SAME_PROGRAM, Sameness.OTHER_BATCH_SIZE):
+            return verdict_on_parallel(recorded, other, Evidence.WORKLOAD_SIGNATURE)
         reason = f"{gpus[0]} GPU{'s' if gpus[0] != 1 else ''} in the first trace, {gpus[1]} in the second"
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.WORKLOAD_SIGNATURE, reason)
-    match = compare_workloads(recorded.workload, other.workload)
     passes = _backward_passes(recorded), _backward_passes(other)
     if match.sameness is Sameness.SAME_PROGRAM and None not in passes and passes[0] != passes[1]:
         counted = (

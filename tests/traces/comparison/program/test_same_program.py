@@ -153,7 +153,10 @@ def test_a_study_that_timed_only_two_passes_may_be_of_a_script_with_an_optimizer
     assert verdict_of(study, replay)[0] is True
     # WHEN the replay uses another number of GPUs THEN its samples are divided between the GPUs
     replay.devices = [*replay.devices, replace(replay.devices[0], index=1)]
-    assert verdict_of(study, replay) == (False, "1 GPU in the first trace, 2 in the second")
+    assert verdict_of(study, replay) == (
+        False,
+        "the first trace runs the model on one GPU, and the second runs the same model on 2 GPUs",
+    )
 
 
 def test_without_kernels_workload_signatures_show_whether_the_program_is_the_same() -> None:

@@ -1,4 +1,4 @@
-"""One GPU, compared with several GPUs under nn.DataParallel."""
+"""A model on one GPU, compared with the same model on several GPUs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from tests.traces.comparison.program.verdicts import verdict_of
 from tests.traces.handmade import BACKWARD, MAIN, US, calls, training
+from traces.combining.merge import merge_ranks
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both
+from traces.comparison.explain import explain
 from traces.model.trace import Parts, Thread, Trace
 from traces.model.workload import Sameness
 
@@ -40,7 +42,7 @@ def with_replicas(batch: int, op: str = "aten::conv2d") -> Trace:
 def test_a_model_on_one_gpu_and_under_data_parallel_is_the_same_model() -> None:
     one, two = training(batch=32), with_replicas(32)
     comparison = compare(one, two)
-    assert comparison.verdict.sameness is Sameness.OTHER_GPU_COUNT and comparison.verdict.same is False
+    assert comparison.verdict.sameness is Sameness.OTHER_PARALLELISM and comparison.verdict.same is False
     on_two = "on 2 GPUs with nn.DataParallel"
     reason = f"the first trace runs the model on one GPU, and the second runs the same model {on_two}"
     assert comparison.verdict.reason == reason
@@ -50,8 +52,22 @@ def test_a_model_on_one_gpu_and_under_data_parallel_is_the_same_model() -> None:
 
 def test_the_batch_size_under_data_parallel_is_that_of_all_replicas() -> None:
     comparison = compare(training(batch=32), with_replicas(128))
-    assert comparison.verdict.sameness is Sameness.OTHER_GPU_COUNT and comparison.batch_sizes == Both(32, 128)
+    assert comparison.verdict.sameness is Sameness.OTHER_PARALLELISM and comparison.batch_sizes == Both(32, 128)
 
 
 def test_another_model_under_data_parallel_is_another_program() -> None:
     assert compare(training(batch=32), with_replicas(32, "aten::relu")).verdict.sameness is Sameness.OTHER_PROGRAM
+
+
+def test_a_model_on_one_gpu_and_in_two_ranks_is_the_same_model() -> None:
+    """GIVEN a rank that computes half of the batch, and that copies buffers before its forward pass as
+    DistributedDataParallel does."""
+    copy, *rest = calls(16)
+    buffers = [replace(rest[0], op=op, inner="", shapes="64", start_us=31) for op in ("aten::cat", "aten::copy_")]
+    ranks = merge_ranks([training(made=[copy, *buffers, replace(rest[0], start_us=40), *rest[1:]]) for _ in range(2)])
+    comparison = compare(training(batch=32), ranks)
+    assert comparison.verdict.reason == (
+        "the first trace runs the model on one GPU, and the second runs the same model on one GPU in each of 2 ranks"
+    )
+    assert comparison.batch_sizes == Both(32, 16)  # of each rank
+    assert "A step processes 32 samples on 1 GPU in A and 32 on 2 GPUs in B" in " ".join(explain(comparison).summary)

@@ -1,15 +1,16 @@
-"""Compares a program on one GPU with the same program under nn.DataParallel, which divides each batch among several GPUs.
+"""Compares programs that run one model on one GPU, on several GPUs with nn.DataParallel, or in several ranks.
 
-    other_gpu_count([(a, a_op, a_step), (b, b_op, b_step)], compare)     # None, or a verdict with Sameness.OTHER_GPU_COUNT
+    otherwise_parallel(((a, a_op, a_step), (b, b_op, b_step)), compare)    # None, or a verdict with OTHER_PARALLELISM
 
-Every replica runs the forward pass on its part of the batch. Therefore only the first replica is compared, without the stages
-that copy data between the GPUs.
+Each replica of nn.DataParallel and each rank of DistributedDataParallel runs the forward pass on its part of the batch, so only
+one replica is compared. nn.DataParallel copies inputs, parameters and outputs between the GPUs, and DistributedDataParallel
+copies buffers. These copies are left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import starmap
 
@@ -18,34 +19,56 @@ import numpy as np
 from traces.comparison.program.batch_sizes import batch_sizes
 from traces.comparison.program.device_ops import DeviceOp, Nesting, alike_nested
 from traces.comparison.program.verdict import Evidence, Verdict
+from traces.figures.measure import gpus_per_rank
 from traces.model.trace import NONE, Column, Trace
 from traces.model.workload import Sameness
 
 Launched = tuple[Trace, Column, Column]  # a trace, its ops that launched GPU work, and the step of each op
 
 _OF_REPLICA = "parallel_apply"
+_OF_COPIES = ("copy", "cat")
 _OTHER_SIZES = (Sameness.OTHER_BATCH_SIZE, Sameness.OTHER_SHAPES)
 
 
-def other_gpu_count(
-    launched: Sequence[Launched], compare: Callable[[list[DeviceOp], list[DeviceOp]], Verdict]
+def otherwise_parallel(
+    launched: tuple[Launched, Launched], compare: Callable[[list[DeviceOp], list[DeviceOp]], Verdict]
 ) -> Verdict | None:
-    """Return None if both traces use as many replicas, or if one replica differs by more than the size of its batch."""
-    replicas = [_replicas(trace) for trace, _, _ in launched]
-    if replicas[0] == replicas[1]:
+    """Return None if both traces have as many replicas and ranks, or if one replica differs by more than its batch size."""
+    (first, *_), (second, *_) = launched
+    replicas = replicas_of(first), replicas_of(second)
+    if replicas[0] == replicas[1] and len(first.ranks) == len(second.ranks):
         return None
-    ours, theirs = alike_nested(*starmap(_of_first_replica, launched), nesting=Nesting.SHARED)
+    ours, theirs = (
+        [op for op in ops if op.canonical not in _OF_COPIES]
+        for ops in alike_nested(*starmap(_of_first_replica, launched), nesting=Nesting.SHARED)
+    )
     sameness, sizes = compare(ours, theirs).sameness, batch_sizes(ours, theirs, Fraction(replicas[1], replicas[0]))
     if sameness is not Sameness.SAME_PROGRAM and (sizes is None or sameness not in _OTHER_SIZES):
         return None
-    gpus = [f"on {count} GPUs with nn.DataParallel" if count > 1 else "on one GPU" for count in replicas]
-    reason = f"the first trace runs the model {gpus[0]}, and the second runs the same model {gpus[1]}"
     if sizes is not None:
         sizes = sizes[0] * replicas[0], sizes[1] * replicas[1]
-    return Verdict(Sameness.OTHER_GPU_COUNT, Evidence.OPS_AND_SHAPES, reason, batch_sizes=sizes)
+    return verdict_on_parallel(first, second, Evidence.OPS_AND_SHAPES, sizes)
 
 
-def _replicas(trace: Trace) -> int:
+def verdict_on_parallel(first: Trace, second: Trace, evidence: Evidence, sizes: tuple[int, int] | None = None) -> Verdict:
+    """Return the verdict on two traces whose models and total batches are alike.
+
+    Args:
+        sizes: the batch sizes of one rank in each trace
+    """
+    reason = f"the first trace runs the model {_gpus_text(first)}, and the second runs the same model {_gpus_text(second)}"
+    return Verdict(Sameness.OTHER_PARALLELISM, evidence, reason, batch_sizes=sizes)
+
+
+def _gpus_text(trace: Trace) -> str:
+    replicas, gpus, ranks = replicas_of(trace), gpus_per_rank(trace), len(trace.ranks)
+    text = "on one GPU" if gpus == 1 else f"on {gpus} GPUs"
+    if replicas > 1:
+        text = f"on {replicas} GPUs with nn.DataParallel"
+    return f"{text} in each of {ranks} ranks" if ranks > 1 else text
+
+
+def replicas_of(trace: Trace) -> int:
     """Return the number of replicas in most forward passes, or 1 without nn.DataParallel."""
     parts = trace.parts
     rows = (parts.name == trace.strings.find(_OF_REPLICA)) & (parts.phase != NONE)
