@@ -14,12 +14,14 @@ import numpy as np
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import CollectiveTotals, Communication, collective_totals, communicates, communication
 from traces.analyses.idle import busy_times
+from traces.comparison.thresholds import MUCH_SPREAD
 from traces.figures.bottleneck import PaceLimit, Slowdown, bottleneck_of, slowdown_of
 from traces.figures.input_pipeline import InputPipeline, input_pipeline
 from traces.figures.measure import (
     HostOpSum,
     MemoryPeak,
     WorkSum,
+    backlog,
     busy_by_device,
     busy_by_stream,
     busy_ns,
@@ -33,11 +35,12 @@ from traces.figures.measure import (
     window_ns,
     work_rows,
 )
-from traces.figures.pace import StepPace, StepTimes, median_ns, pace_intervals, pace_of, step_times
+from traces.figures.pace import StepPace, StepTimes, device_windows, median_ns, pace_intervals, pace_of, step_times
 from traces.figures.phase_medians import PhaseMedians, phase_medians
 from traces.figures.problems import problems_of, why_work_is_hidden
 from traces.figures.spread import median
 from traces.figures.stage_times import StageMedians, stage_medians
+from traces.model.intervals import Intervals
 from traces.model.json_facts import OMITTED_IF_NONE, Json, as_json
 from traces.model.machine import Machine
 from traces.model.result_cache import result_cache
@@ -143,6 +146,8 @@ class Summary:
     slowdown: Slowdown | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
     # all kernels of the steps counted in `analyses.idle`, if these steps launched less than half of the GPU's work
     step_kernels: list[WorkSum] | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
+    # GPU time in the only counted step that was launched before the recording began, if at least MUCH_SPREAD of the step
+    earlier_work_ns: int | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
 
     @property
     def gpu_names(self) -> str:
@@ -265,6 +270,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         communication=between_ranks,
         kernels=kernel_table(trace)[:TOP],
         step_kernels=of_steps if few else None,
+        earlier_work_ns=_earlier_work_ns(trace) if pace is not None and pace.steps == 1 else None,
         ops=op_table(trace)[:TOP] if details else [],
         calls=op_table(trace, outermost=True)[:TOP] if details else [],
         host_ops=host_ops[:TOP],
@@ -278,6 +284,17 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         analyses=analyses,
         estimate_error=expected_error(trace) if trace.is_replay else None,
     )
+
+
+def _earlier_work_ns(trace: Trace) -> int | None:
+    windows, device = device_windows(trace), trace.device
+    earlier_ns = all_ns = 0
+    for row, of in windows.items():
+        mine = np.flatnonzero(backlog(trace) & (device.device == row))
+        earlier = Intervals(device.start_ns[mine], device.end_ns[mine])
+        earlier_ns += int(earlier.within(of.start_ns, of.end_ns).sum())
+        all_ns += of.total_ns
+    return earlier_ns if all_ns and earlier_ns >= MUCH_SPREAD * all_ns else None
 
 
 def _steps(trace: Trace, times: StepTimes) -> list[StepSummary]:

@@ -47,7 +47,7 @@ def bottleneck_text(summary: Summary) -> str:
     if of.limit == "unknown" and of.gain_ns is not None:
         return (
             f"{takes}. For {time_text(of.gain_ns)} of it ({share_text(of.share)}), the GPU is idle, and the recording does not"
-            " show why: the reason may be launch latency, the profiler, or work from before the recording."
+            " show why: the reason may be launch latency, the profiler, or work that was not recorded."
         )
     if of.limit == "unknown":
         takes = f"{name} takes at least {lasts}" if is_lower_bound(summary) else takes
@@ -75,16 +75,19 @@ def bottleneck_text(summary: Summary) -> str:
         behind = time_text(of.behind_ns)
         gained = f" {takes}, and the GPU finishes the {of.caught_up_in} pass {behind} after the host has launched it."
     call = next(iter(summary.analyses.idle_calls), None)
+    later = "calls" if step == "recording" else "steps"
     loaded_ns = sum(calls.host_ns for calls in summary.analyses.long_launches if calls.reason == LOADED)
     loads = (pace.steps == 1 or pace.mean) and of.gain_ns and loaded_ns >= pace.steps * MUCH_IN_ONE_CALL * of.gain_ns
     if of.limit == "host" and loads:
-        gained += f" Launch calls take {time_text(loaded_ns)} to load kernels at first use. Later steps do not need this time."
+        loading = f"Launch calls take {time_text(loaded_ns)} to load kernels at first use"
+        gained += f" {loading}. Later {later} do not need this time."
     elif of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
         gained += f" The host is in {call.call} for {share_text(call.share)} of that time ({counted(call.count, 'call')})."
     compiled = summary.analyses.compiled
     if of.limit == "host" and of.gain_ns and compiled is not None and compiled.compiling_ns >= of.gain_ns / 2:
         took = time_text(compiled.compiling_ns)
-        gained += f" On average, compiling takes {took} of a step. Later steps do not need this time."
+        compiling = f"Compiling takes {took}." if step == "recording" else f"On average, compiling takes {took} of a step."
+        gained += f" {compiling} Later {later} do not need this time."
     busy = max(summary.busy_shares.values(), default=0.0)
     if of.limit in ("host", "data") and busy > MOSTLY_BUSY:
         return f"The GPU is busy {share_text(busy)} of the time; otherwise, it mostly waits for {_WAITS_FOR[of.limit]}.{gained}"

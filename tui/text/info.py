@@ -158,7 +158,7 @@ def _step(summary: Summary) -> str:
     if pace is None:
         return ""
     if summary.provenance.get("steps_from") == WHOLE:
-        return f"no steps were found; the whole recording takes {time_text(pace.pace_ns)}"
+        return f"no steps were found; all ops and GPU work take {time_text(pace.pace_ns)}"
     whole, without_data = time_text(pace.pace_ns), time_text(pace.without_data_ns)
     at_least = "at least " if is_lower_bound(summary) else ""
     without = f", {without_data} without data loading" if without_data != whole else ""
@@ -193,6 +193,9 @@ def note_sentences(summary: Summary) -> list[str]:
         share = share_text(1 - sum(row.device_ns for row in summary.step_kernels) / summary.work_ns)
         counted_steps = "the counted steps: GPU busy, GPU idle and kernels describe these steps"
         notes.insert(0, f"{share} of the GPU's work was not launched in {counted_steps}")
+    if summary.earlier_work_ns is not None:
+        earlier = time_text(summary.earlier_work_ns)
+        notes.insert(0, f"{earlier} of the GPU time in the counted step is work that was launched before the recording began")
     notes[:0] = _slow_steps(summary)
     noise = summary.pace.noise if summary.pace is not None else None
     if noise is not None and noise >= MUCH_SPREAD:
@@ -295,8 +298,8 @@ def _counts(summary: Summary) -> list[str]:
     busy = f"; GPU busy {time_text(summary.gpu_busy_ns)}" if summary.grain == "kernel" else ""
     lines = [
         f"  {counted(counts.kernels, 'kernel')}, {copies}, {counted(counts.host_ops, 'host op')},",
-        f"  {counted(counts.memory_events, 'memory event')}, {steps},"
-        f" over {time_text(summary.window_ns)}{busy}",
+        f"  {counted(counts.memory_events, 'memory event')}, {steps}",
+        f"  recorded over {time_text(summary.window_ns)}{busy}",
     ]
     if summary.without_op_ns and summary.grain == "kernel":
         share = share_text(summary.without_op_ns / summary.work_ns)

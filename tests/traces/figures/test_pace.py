@@ -13,6 +13,7 @@ from traces.analyses.idle import idle_times
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.measure import launch_phases
 from traces.figures.pace import MeanStep, _done_before, device_windows, pace, pace_intervals, step_times
+from traces.figures.summary import summarize
 from traces.model.trace import (
     NONE,
     Device,
@@ -179,6 +180,14 @@ def test_a_kernel_without_a_known_launch_belongs_to_the_step_in_which_it_starts(
     lost = [Work(None, 14, 17, stream=20), Work(None, 24, 25, stream=20)]  # a stream without any known launch
     times = step_times(a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 3), later, *lost]))
     assert ms(times.gpu_time_ns) == [1, 4, 1]  # 13..17 in step 1
+
+
+
+@pytest.mark.parametrize(("earlier_ms", "reported_ms"), [(15, 15), (14, None)])
+def test_much_work_from_before_the_recording_is_reported(earlier_ms: int, reported_ms: int | None) -> None:
+    """15 ms of a 100 ms step are MUCH_SPREAD of the step."""
+    step = a_trace([(0, 100)], [Work(None, -5, earlier_ms), Work(50, 60, 90)])
+    assert summarize(step).earlier_work_ns == (None if reported_ms is None else reported_ms * MS)
 
 
 def test_a_step_after_a_gap_in_the_numbers_does_not_follow_the_previous_step() -> None:

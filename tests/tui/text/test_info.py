@@ -165,7 +165,7 @@ def test_info_says_that_no_steps_were_found() -> None:
     trace = training(steps=1)
     trace.provenance["steps_from"] = "whole"
     said = " ".join(info_text(summarize(trace), "t", details=False, width=200).split())
-    assert "The recording of 100.0 µs could be" in said and "no steps were found; the whole recording takes 100.0 µs" in said
+    assert "The recording of 100.0 µs could be" in said and "no steps were found; all ops and GPU work take 100.0 µs" in said
 
 
 def test_info_names_the_runtime_call_during_which_the_gpu_is_idle() -> None:
@@ -236,7 +236,11 @@ def test_info_says_that_a_later_step_does_not_compile() -> None:
     for compiling_ns, is_said in ((half_ns, True), (half_ns - 2, False)):
         compiled = CompiledFigures(compiling_ns=compiling_ns)
         text = bottleneck_text(replace(summary, analyses=replace(summary.analyses, compiled=compiled)))
-        assert ("compiling takes" in text) == is_said
+        assert ("On average, compiling takes" in text) == ("Later steps do not need" in text) == is_said
+    whole = replace(summary, provenance={"steps_from": "whole"})
+    compiled = CompiledFigures(compiling_ns=half_ns)
+    text = bottleneck_text(replace(whole, analyses=replace(summary.analyses, compiled=compiled)))
+    assert f"Compiling takes {half_ns / 1000:.1f} µs. Later calls do not need this time." in text
 
 
 def test_info_names_the_rank_that_the_others_wait_for() -> None:
@@ -353,3 +357,10 @@ def test_info_calls_a_prediction_an_estimate() -> None:
     trace.runs[0] = replace(trace.runs[0], predicted=True)
     said = info_text(summarize(trace), "t", details=False)
     assert "a prediction from a recording of every op and every kernel\n  ESTIMATE by trace predict" in said
+
+
+def test_info_reports_gpu_time_from_before_the_recording() -> None:
+    summary = summarize(training(steps=4))
+    sentence = "30.0 µs of the GPU time in the counted step is work that was launched before the recording began"
+    assert sentence not in note_sentences(summary)
+    assert sentence in note_sentences(replace(summary, earlier_work_ns=30_000))
