@@ -22,13 +22,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from traces.comparison.comparison_figures import ComparisonFacts
 from traces.comparison.explain import Explanation
 from traces.figures.summary import Summary
-from tui.commands import diff, doctor, export, fit, import_, library, predict, stalls
+from tui.commands import diff, doctor, export, fit, library, predict, stalls
+from tui.text.info import ImportFacts
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "json.md"
 OUTPUTS: dict[str, type] = {
     "trace info --json": Summary,
-    "trace import --json": import_.ImportFacts,
+    "trace import --json": ImportFacts,
     "trace diff --json": diff.DiffFacts,
     "trace replay --report": ComparisonFacts,
     "trace diff --by function --json": diff.DiffByFunctionFacts,

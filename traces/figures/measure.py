@@ -15,6 +15,7 @@ Note [Hooks of saved tensors]
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +26,31 @@ from traces.figures.spread import slow_starts
 from traces.model.intervals import Intervals, TimeWindows, union_by_group
 from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, distinct, grouped
-from traces.model.trace import NONE, Column, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 from traces.names.device_names import LAUNCH_CALL, copy_direction
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    kernels: int
+    copies: int
+    host_ops: int
+    memory_events: int
+    steps: int
+
+
+def counts_of(trace: Trace) -> Counts:
+    return Counts(
+        kernels=int((trace.device.kind == DeviceKind.KERNEL).sum()),
+        copies=int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
+        host_ops=int((trace.host.kind == HostKind.OP).sum()),
+        memory_events=len(trace.memory),
+        steps=len(trace.steps),
+    )
+
+
+def gpu_names(names: Iterable[str]) -> str:
+    return ", ".join(sorted({name or "an unnamed GPU" for name in names})) or "no GPU"
 
 
 @cached_result

@@ -18,6 +18,7 @@ from traces.comparison.thresholds import MUCH_SPREAD
 from traces.figures.bottleneck import PaceLimit, Slowdown, bottleneck_of, slowdown_of
 from traces.figures.input_pipeline import InputPipeline, input_pipeline
 from traces.figures.measure import (
+    Counts,
     HostOpSum,
     MemoryPeak,
     WorkSum,
@@ -25,6 +26,8 @@ from traces.figures.measure import (
     busy_by_device,
     busy_by_stream,
     busy_ns,
+    counts_of,
+    gpu_names,
     host_op_table,
     kernel_table,
     memory_peaks,
@@ -45,7 +48,7 @@ from traces.model.json_facts import OMITTED_IF_NONE, Json, as_json
 from traces.model.machine import Machine
 from traces.model.result_cache import result_cache
 from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
-from traces.model.trace import NONE, DeviceKind, HostKind, StepKind, Trace
+from traces.model.trace import NONE, StepKind, Trace
 from traces.rates.estimate_errors import EstimateError, expected_error
 
 VERSION = 1
@@ -64,15 +67,6 @@ class DeviceSummary:
     total_memory_bytes: int | None
     rank: int
     index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    kernels: int
-    copies: int
-    host_ops: int
-    memory_events: int
-    steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +145,7 @@ class Summary:
 
     @property
     def gpu_names(self) -> str:
-        return ", ".join(sorted({device.name or "an unnamed GPU" for device in self.devices})) or "no GPU"
+        return gpu_names(device.name for device in self.devices)
 
     @property
     def busy_shares(self) -> dict[str, float]:
@@ -198,7 +192,7 @@ def outline(trace: Trace, whole: Trace | None = None) -> Outline:
         ranks=(whole or trace).ranks,
         shown_ranks=trace.ranks,
         devices=_devices(whole or trace),
-        counts=_counts(whole or trace),
+        counts=counts_of(whole or trace),
         step_median_ns=median_ns(step_times(trace), steady_steps(trace)),
         busy_shares={trace.device_label(row): own.busy_ns / own.window_ns for row, own in busy.items() if own.window_ns},
         memory={trace.device_label(row): peak for row, peak in memory_peaks(trace).items()},
@@ -212,16 +206,6 @@ def _devices(trace: Trace) -> list[DeviceSummary]:
         DeviceSummary(d.name, d.total_memory_bytes if d.total_memory_bytes != NONE else None, d.rank, d.index)
         for d in trace.devices
     ]
-
-
-def _counts(trace: Trace) -> Counts:
-    return Counts(
-        kernels=int((trace.device.kind == DeviceKind.KERNEL).sum()),
-        copies=int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
-        host_ops=int((trace.host.kind == HostKind.OP).sum()),
-        memory_events=len(trace.memory),
-        steps=len(trace.steps),
-    )
 
 
 def _ms(time_ns: int | None) -> str:
@@ -246,7 +230,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         grain=trace.grain,
         ranks=trace.ranks,
         devices=_devices(trace),
-        counts=_counts(trace),
+        counts=counts_of(trace),
         window_ns=end_ns - start_ns,
         gpu_busy_ns=busy_ns(trace),
         without_op_ns=int(durations_ns[op_of(trace)[work] == NONE].sum()),

@@ -8,29 +8,21 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from traces.figures.measure import counts_of, gpu_names
 from traces.figures.problems import problems_of
-from traces.figures.summary import Summary, summarize
 from traces.format.trace_file import save
 from traces.kineto import read_kineto
-from traces.model.json_facts import extended
-from traces.model.trace import TraceError
+from traces.model.trace import Trace, TraceError
 from tui.formatting import counted
-from tui.outputs import json_text, require_writable
+from tui.outputs import require_writable
 from tui.running.narration import say
 from tui.running.progress import working
 
 # endings of archives and profiler files, such as worker0.pt.trace.json.gz
 _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
-
-
-@dataclass(frozen=True, slots=True)
-class ImportFacts(Summary):
-    """Summarizes the imported trace, and contains the path of the trace file."""
-
-    output: str
 
 
 def run(recording: Path, output: Path | None, json: bool) -> int:
@@ -44,18 +36,20 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
         trace = read_kineto(recording)
     with working(f"writing {target}"):
         save(trace, target)
-    summary = summarize(trace)
     if json:
-        print(json_text(extended(ImportFacts, summary, output=str(target))))
+        from tui.text.info import import_json  # loads the analyses, which are not needed otherwise
+
+        print(import_json(trace, target))
         return 0
-    say(_contents(summary))
-    for problem in problems_of(trace.problems, summary.counts.kernels):
+    kernels = counts_of(trace).kernels
+    say(_contents(trace))
+    for problem in problems_of(trace.problems, kernels):
         say(problem.text)
     for name, reason in trace.provenance.get("skipped_files", {}).items():
         say(f"skipped {name}: {reason}")
     name = shlex.quote(str(target))
     hint = f"trace info {name}"
-    if summary.counts.kernels:
+    if kernels:
         hint += f", or trace replay SCRIPT --trace {name}"
     say(f"wrote {target}; next: {hint}")
     return 0
@@ -69,10 +63,10 @@ def default_name(recording: Path) -> str:
     return (name or "trace") + ".msgpack"
 
 
-def _contents(summary: Summary) -> str:
-    figures = asdict(summary.counts)
-    steps, ranks = figures.pop("steps"), len(summary.ranks)
+def _contents(trace: Trace) -> str:
+    figures = asdict(counts_of(trace))
+    steps, ranks = figures.pop("steps"), len(trace.ranks)
     singular = {"kernels": "kernel", "copies": "copy", "host_ops": "host op", "memory_events": "memory event"}
     counts = ", ".join(f"{count} {singular[what] if count == 1 else what.replace('_', ' ')}" for what, count in figures.items())
     several = f" of {ranks} ranks" if ranks > 1 else ""
-    return f"{counts}, {counted(steps, 'step')}{several} on {summary.gpu_names}"
+    return f"{counts}, {counted(steps, 'step')}{several} on {gpu_names(device.name for device in trace.devices)}"

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from traces.analyses.stragglers import late_ranks
 from traces.comparison.thresholds import LONG_STEP, MUCH_SPREAD, SLOW_STEP
 from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, is_cut, problems_of
-from traces.figures.summary import Summary
-from traces.model.json_facts import Json
+from traces.figures.summary import Summary, summarize
+from traces.model.json_facts import Json, extended
 from traces.model.run import Run
+from traces.model.trace import Trace
 from traces.model.typed_json import to_json
 from tui.formatting import (
     ABSENT,
@@ -35,6 +37,7 @@ from tui.formatting import (
     time_text,
     wrapped,
 )
+from tui.outputs import json_text
 from tui.text.analyses import analysis_sections, exposure_sentence, idle_sentence
 from tui.text.bottleneck import WHOLE, bottleneck_text, is_lower_bound, lag_sentence
 from tui.text.compiled import compiled_line, compiled_tables, graphs_line
@@ -112,6 +115,17 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         if body:
             lines += [heading(title), *body, ""]
     return printable("\n".join([*lines, *_next(summary, name)]), colour=colour)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFacts(Summary):
+    """Summarizes the imported trace, and contains the path of the trace file."""
+
+    output: str
+
+
+def import_json(trace: Trace, target: Path) -> str:
+    return json_text(extended(ImportFacts, summarize(trace), output=str(target)))
 
 
 def _figures(summary: Summary, width: int) -> list[str]:
