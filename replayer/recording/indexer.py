@@ -166,7 +166,7 @@ class RecordingIndexer:
             awaited.append(np.full(int(full.sum()), NONE))
         start, end = np.concatenate(starts), np.concatenate(ends)
         self.wait_start, self.wait_end, self.awaited = start, np.maximum(start, end), np.concatenate(awaited)
-        self.blocked = Intervals(start[end > start], end[end > start])  # Overlapping waits of several threads count once.
+        self.blocked = Intervals(self.wait_start, self.wait_end)  # Overlapping waits of several threads count once.
 
     def _copying_calls(self) -> Column:
         is_copy = (self.trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row != NONE)

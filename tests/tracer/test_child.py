@@ -120,6 +120,7 @@ def test_a_phase_grained_recording_profiles_no_step_and_lists_what_is_missing(by
     assert "kernels" in trace.lacks
     assert "device time: the script used no GPU here" in trace.lacks
     assert not any("buckets" in lack for lack in trace.lacks)
+    assert trace.provenance["flight_recorder"]["looks"] > 0  # a profile would contain the collectives
 
 
 def test_a_kernel_grained_recording_profiles_steps_after_the_clean_ones(by_kernel: tuple[Trace, list[Path]]) -> None:

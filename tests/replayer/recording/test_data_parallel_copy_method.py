@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, CopyMethod, copy_method_of, nccl_ops
@@ -58,8 +56,8 @@ def test_the_launched_kernels_show_the_copy_method(work: list[tuple[str, DeviceK
 
 def test_nccl_kernels_count_as_separate_ops_on_each_device() -> None:
     reduce = "ncclKernel_Reduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"
-    work: list[Any] = [(_BROADCAST, DeviceKind.KERNEL, 0), (_BROADCAST, DeviceKind.KERNEL, 1), (reduce, DeviceKind.KERNEL, 1)]
-    trace = recording(*work)
+    names = [(_BROADCAST, 0), (_BROADCAST, 1), (reduce, 1), (reduce, 0), ("cat", 0)]
+    trace = recording(*((name, DeviceKind.KERNEL, device) for name, device in names))
     assert set(nccl_ops(trace).values()) == {BROADCAST, REDUCE}
     found = RecordedRun(trace)
     forward = found.steps[0].segments["forward", 0]
@@ -67,6 +65,8 @@ def test_nccl_kernels_count_as_separate_ops_on_each_device() -> None:
     assert [one.kernels for one in forward.exact[instances[BROADCAST]]] == [(0,)]
     assert [one.kernels for one in forward.lane(1).exact[instances[BROADCAST]]] == [(1,)]
     assert [one.kernels for one in forward.lane(1).exact[instances[REDUCE]]] == [(2,)]
+    assert [one.kernels for one in forward.exact[instances[REDUCE]]] == [(3,)]
+    assert (forward.below_ops, forward.lane(1).below_ops) == ({0, 3, 4}, {1, 2})
 
 
 def test_all_reduces_and_recorded_collectives_are_not_transfers_of_data_parallel() -> None:

@@ -70,6 +70,14 @@ def test_an_overlapping_kernel_counts_from_the_end_of_the_earlier_kernel() -> No
     assert kernels["kernel of aten::add_"].gap_ns == 0
 
 
+def test_kernels_of_two_devices_may_overlap() -> None:
+    ops = [Op("aten::mm", 110, 5, kernel=(120, 30)), Op("aten::add_", 116, 5, kernel=(140, 30), stream=1)]
+    trace = make_recording([("forward", 100, 200)], ops)
+    trace.devices.append(replace(trace.devices[0], index=1))
+    trace.device.device[1] = 1
+    assert [kernel.duration_ns for kernel in _kernels(trace).values()] == [30 * US, 30 * US]
+
+
 def _levels(*beside: Op) -> dict[str, list[tuple[int, ...]]]:
     """Return the kernels of each call by op, for an addmm with three levels of nested ops. The second level also calls
     `beside`."""
@@ -111,6 +119,14 @@ def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> N
     assert kernels == {10: [1], 12: [0], 50: [2], 52: [2]}
 
 
+def test_a_copy_that_also_converts_is_matched_by_the_direction_of_its_copy() -> None:
+    converted = Op("aten::copy_", 110, 20, kernel=(120, 5), children=[Op("aten::to", 112, 5, kernel=(130, 10))])
+    trace = make_recording([("forward", 100, 200)], [converted])
+    trace.device.kind[0], trace.device.name[0] = DeviceKind.MEMCPY, trace.strings.add("Memcpy HtoD (Pinned -> Device)")
+    (step,) = RecordedRun(trace).steps
+    assert "aten::copy_|4,4|float32|h2d" in step.segments["forward", 0].exact
+
+
 def test_the_main_stream_has_the_kernels_of_the_most_ops() -> None:
     """GIVEN two ops on stream 7, and one op with four kernels on stream 20."""
     on_20 = [Op("aten::lstm", 130 + 10 * i, 5, kernel=(140 + 10 * i, 5), stream=20) for i in range(4)]
@@ -130,9 +146,13 @@ def test_the_main_stream_has_the_kernels_of_the_most_ops() -> None:
         (180, [NONE, NONE, NONE, NONE]),  # no later kernel on stream 20
     ],
 )
-def test_the_kernel_after_a_stream_wait_event_waits_for_the_other_stream(wait_us: int | None, edges: list[int]) -> None:
+@pytest.mark.parametrize("mm_us", [9, 40])
+def test_the_kernel_after_a_stream_wait_event_waits_for_the_other_stream(
+    wait_us: int | None, edges: list[int], mm_us: int
+) -> None:
+    """A kernel of 40 us ends when the waiting kernel begins."""
     ops = [
-        Op("aten::mm", 120, 5, kernel=(128, 9)),
+        Op("aten::mm", 120, 5, kernel=(128, mm_us)),
         Op("aten::relu", 130, 5, kernel=(138, 4), stream=20),
         Op("aten::add", 160, 5, kernel=(168, 4), stream=20),
         Op("aten::mul", 190, 5, kernel=(198, 4)),
@@ -152,6 +172,27 @@ def test_the_kernel_after_a_stream_wait_event_waits_for_the_other_stream(wait_us
     kernels = RecordedRun(trace).steps[0].kernels
     assert [kernel.edge for kernel in kernels] == edges
     assert all(kernel.edge_gap_ns == kernel.gap_ns for kernel in kernels if kernel.edge != NONE)
+
+
+@pytest.mark.parametrize(("begin_us", "edge"), [(420, 1), (445, 1), (446, NONE)])
+def test_a_kernel_of_another_stream_explains_a_delay_of_at_most_25_us(begin_us: int, edge: int) -> None:
+    """GIVEN a kernel until 420 us WHEN a kernel that was launched at 130 us begins later on another stream."""
+    ops = [
+        Op("aten::add", 110, 5, kernel=(112, 5), stream=20),
+        Op("aten::mm", 118, 5, kernel=(120, 300)),
+        Op("aten::mul", 130, 5, kernel=(begin_us, 5), stream=20),
+    ]
+    kernels = RecordedRun(make_recording([("forward", 100, 500)], ops)).steps[0].kernels
+    assert [kernel.edge for kernel in kernels] == [NONE, NONE, edge]
+    assert kernels[2].edge_gap_ns == (0 if edge == NONE else (begin_us - 420) * US)
+
+
+def test_kernels_that_follow_each_other_at_once_show_that_a_gap_takes_no_time() -> None:
+    """GIVEN 25 kernels of 10 us in a queue without gaps WHEN the GPU is idle before the last kernel THEN the usual gap is 0."""
+    queued = [Op("aten::add", 110 + number, 1, kernel=(120 + 10 * number, 10)) for number in range(25)]
+    ops = [*queued, Op("aten::mm", 600, 5, kernel=(605, 5))]
+    kernels = RecordedRun(make_recording([("forward", 100, 700)], ops)).steps[0].kernels
+    assert [kernel.gap_ns for kernel in kernels] == [0] * 26
 
 
 def test_the_wait_for_a_collective_is_not_part_of_a_kernel_gap() -> None:

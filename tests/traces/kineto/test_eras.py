@@ -560,6 +560,14 @@ def test_inference_is_divided_into_batches() -> None:
     assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
 
 
+@pytest.mark.parametrize(("ops", "steps_from"), [(2, "inference"), (3, "whole")])
+def test_a_batch_has_at_most_twice_as_many_ops_as_another(ops: int, steps_from: str) -> None:
+    """GIVEN a batch of one op WHEN the next batch has twice as many ops THEN both are batches, and not with more ops."""
+    loader = op("enumerate(DataLoader)#_Iter.__next__", 0, 5, cat="user_annotation")
+    larger = [op("aten::conv2d", 10 + 2 * number, 1) for number in range(ops)]
+    assert seen([loader, op("aten::conv2d", 10, 1), *shifted([loader, *larger], 20)])[0] == steps_from
+
+
 def test_calls_of_several_models_in_a_pipeline_are_not_separate_batches() -> None:
     """GIVEN a text encoder that is called for two prompts WHEN a denoiser or more ops follow THEN everything is one step."""
 

@@ -71,7 +71,7 @@ class Launches:
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
         parent = host.spans.parent  # see Note [One correlation, several calls]
-        inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
+        inner = (parent != NONE) & (host.correlation == host.correlation[parent])
         calls = np.asarray(np.where(inner, NONE, host.correlation))
         launch = np.full(len(device.spans), NONE, "i4")
         joined = np.flatnonzero(device.correlation > 0)
@@ -177,8 +177,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
     called = calls[calls > 0]
     if not len(called):
         return np.zeros(len(launch), bool)
-    known_later = (device.correlation > 0) & (device.correlation >= called.min())
-    return np.asarray(before_launched_work(device.spans, launch) & ~known_later)
+    return np.asarray(before_launched_work(device.spans, launch) & (device.correlation < called.min()))
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
