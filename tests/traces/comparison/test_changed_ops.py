@@ -75,6 +75,26 @@ def between(first: Trace, second: Trace) -> Changes:
     return changes(first, second, np.arange(1), np.arange(1))
 
 
+
+@pytest.mark.parametrize(
+    ("graph", "other_op", "sameness"),
+    [
+        (("gemm",) * 19, "aten::neg", Sameness.CANNOT_BE_TOLD),  # 95 % of the kernel time is in the graph
+        (("gemm",) * 18, "aten::neg", Sameness.OTHER_PROGRAM),
+        (("Cijk",) * 10 + ("gemm",) * 9, "aten::neg", Sameness.OTHER_PROGRAM),  # most kernels have the same name
+        (("Cijk",) * 17 + ("gemm",) * 2, "aten::abs", Sameness.CANNOT_BE_TOLD),
+        (("Cijk",) * 19, "aten::abs", Sameness.SAME_PROGRAM),
+    ],
+)
+def test_ops_beside_a_cuda_graph_decide_alone_only_if_they_take_much_of_the_gpu_time(
+    graph: tuple[str, ...], other_op: str, sameness: Sameness
+) -> None:
+    """GIVEN a graph of 19 kernels "Cijk" and an op THEN another op is another program only if kernels can be compared."""
+    first = recording(("aten::abs", "abs"), graph=("Cijk",) * 19)
+    second = recording((other_op, "abs"), graph=graph)
+    assert same_program(first, second, np.arange(1), np.arange(1)).sameness is sameness
+
+
 def nothing_is_new_or_gone(found: Changes) -> bool:
     return not any((found.ops.added, found.ops.gone, found.kernels.added, found.kernels.gone))
 

@@ -31,7 +31,7 @@ from traces.comparison.program.device_ops import (
 from traces.comparison.program.op_numbers import other_numbers, similarity, step_counts
 from traces.comparison.program.parallel_programs import Launched, otherwise_parallel, verdict_on_parallel
 from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
-from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
+from traces.comparison.thresholds import DEFAULT_TOLERANCE, OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
 from traces.compiled.cuda_graph_figures import graph_launch_of
 from traces.figures.measure import gpus_per_rank, work_rows
 from traces.figures.problems import is_cut
@@ -68,12 +68,13 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
     if verdict.same is False and cut:
         reason = f"the end of the {cut[0]} trace's file is missing, so ops may be missing"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
-    ours, theirs = _graph_kernels(recorded, recorded_steps), _graph_kernels(other, other_steps)
-    if verdict.sameness is Sameness.SAME_PROGRAM and ours and theirs:
-        alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps))
-        if alike < SAME_NAMES:
-            reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
-            return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    (ours, ours_outside), (theirs, theirs_outside) = (_graph_kernels(*side) for side in sides)
+    alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps)) if ours and theirs else 1.0
+    # Ops outside the graphs take too little GPU time to decide alone, and kernels of two vendors have few names in common.
+    is_little = max(ours_outside, theirs_outside) <= DEFAULT_TOLERANCE and 2 * alike < 1
+    if alike < SAME_NAMES and (verdict.same or (verdict.sameness is Sameness.OTHER_PROGRAM and is_little)):
+        reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     if not verdict.same and bool(ours) != bool(theirs):
         return _with_and_without_graphs(*sides, "first" if ours else "second")
     return verdict
@@ -90,12 +91,14 @@ def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdi
     return same_program_verdict(Evidence.KERNEL_NAMES, reason, ["ops", "shapes"])
 
 
-def _graph_kernels(trace: Trace, steps: Column) -> list[str]:
+def _graph_kernels(trace: Trace, steps: Column) -> tuple[list[str], float]:
+    """Return the names of the kernels in CUDA graphs if these take most of the kernel time, and the share of other kernels."""
     rows = work_of(trace, steps, DeviceKind.KERNEL)
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():
-        return []
-    return names_of(trace, rows[in_graph])
+        return [], 1.0
+    outside_ns = int(time_ns[~in_graph].sum())
+    return names_of(trace, rows[in_graph]), outside_ns / max(int(time_ns.sum()), 1)
 
 
 def _launched(a: _Side, b: _Side, *, casts: bool = True) -> tuple[Launched, Launched]:
