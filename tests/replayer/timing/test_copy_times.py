@@ -56,6 +56,14 @@ def test_a_copy_that_was_recorded_takes_its_recorded_time() -> None:
     assert _copied(_trace(PINNED), pinned=True) == (2_000, Origin.EXACT, PINNED, SIZE_BYTES)
 
 
+@pytest.mark.parametrize(("batch", "origin"), [(32, Origin.EXACT), (64, Origin.SCALED)])
+def test_a_copy_without_recorded_shapes_is_exact_if_its_size_is_the_recorded_one(batch: int, origin: Origin) -> None:
+    trace = _trace(PAGEABLE)
+    trace.host.shapes[:] = NONE
+    _, found, _, size_bytes = _copied(trace, pinned=False, batch=batch)
+    assert (found, size_bytes) == (origin, SIZE_BYTES * batch // 32)
+
+
 @pytest.mark.parametrize(
     ("call", "after_us"), [("cudaStreamSynchronize", 12), ("hipMemcpyWithStream", 19), ("cudaLaunchKernel", 0)]
 )

@@ -17,7 +17,7 @@ from traces.comparison.comparison_figures import Both
 from traces.comparison.program.same_program import same_program
 from traces.comparison.program.verdict import Evidence, Verdict
 from traces.kineto import read_kineto
-from traces.model.trace import NONE, DeviceKind, Phases, PhaseTiming, Trace, Values
+from traces.model.trace import NONE, DeviceKind, HostKind, Phases, PhaseTiming, Trace, Values
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 
 
@@ -197,6 +197,39 @@ def test_the_same_ops_in_another_dtype_are_a_different_program() -> None:
     # WHEN one trace has no dtypes THEN they are no difference
     half.host.dtypes[:] = NONE
     assert compare(training(), half).verdict.sameness is Sameness.SAME_PROGRAM
+
+
+TIMES, ALL = "the same ops, called a different number of times", "100 % of the ops"
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "most", "then", "reason"),
+    [
+        ("name", "aten::tanh", 1, TIMES, "other ops: only 80 %"),
+        ("shapes", "32,3,16,16;4,3,3,3", 2, TIMES, "same ops, other shapes: e.g. aten::conv2d"),
+        ("dtypes", "float16", 2, ALL, "same ops and shapes, other dtypes (70 % alike)"),
+        ("layout", "channels_last", 2, ALL, "same ops and shapes, other memory layouts: 0 %"),
+        ("kernel", "volta_h884gemm_nn", 5, ALL, "the same ops, but other dtypes: 0 %"),
+    ],
+)
+def test_a_share_of_the_calls_may_differ(column: str, text: str, most: int, then: str, reason: str) -> None:
+    """GIVEN ten calls of one op WHEN one call has another name, or two another shape, dtype or layout THEN the verdict does not
+    depend on that. With one more, it does. Without shapes and dtypes, half of the kernels may have another
+    precision."""
+
+    def changed(number: int) -> Trace:
+        trace = training(10, made=[Call("aten::conv2d", "32,3,8,8;4,3,3,3", 31, "volta_sgemm_nn")])
+        ops = np.flatnonzero(trace.host.kind == HostKind.OP)
+        trace.host.layout[ops] = trace.strings.add("contiguous")
+        if column == "kernel":
+            trace.host.shapes[:] = trace.host.dtypes[:] = NONE
+            trace.device.name[:number] = trace.strings.add(text)
+        else:
+            getattr(trace.host, column)[ops[:number]] = trace.strings.add(text)
+        return trace
+
+    reasons = [same_program(changed(0), changed(number), np.arange(10), np.arange(10)).reason for number in (most, most + 1)]
+    assert reasons[0].startswith(then) and reasons[1].startswith(reason)
 
 
 def test_casts_of_mixed_precision_are_not_other_ops() -> None:
