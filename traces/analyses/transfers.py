@@ -30,10 +30,10 @@ class TransferSum:
     over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty if all sizes are unknown
 
 
-def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
+def transfers(trace: Trace) -> list[TransferSum]:
     """Return the totals of each kind of copy and memset, sorted by size."""
     start_ns, end_ns = window_ns(trace)
-    edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
+    edges = np.linspace(0, max(end_ns - start_ns, 1), PARTS + 1)
     found = []
     for kind, spans in _by_kind(trace).items():
         sized = spans.take((spans.bytes != NONE) & (spans.duration_ns > 0))

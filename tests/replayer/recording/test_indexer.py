@@ -187,12 +187,22 @@ def test_a_kernel_of_another_stream_explains_a_delay_of_at_most_25_us(begin_us: 
     assert kernels[2].edge_gap_ns == (0 if edge == NONE else (begin_us - 420) * US)
 
 
-def test_kernels_that_follow_each_other_at_once_show_that_a_gap_takes_no_time() -> None:
-    """GIVEN 25 kernels of 10 us in a queue without gaps WHEN the GPU is idle before the last kernel THEN the usual gap is 0."""
-    queued = [Op("aten::add", 110 + number, 1, kernel=(120 + 10 * number, 10)) for number in range(25)]
+@pytest.mark.parametrize(("gaps", "usual_ns"), [(19, 1_000), (20, 0)])
+def test_twenty_kernels_that_follow_each_other_show_the_usual_gap(gaps: int, usual_ns: int) -> None:
+    """GIVEN a queue of kernels without gaps WHEN the GPU is idle before a kernel THEN the kernel gets the usual gap. With fewer
+    kernels, the usual gap is 1 us."""
+    queued = [Op("aten::add", 110 + number, 1, kernel=(120 + 10 * number, 10)) for number in range(gaps + 1)]
     ops = [*queued, Op("aten::mm", 600, 5, kernel=(605, 5))]
     kernels = RecordedRun(make_recording([("forward", 100, 700)], ops)).steps[0].kernels
-    assert [kernel.gap_ns for kernel in kernels] == [0] * 26
+    assert [kernel.gap_ns for kernel in kernels] == [usual_ns, *[0] * gaps, usual_ns]
+
+
+@pytest.mark.parametrize(("launches", "is_usual"), [(19, False), (20, True)])
+def test_twenty_launches_on_an_idle_gpu_show_the_usual_latency(launches: int, is_usual: bool) -> None:
+    ops = [Op("aten::mm", 100 + 20 * number, 5, kernel=(110 + 20 * number, 4)) for number in range(launches)]
+    trace = make_recording([("forward", 100, 700)], ops)
+    indexer = RecordingIndexer(trace, 0, RecordedKeys(trace))
+    assert (indexer.latency_ns == 9 * US) is is_usual
 
 
 def test_the_wait_for_a_collective_is_not_part_of_a_kernel_gap() -> None:

@@ -14,7 +14,7 @@ from traces.analyses.analyse import analyse
 from traces.analyses.critical_path import critical_path
 from traces.analyses.launches import launch_delay_ns, launch_figures, launched_rows, queue_length
 from traces.analyses.modules import module_times
-from traces.analyses.transfers import transfers
+from traces.analyses.transfers import PARTS, transfers
 from traces.figures.measure import window_ns
 from traces.format.trace_file import load
 from traces.kineto import read_kineto
@@ -36,11 +36,11 @@ def test_a_launch_queue_grows_at_launches_and_shrinks_at_kernel_starts(real: Tra
 
 
 def test_the_copied_bytes_of_all_times_add_up_to_the_total(real: Trace) -> None:
-    rows = {row.kind: row for row in transfers(real)}
-    assert sum(row.bytes for row in rows.values()) == int(real.device.bytes[real.device.bytes > 0].sum())
+    rows = transfers(real)
+    assert sum(row.bytes for row in rows) == int(real.device.bytes[real.device.bytes > 0].sum())
     start_ns, end_ns = window_ns(real)
-    for row in transfers(real, parts=50):
-        assert sum(row.over_time) * (end_ns - start_ns) / 50 == pytest.approx(rows[row.kind].bytes, rel=1e-6)
+    for row in rows:
+        assert sum(row.over_time) * (end_ns - start_ns) / PARTS == pytest.approx(row.bytes, rel=1e-6)
 
 
 # --- rates ---

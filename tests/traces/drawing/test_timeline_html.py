@@ -21,6 +21,14 @@ def test_the_lengths_of_bars_are_proportional_to_their_times() -> None:
     assert "cuda:0 stream 7" in page and "all = [0, 1000]" in page
 
 
+def test_lanes_are_below_each_other() -> None:
+    """A lane is 18 px high, with bars of 16 px."""
+    lanes = [BarLane(f"stream {number}", "gpu", ["k"], np.array([0]), np.array([9])) for number in range(3)]
+    page = timeline_html("three streams", lanes)
+    assert re.findall(r' y="([^"]+)" width="1000" height="16"', page) == ["1", "19", "37"]
+    assert 'viewBox="0 0 1000 54"' in page
+
+
 def test_only_the_longest_of_many_bars_are_drawn() -> None:
     start_ns = np.arange(4000) * 10
     duration_ns = np.where(np.arange(4000) % 2 == 0, 9, 1)
