@@ -43,6 +43,7 @@ _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
 # The kernels of a CUDA graph have no recorded ops, so ops are guessed from kernel names. The first matching pattern counts.
+# A matrix product may compute the activation of its result, too.
 _KINDS = {
     "normalization kernels": (
         re.compile(r"(?:rms|layer|group|batch)_?norm", re.IGNORECASE),
@@ -52,10 +53,6 @@ _KINDS = {
     "rotary embedding kernels": (
         re.compile(r"rotary|(?:\b|_)rope(?![a-z])", re.IGNORECASE),
         {"rotary_embedding", "apply_rotary_emb", "apply_rope_with_cos_sin_cache"},
-    ),
-    "gated activation kernels": (
-        re.compile(r"act_and_mul|[sg]elu_and_mul|silu_and_mul|swiglu", re.IGNORECASE),
-        {"silu_and_mul", "gelu_and_mul", "swiglu"},
     ),
     "KV cache kernels": (
         re.compile(r"(?:store|set|append|reshape_and|concat_and)\w*cache", re.IGNORECASE),
@@ -69,7 +66,11 @@ _KINDS = {
         re.compile(r"conv|winograd|wgrad|dgrad|implicit", re.IGNORECASE),
         {"convolution", "convolution_backward"},
     ),
-    "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
+    "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet|(?:\b|_)bmm_", re.IGNORECASE), MATMULS),
+    "gated activation kernels": (
+        re.compile(r"act_and_mul|[sg]elu_and_mul|silu_and_mul|swiglu", re.IGNORECASE),
+        {"silu_and_mul", "gelu_and_mul", "swiglu"},
+    ),
 }
 _MATRIX_PRODUCT = "matrix product"
 KERNEL_KINDS = frozenset(_KINDS)

@@ -26,7 +26,7 @@ def prediction_text(
         f" ({_change(prediction.step)}); {_error(prediction)}",
     ]
     if prediction.samples_per_s:
-        lines.append(f"about {prediction.samples_per_s:.0f} samples/s" + (f", {cost:.3g} per sample" if cost else ""))
+        lines.append(f"about {_rate_text(prediction.samples_per_s)} samples/s" + (f", {cost:.3g} per sample" if cost else ""))
     lines += ["", *_sides("Per step", {"step": prediction.step, "GPU busy": prediction.busy}, width)]
     lines += ["", *_sides("GPU time by phase", prediction.phases, width)]
     lines += ["", *_sides("GPU time by kind of op", prediction.kinds, width)]
@@ -67,6 +67,11 @@ def prediction_text(
     return "\n".join(lines)
 
 
+def _rate_text(per_s: float) -> str:
+    """Format an estimated rate with two digits or as a whole number, such as "0.43", "2.9" or "128"."""
+    return f"{per_s:.0f}" if per_s >= 10 else f"{per_s:.2g}"
+
+
 def sweep_text(
     predictions: Sequence[Prediction], costs: Sequence[float | None], name: str, *, width: int = 80, colour: bool = False
 ) -> str:
@@ -80,7 +85,7 @@ def sweep_text(
         gpus = max(prediction.conditions.gpus, prediction.conditions.nproc, 1)
         figures = [str(gpus), str(prediction.batch or ABSENT), time_text(prediction.step.predicted_ns)]
         error = prediction.expected_error
-        figures += [ABSENT if error is None else f"±{rough_text(error)}", f"{rate:.0f}" if rate else ABSENT]
+        figures += [ABSENT if error is None else f"±{rough_text(error)}", _rate_text(rate) if rate else ABSENT]
         figures += [f"{cost:.3g}" if cost is not None else ABSENT] if priced else []
         rows.append([*figures, "█" * round(room * (rate or 0) / most)])
     title = paint(f"ESTIMATES, not measurements: {name} {_asked(predictions[0], swept=True)}", "bold", colour=colour)

@@ -267,6 +267,15 @@ def test_kernels_of_a_cuda_graph_replace_ops_with_the_same_kernels() -> None:
     }
 
 
+def test_a_matrix_product_that_computes_an_activation_is_a_matrix_product() -> None:
+    """TensorRT-LLM's kernels for experts are called bmm, and the first one applies SwiGLU to its result."""
+    experts = recording(graph=("bmm_Bfloat16_t128x8_swiGlu_sm100f", "bmm_Bfloat16_t128x8_sm100f"))
+    found = between(experts, recording(graph=("ck::kernel_moe_gemm<0>", "ck::kernel_moe_gemm<1>")))
+    (replaced,) = found.kernels.replaced
+    assert (len(replaced.recorded_names), replaced.recorded_count, replaced.replayed_count) == (2, 2, 2)
+    assert not found.ops.gone and not found.kernels.gone
+
+
 def test_copies_are_compared_by_direction() -> None:
     assert kernel_key("Memcpy HtoD (Pageable -> Device)") == kernel_key("Memcpy HtoD (Host -> Device)")
     assert kernel_key("Memcpy HtoD (Pageable -> Device)") != kernel_key("Memcpy DtoH (Device -> Pageable)")

@@ -35,6 +35,8 @@ def test_a_prediction_shows_step_time_and_error_and_samples_per_second() -> None
     step = "step 100.0 ms recorded, about 60.0 ms predicted (-40.0 %)"
     assert lines[1] == f"{step}; expected error 10 %: 54.0 ms to 66.0 ms"
     assert lines[2] == "about 500 samples/s"
+    slow = prediction_text(predicted(batch=1, step_ms=2344), "run", None, None).splitlines()
+    assert slow[2] == "about 0.43 samples/s"
     assert "Largest kind: mm, 75.0 % of the predicted GPU time." in lines
     assert "GPU time by origin: exact 25.0 %, scaled 75.0 %." in lines
     rows = {line.split("  ")[0]: line.split() for line in lines}
