@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replayer.timing.timeline.profile_window import _Clocks, with_virtual_gpu
+from replayer.timing.timeline.profile_window import _Clocks, with_launches, with_virtual_gpu
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from tests.goldens import assert_golden
 from tests.traces.handmade import training
-from traces.model.trace import Device, DeviceSpans, HostKind, HostSpans, Thread, Trace
+from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace
 
 
 @pytest.mark.parametrize("base_ns", [0, 1_700_000_000_000_000_000])
@@ -140,6 +140,36 @@ def test_spans_of_a_thread_without_virtual_ops_stay_between_the_ops_of_the_main_
     replica = next(event for event in found["traceEvents"] if event["name"] == "replica")
     # 90 us between both ops are 10 us on the virtual clock; the replica begins after 18 of them and ends after 72
     assert (replica["tid"], replica["ts"], replica["dur"]) == (8, 512.0, 6.0)
+
+
+@pytest.mark.parametrize(("wait_ns", "op_ns", "next_ns"), [(110, 15, 115), (111, 10, 112)])
+def test_an_op_lasts_until_the_end_of_a_wait_that_begins_at_its_end(wait_ns: int, op_ns: int, next_ns: int) -> None:
+    """GIVEN an op from 100 to 110 ns, a wait of 5 ns, and an op from 112 ns WHEN the wait begins later than 110 ns THEN it
+    belongs to no op."""
+    window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
+    kinds = [HostKind.OP, HostKind.RUNTIME, HostKind.OP]
+    window.host = HostSpans.of(thread=[0] * 3, kind=kinds, start_ns=[100, wait_ns, 112], duration_ns=[10, 5, 4])
+    window.device = DeviceSpans.of(device=[], stream=[], kind=[], name=[], start_ns=[], duration_ns=[], launch=[])
+    host = with_launches(window).host
+    assert host.start_ns.tolist() == [100, wait_ns, next_ns] and host.duration_ns.tolist() == [op_ns, 5, 4]
+
+
+def test_the_launches_of_an_op_divide_its_time_equally() -> None:
+    """GIVEN an op of 90 ns with two kernels, and one of 1 ns with three kernels THEN each launch takes a third of the
+    first op, and the second op lasts 4 ns: 1 ns for each launch, and 1 ns after the launches."""
+    window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
+    kernel = window.strings.add("gemm")
+    window.host = HostSpans.of(thread=[0] * 2, kind=[HostKind.OP] * 2, start_ns=[100, 300], duration_ns=[90, 1])
+    launch = [0, 0, 1, 1, 1]
+    window.device = DeviceSpans.of(
+        device=[0] * 5, stream=[7] * 5, kind=[DeviceKind.KERNEL] * 5, name=[kernel] * 5, start_ns=[500] * 5,
+        duration_ns=[9] * 5, launch=launch,
+    )  # fmt: skip
+    found = with_launches(window)
+    calls = found.host.take(found.host.kind == HostKind.RUNTIME)
+    assert calls.start_ns.tolist() == [100, 130, 300, 301, 302] and calls.duration_ns.tolist() == [30, 30, 1, 1, 1]
+    assert found.host.duration_ns[:2].tolist() == [90, 4] and found.host.parent[2:].tolist() == launch
+    assert found.device.launch.tolist() == [2, 3, 4, 5, 6]
 
 
 def test_times_between_two_clock_samples_are_interpolated() -> None:
