@@ -197,6 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--page", type=Path, help="also replace the tables of this page, docs/recorder.md")
     options = parser.parse_args(arguments)
+    if options.page:
+        with_tables(options.page.read_text(), "", BEGIN, END)  # fails now and not after all programs
     options.device = options.device.absolute()  # each program runs in a separate folder
     rows: list[Row] = []
     facts: dict[str, float] = {}
