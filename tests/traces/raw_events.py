@@ -101,7 +101,32 @@ def parse(text: str | bytes) -> Recording:
         end_ns = start_ns + _ns(row.get("dur", 0), padded)
         place = _number(args, "device", row["pid"]), _number(args, "stream", row["tid"])
         work.append(Work(*place, start_ns, end_ns, launched_ns, str(row["name"]), launch))
+    kernels = [place for place, row in enumerate(rows) if str(row["cat"]).lower() == "kernel"]
+    properties = document.get("deviceProperties", []) if isinstance(document, dict) else []
+    majors = [int(of["computeMajor"]) for of in properties if isinstance(of.get("computeMajor"), int)]
+    overlaps = not any(call.name.startswith("hip") for call in calls) and max(majors, default=9) >= 9
+    work = _cut(work, kernels, [correlation for _, correlation in ids], overlaps)
     return Recording(work, calls, sorted(marks, key=lambda mark: mark.start_ns), threads)
+
+
+def _cut(work: list[Work], kernels: list[int], correlations: list[int], overlaps: bool) -> list[Work]:
+    """End each kernel where the next one of its stream begins, if the two overlap by more than 1 us and the GPU cannot do so. A
+    kernel that contains a whole later one takes no time."""
+    found = list(work)
+    order = sorted(kernels, key=lambda place: (work[place].device, work[place].stream, work[place].start_ns))
+    for at, place in enumerate(order):
+        mine, latest_ns, others = work[place], work[place].end_ns - 1000, []
+        for later in order[at + 1 :]:
+            other = work[later]
+            if (other.device, other.stream) != (mine.device, mine.stream) or other.start_ns >= latest_ns:
+                break
+            if correlations[later] != correlations[place] or not correlations[place]:
+                others.append(other)
+        if any(other.end_ns < latest_ns for other in others):
+            found[place] = replace(mine, end_ns=mine.start_ns)
+        elif others and not overlaps:
+            found[place] = replace(mine, end_ns=others[0].start_ns)
+    return found
 
 
 def _launch(calls: list[Call], start_ns: int, op: int) -> Call | None:
