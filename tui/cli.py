@@ -467,11 +467,12 @@ def run(words: Sequence[str]) -> int:
         sys.stdout.flush()  # so that a closed pipe is noticed here, not while the interpreter exits
         return int(code or 0)
     except typer.TyperException as error:
-        command_name = words[0] + " " if words and words[0] in command.commands else ""
+        context = error.ctx if isinstance(error, UsageError) else None
+        command_path = context.command_path if context is not None else "trace"
         message = error.format_message().replace("Value error, ", "").rstrip(".")
         if words and words[0].partition("=")[0] in COMMON:
             message = f"{words[0]} goes after the command's name, as in trace info {words[0]}"
-        print(f"trace: {message}; see trace {command_name}--help", file=sys.stderr)
+        print(f"trace: {message}; see {command_path} --help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         # Redirect stdout to /dev/null, because the interpreter would report an error when it flushes a broken pipe.

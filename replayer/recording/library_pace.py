@@ -237,7 +237,7 @@ class LibraryPace:
                     self._full = cell
                     return None
             elif not self._choice.estimate:
-                self._stop(f"{beyond}; --estimate continues with a marked estimate")
+                self._stop(f"{beyond}; add --estimate to continue with a marked estimate")
             times = cell.for_batch(batch, extrapolates=True)
             return self._made(cell, times, trains, Origin.ROOFLINE, "estimated: outside the measured range")
         self.is_known_to_fit = True
@@ -256,7 +256,7 @@ class LibraryPace:
         if self._named is not None:
             text = f"the script does not train {cell.name}: {differing}"
         if not self._choice.estimate:
-            self._stop(f"{text}. --estimate continues with marked estimates")
+            self._stop(f"{text}; add --estimate to continue with marked estimates")
         if match.scalable and batch is not None:
             self._say(f"{text}; its times are used as an estimate", "other models")
             times = cell.for_batch(batch, extrapolates=True)

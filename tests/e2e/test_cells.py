@@ -159,7 +159,7 @@ def test_a_model_missing_from_the_library_is_rejected_without_estimate(library: 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[0] == (
         "trace: the library has no times of the script's model on g9; the nearest is g9/net"
-        " (212 parameters in the library, 420 in the script). --estimate continues with marked estimates"
+        " (212 parameters in the library, 420 in the script); add --estimate to continue with marked estimates"
     )
 
     done = replay(library, "--trace", "g9/net", "--estimate", "train.py", "Adam", "16", "4", "2000")

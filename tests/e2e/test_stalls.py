@@ -187,7 +187,7 @@ def test_no_permission_to_lock_memory_is_reported_once_beside_the_figures(tmp_pa
 def test_a_network_that_the_library_lacks_is_estimated_where_asked(tmp_path: Path) -> None:
     words = ["--gpu", "v100", "--steps", "10", "train.py", "0.0001"]
     done = stalls(tmp_path, *words)
-    assert done.returncode == 2 and "--estimate continues with marked estimates" in done.stderr
+    assert done.returncode == 2 and "add --estimate to continue with marked estimates" in done.stderr
     done = stalls(tmp_path, "--estimate", *words)
     assert done.returncode == 0, done.stderr
     assert "data cached" in done.stdout

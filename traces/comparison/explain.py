@@ -130,6 +130,8 @@ def _headline(before_ns: int, after_ns: int) -> str:
 
 
 def _on_gpu(comparison: Comparison) -> bool:
+    if comparison.gpu_busy.recorded_ns is None or comparison.gpu_busy.replayed_ns is None:
+        return False  # GPU work that one trace did not record is neither new nor gone
     paces = [pace for pace in comparison.paces if pace is not None]
     return any(pace.host_runs_ahead for pace in paces) or all(pace.limit == DEVICE for pace in paces)
 

@@ -71,9 +71,11 @@ class GateResult:
 
 
 def read_budgets(path: Path) -> dict[str, float]:
-    """Read a budget file into a dictionary. Raises OSError, or GateError for invalid budgets."""
+    """Read a budget file into a dictionary. Raises OSError, or GateError for a missing file and invalid budgets."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise GateError(f"{path}: no such file; trace gate init RECORDING -o {path} writes one") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GateError(f"{path}: not TOML: {error}") from None
     table = document.get("budget")

@@ -60,7 +60,8 @@ class TraceFormatError(TraceError):
     """Raised for a file that cannot be read as a trace."""
 
     def __init__(self, path: object, offset_bytes: int, reason: str) -> None:
-        super().__init__(f"{path}: not a readable trace at byte {offset_bytes}: {reason}")
+        at = f" at byte {offset_bytes}" if offset_bytes else ""
+        super().__init__(f"{path}: not a readable trace{at}: {reason}")
         self.offset_bytes = offset_bytes
         self.reason = reason
 

@@ -331,13 +331,16 @@ def find_card(text: str) -> Card:
     raise unknown_gpu(text)
 
 
+_WELL_KNOWN = "V100, T4, A100, H100, L4 or RTX 4090"
+
+
 def unknown_gpu(text: str) -> TraceError:
     known = {_squeezed(name): name for card in CARDS for name in card.names}
     prefix = "^(nvidia|amd|tesla|geforce|quadro|instinct)+"
     short = {re.sub(prefix, "", squeezed): name for squeezed, name in known.items()}
     near = difflib.get_close_matches(re.sub(prefix, "", _squeezed(text)), list(short), n=3, cutoff=0.5)
-    hint = f"; did you mean {', '.join(short[one] for one in near)}?" if near else ""
-    return TraceError(f"unknown GPU: {text.strip() or '(empty name)'}{hint}")
+    hint = f"did you mean {', '.join(short[one] for one in near)}?" if near else f"give a name such as {_WELL_KNOWN}"
+    return TraceError(f"unknown GPU: {text.strip() or '(empty name)'}; {hint}")
 
 
 def _parts(name: str) -> frozenset[str]:

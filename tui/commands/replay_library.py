@@ -26,7 +26,7 @@ from traces.library.cell_traces import blank_trace, trace_with_step_times
 from traces.library.cells import Gpu, read_cells
 from traces.model.run import LibrarySteps
 from traces.model.trace import Trace, TraceError, TraceLibraryError
-from traces.names.cards import card_of
+from traces.names.cards import card_of, unknown_gpu
 from traces.script.configuration import LibraryChoice
 from tui.formatting import time_text
 from tui.text.compiled import compilation_notes
@@ -93,9 +93,14 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
         if lacks_measurements(gpu):
             if not estimate:
                 known = f"the library has no measurements of {gpu}, only of {', '.join(of.name for of in gpus())}"
-                raise TraceLibraryError(f"{known}; --estimate estimates each op instead")
+                raise TraceLibraryError(f"{known}; add --estimate to estimate each op")
             return None
-        return LibraryChoice(tuple(file.path for file in files_of(gpu)), estimate=estimate)
+        try:
+            files = files_of(gpu)
+        except TraceLibraryError as error:
+            # An estimate needs no measurements, so the list of measured GPUs would mislead.
+            raise unknown_gpu(gpu) if estimate else error from None
+        return LibraryChoice(tuple(file.path for file in files), estimate=estimate)
     if is_cell_name(trace):
         name = trace.partition("@")[0]
         return LibraryChoice((cell_file(name).path,), name.partition("/")[2], estimate)

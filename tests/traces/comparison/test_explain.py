@@ -155,6 +155,12 @@ def test_gpu_work_of_phases_is_the_reason_if_the_host_runs_ahead() -> None:
     }
 
 
+def test_gpu_work_that_one_trace_did_not_record_is_not_called_new_or_gone() -> None:
+    """GIVEN A with kernels, of the same steps as B with phase times only."""
+    found = explained(running_ahead(200), phase_grained())
+    assert [reason.text for reason in found.reasons if "GPU work" in reason.text] == []
+
+
 def test_gpu_work_of_phases_is_a_mean_of_the_gpus_if_their_numbers_differ() -> None:
     """GIVEN a kernel of 400 us per phase on each of two GPUs of B THEN a GPU works 400 us, not 800 us."""
     both = running_ahead(400)

@@ -72,8 +72,9 @@ def test_a_predicted_trace_is_marked_in_every_headline() -> None:
 
 def test_the_headline_shows_a_different_program_first_and_in_red() -> None:
     lines = headline(whole(("a", training()), ("b", training(batch=8))), 80)
-    assert lines[0].tone == "bad"
-    assert lines[0].text == "NOT the same program: same ops, another batch size: 32 in the first trace, 8 in…"
+    assert [line.tone for line in lines[:2]] == ["bad", "bad"]
+    assert lines[0].text == "NOT the same program: same ops, another batch size: 32 in the first trace, 8 in"
+    assert lines[1].text == "the second"
 
 
 def test_the_headline_shows_the_gain_of_compilation_before_the_verdict() -> None:

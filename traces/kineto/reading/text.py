@@ -82,7 +82,8 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise TraceImportError(f"{path}: cannot be read: {error.strerror}; give a Kineto .json or .json.gz") from error
+        advice = "give a .json or .json.gz file exported by torch.profiler"
+        raise TraceImportError(f"{path}: cannot be read: {error.strerror}; {advice}") from error
     try:
         return decompressed(data, problems)
     except TooLarge as error:

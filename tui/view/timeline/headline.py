@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -43,7 +44,10 @@ class StyledText(NamedTuple):
 
 def headline(scene: Scene, width: int) -> list[StyledText]:
     if scene.comparison is not None:
-        lines = [_verdict(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
+        verdict, tone = _verdict(scene.comparison)
+        # At 80 columns, one line would cut off the reason.
+        lines = [StyledText(line, tone) for line in textwrap.wrap(verdict, width, max_lines=2, placeholder=" …")]
+        lines += _packed(_pair_figures(scene.comparison), width)
         if compiled := compilation_difference(scene.comparison):
             lines.insert(0, StyledText(compiled, "plain"))
     elif scene.outline is not None:
