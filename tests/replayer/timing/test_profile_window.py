@@ -50,7 +50,8 @@ def test_ops_unknown_to_kineto_are_placed_inside_the_spans_that_call_them(base_n
     assert spans["aten::relu"]["tid"] != pid == spans["aten::copy_"]["tid"]
 
 
-def test_the_profiler_range_of_a_batch_wait_has_its_recorded_length() -> None:
+@pytest.mark.parametrize("base_ns", [0, 1_700_000_000_000_000_000])
+def test_the_profiler_range_of_a_batch_wait_has_its_recorded_length(base_ns: int) -> None:
     """GIVEN a loader that took 2 us here and 70 us in recorded time WHEN Kineto has recorded torch's range around it THEN the
     range has the recorded times, and events before and after it keep their times. A loader range without a known wait is moved
     like any other event."""
@@ -71,10 +72,10 @@ def test_the_profiler_range_of_a_batch_wait_has_its_recorded_length() -> None:
             span("of another process", "user_annotation", 1014.0, 0.0),
             span(loading + "2", "user_annotation", 1080.0, 2.0),
         ],
-        "baseTimeNanoseconds": 0,
+        "baseTimeNanoseconds": base_ns,
     }
-    waits = [LoaderWait(1_012_000, 1_014_500, 120_500, 190_500)]
-    told = with_virtual_gpu(kineto, window, 0, [(990_000, 90_000), (1_090_000, 200_000)], waits)
+    waits = [LoaderWait(base_ns + 1_012_000, base_ns + 1_014_500, 120_500, 190_500)]
+    told = with_virtual_gpu(kineto, window, base_ns, [(base_ns + 990_000, 90_000), (base_ns + 1_090_000, 200_000)], waits)
     spans = {
         event["name"]: (event["ts"], event["ts"] + event["dur"]) for event in told["traceEvents"] if event.get("ph") == "X"
     }
