@@ -84,6 +84,8 @@ class KnownContents:
         return made
 
     def _values_unchanged(self, op: Op, at: int, *args: TorchAny) -> TorchAny:
+        if not is_virtual(args[at], self._tensor_class):
+            return self._run(op, *args)
         known = args[at].allocation.known
         result = self._run(op, *args)
         args[at].allocation.known = known

@@ -64,7 +64,7 @@ class VirtualGraph:
     _drop_pool: weakref.finalize[TorchAny, TorchAny] | None
     _states: set[PhiloxState]
     _seeds_and_offsets: list[tuple[Allocation, Allocation]]
-    _retained: list[VirtualMemPool]
+    _memory_pools: list[VirtualMemPool]
     _capture: GraphCapture | None
     _template: object  # stands for the cudaGraph_t
     _executable: object  # stands for the cudaGraphExec_t
@@ -73,7 +73,7 @@ class VirtualGraph:
     def __new__(cls, keep_graph: bool = False) -> Self:
         self = super().__new__(cls)
         self._graph = self._pool = self._drop_pool = self._capture = self._template = self._executable = None
-        self._states, self._seeds_and_offsets, self._retained = set(), [], []
+        self._states, self._seeds_and_offsets, self._memory_pools = set(), [], []
         self._keeps_graph = keep_graph
         return self
 
@@ -181,7 +181,7 @@ class VirtualGraph:
     def reset(self) -> None:
         self._graph = self._pool = self._template = self._executable = None
         self._seeds_and_offsets.clear()
-        self._retained.clear()
+        self._memory_pools.clear()
         if self._drop_pool is not None:
             self._drop_pool()
 
@@ -211,7 +211,7 @@ class VirtualGraph:
 
     def _retain_pool(self, pool: VirtualMemPool) -> None:
         """A CUDA graph that was captured in a `use_mem_pool` block keeps the block's memory pool alive."""
-        self._retained.append(pool)
+        self._memory_pools.append(pool)
 
 
 def _watch_memory(watch_storage: TorchAny, self: TorchAny, tensor: torch.Tensor) -> None:

@@ -66,6 +66,8 @@ class RawBlocks:
         self._handles: dict[int, AllocationHandle] = {}
 
     def allocate(self, size_bytes: int, stream: int) -> int:
+        if size_bytes < 0:
+            raise ValueError(f"Invalid memory size: {size_bytes}. caching_allocator_alloc requires a non-negative size.")
         here = gpu()
         try:
             handle = here.devices[here.current.device()].allocator.malloc(size_bytes, stream)

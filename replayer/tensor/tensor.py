@@ -193,7 +193,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         if dtype is None:
             if self.layout not in (torch.strided, torch.sparse_coo):
                 raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # c10/core/Backend.h has no name for this type.
-            return f"torch.cuda.{'sparse.' if self.is_sparse else ''}{next(n for n, d in TYPES.items() if d is self.dtype)}"
+            return f"torch.cuda.{'sparse.' if self.is_sparse else ''}{_type_name(self.dtype)}"
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
             if dtype.removeprefix("torch.cuda.") not in TYPES:
                 raise ValueError(f"invalid type: '{dtype}'")
@@ -442,7 +442,12 @@ VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "
 VirtualParameter.__module__ = "torch.nn.parameter"
 VirtualParameter.__name__ = VirtualParameter.__qualname__ = "Parameter"
 
+
+@cache
+def _type_name(dtype: torch.dtype) -> str:
+    return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.")
+
+
 # dtypes with a legacy tensor type, such as "FloatTensor"
 _DTYPES = "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128".split()
-_OF_HOST = [torch.empty(0, dtype=getattr(torch, name), device="cpu") for name in _DTYPES]
-TYPES = {of_host.type().removeprefix("torch."): of_host.dtype for of_host in _OF_HOST}
+TYPES = {_type_name(dtype): dtype for dtype in (getattr(torch, name) for name in _DTYPES)}

@@ -216,6 +216,9 @@ def scaled_dot_product_attention(
         )
     if attn_mask is not None and is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
+    if query.is_cpu:  # only the mask is on the GPU
+        attend = aten._scaled_dot_product_flash_attention_for_cpu
+        return attend(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
     capability = torch.cuda.get_device_capability(query.get_device())
     machine = state.gpu().machine
     is_recent = "newer" not in (machine.torch or "newer") and not machine.is_before(2, 14)
@@ -332,7 +335,8 @@ def observed_fake_quantization(
 _NAMES_DEVICES = (
     "inner linalg_multi_dot chain_matmul take_along_dim tensor_split.tensor_indices_or_sections gradient.scalarint"
     " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"
-    " gradient.tensorarray cosine_similarity stft stft.center istft"
+    " gradient.tensorarray cosine_similarity stft stft.center istft linalg_matrix_rank.tol_tensor"
+    " linalg_matrix_rank.atol_rtol_tensor"
 )
 _NAMES_DEVICES_OF_OUT = (
     "inner linalg_multi_dot take_along_dim tensordot diff special_ndtr nuclear_norm norm linalg_norm linalg_matrix_norm"

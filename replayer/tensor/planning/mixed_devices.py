@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -49,6 +49,7 @@ class _Entry:
     keys: frozenset[str]  # the dispatch keys with a kernel
     structured: bool
     checked: bool  # PyTorch generates a device check.
+    iterates: bool  # A structured kernel with TensorIterator, which checks devices.
 
     def wrapper(self, key: str, is_out: bool) -> str:
         name = f"{self.name}_out" if is_out else self.name
@@ -63,6 +64,8 @@ def runner(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchFunction 
         require_device(args, kwargs, "cuda" if target is None else target.device.type)
     if func.namespace == "aten":
         _require_cuda_kernel(func, args)
+    elif func.namespace in _LIBRARIES_OF_CPUS:
+        _require_no_cpu_library(func)
     if torch.are_deterministic_algorithms_enabled():
         alert_not_deterministic(func, args)
     tensors = _tensors([*args, *kwargs.values()])
@@ -119,13 +122,28 @@ def _require_cuda_kernel(func: Op, args: Sequence[TorchAny]) -> None:
     if entry is None or "CUDA" in entry.keys or any("Composite" in key for key in entry.keys):
         return
     key = _dispatch_key(entry, args)
-    if key in entry.keys or key.replace("CUDA", "CPU") not in entry.keys:
-        return
-    raise NotImplementedError(
+    if key not in entry.keys and key.replace("CUDA", "CPU") in entry.keys:
+        raise _no_kernel(func, key, entry.keys)
+
+
+# Namespaces of ops that call CPU libraries, and the ops in them that also have a CUDA kernel.
+_LIBRARIES_OF_CPUS = frozenset({"quantized", "_quantized", "mkldnn", "onednn", "mkl", "mkldnn_prepacked", "sparse"})
+_ON_CUDA_TOO = re.compile(r"quantized::embedding_bag_(4bit|byte)_(unpack|rowwise_offsets)")
+
+
+def _require_no_cpu_library(func: Op) -> None:
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    keys = {key for key in ("CPU", "QuantizedCPU", "MkldnnCPU") if has_kernel(func._name, key)}
+    if keys and not _ON_CUDA_TOO.fullmatch(func._schema.name):
+        raise _no_kernel(func, "CUDA", keys)
+
+
+def _no_kernel(func: Op, key: str, keys: Iterable[str]) -> NotImplementedError:
+    return NotImplementedError(
         f"Could not run '{func._name}' with arguments from the '{key}' backend. This could be because the operator doesn't"
         " exist for this backend, or was omitted during the selective/custom build process (if using custom build). If you are"
         " a Facebook employee using PyTorch on mobile, please visit https://fburl.com/ptmfixes for possible resolutions."
-        f" '{func._name}' is only available for these backends: [{', '.join(sorted(entry.keys))}]."
+        f" '{func._name}' is only available for these backends: [{', '.join(sorted(keys))}]."
     )
 
 
@@ -153,6 +171,8 @@ def mixed_call(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> Mixed:
         return Mixed.DECOMPOSED if explicit else Mixed.ON_DEVICE
     if entry.checked:
         _require_common_device(operands, entry.wrapper(key, bool(operands.out)))
+    elif entry.structured and operands.out and not entry.iterates:
+        _require_out_device(operands)
     elif name.startswith("_fused_") and func._schema.overload_name == "tensor_lr":  # native/cuda/FusedAdamKernel.cu
         _compare(operands, cpu_scalars=int(operands.tensor("lr").is_cpu))
     elif not name.startswith("_foreach"):
@@ -251,7 +271,8 @@ def _entry(name: str, overload: str) -> _Entry | None:
     if delegate is not None:
         other = _entry(*(delegate[1].split(".") if "." in delegate[1] else (delegate[1], "")))
         keys |= frozenset() if other is None else other.keys
-    return _Entry(name, overload, keys, structured, "device_check: NoCheck" not in text)
+    iterates = "\n  structured_inherits: TensorIteratorBase" in text
+    return _Entry(name, overload, keys, structured, "device_check: NoCheck" not in text, iterates)
 
 
 # -- PyTorch's rules ---------------------------------------------------------------------------------------------------
@@ -267,6 +288,16 @@ def _require_common_device(operands: _Operands, wrapper: str) -> None:
                 f" in method {wrapper})"
             )
         common = tensor.device
+
+
+def _require_out_device(operands: _Operands) -> None:
+    """Check devices as `set_output_raw_strided` of a structured kernel does."""
+    here = operands.inputs[0][1].device
+    if here.type == "cpu":
+        raise RuntimeError("CUDAGuardImpl initialized with non-CUDA DeviceType: cpu")
+    for _, out in operands.out:
+        if out.device != here:
+            raise RuntimeError(f"Expected out tensor to have device {here}, but got {out.device} instead")
 
 
 def _compare(operands: _Operands, cpu_scalars: int) -> None:
@@ -369,6 +400,21 @@ def _of_self(operands: _Operands) -> Mixed:
     return Mixed.ON_HOST if operands.inputs[0][1].is_cpu else Mixed.ON_DEVICE
 
 
+def _searchsorted(operands: _Operands) -> Mixed:
+    """The generated check ignores keyword-only arguments, see native/BucketizationUtils.h for `sorter`."""
+    overload = "Tensor" if isinstance(operands.values["self"], torch.Tensor) else "Scalar"
+    wrapper = f"wrapper_CUDA_{overload}_out_searchsorted_out" if operands.out else f"wrapper_CUDA_{overload}_searchsorted"
+    inputs = tuple((name, tensor) for name, tensor in operands.inputs if name != "sorter")
+    _require_common_device(_Operands(operands.out, inputs, (), operands.values), wrapper)
+    boundaries, sorter = operands.tensor("sorted_sequence"), operands.values["sorter"]
+    if sorter is not None and sorter.device != boundaries.device:
+        raise RuntimeError(
+            "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor device type"
+            f" {sorter.device} and input value tensor device type {boundaries.device}"
+        )
+    return Mixed.ON_DEVICE
+
+
 def _set(operands: _Operands) -> Mixed:
     here, there = operands.tensor("self").device, operands.tensor("source").device
     raise RuntimeError(
@@ -451,6 +497,7 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
     "where": _where,
     "masked_fill_": _masked_fill,
     "index_fill_": _index_fill,
+    "searchsorted": _searchsorted,
     "set_": _set,
     "_pack_padded_sequence": _pack,
     "convolution": _convolution,
@@ -458,8 +505,8 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
 }
 # Ops that change a tensor without TensorIterator, as on an NVIDIA H100 with PyTorch 2.11
 _MAY_OVERLAP = frozenset(
-    "fill_ zero_ zeros index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_ triu triu_ eye linspace logspace"
-    " avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
+    "fill_ zero_ zeros index_fill_ index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_ triu triu_ eye"
+    " linspace logspace avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
 )
 # `_pack_padded_sequence` fails if its lengths are on the GPU.
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

@@ -595,3 +595,11 @@ def test_a_capture_rejects_generators_that_are_not_registered() -> None:
     graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
         torch.randn(2, device="cuda", generator=generator)
+
+
+def test_a_graph_that_was_reset_has_no_captured_work() -> None:
+    start()
+    graph = torch.cuda.CUDAGraph()
+    graph.reset()
+    with pytest.raises(RuntimeError, match=REPLAYED_TOO_EARLY):
+        graph.replay()

@@ -314,6 +314,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: torch.sparse.mm(_csr(x.diag()), x.diag(), "amax"),
         "Could not run 'aten::_sparse_mm_reduce_impl' with arguments from the 'SparseCsrCUDA' backend",
     ),
+    "an op of a CPU library": (
+        lambda x: torch.ops.mkldnn._linear_pointwise(torch.eye(3).cuda(), torch.eye(3).cuda(), None, "none", [], ""),
+        "Could not run 'mkldnn::_linear_pointwise' with arguments from the 'CUDA' backend",
+    ),
     "a sort of complex numbers": (lambda x: x.cfloat().median(), "Sort does not support complex dtypes"),
     "no type to accumulate in": (
         lambda x: torch.native_layer_norm(x.to(torch.uint16), (3,), None, None, 1e-5),
