@@ -71,6 +71,7 @@ class RegionGraph:
         # If the graph itself copies values to the host, the recorded copies are left out, because they would be counted twice.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
+        self._static_inputs = _static_inputs()
         self._graph_ops: dict[tuple[int, ...], GraphOps] = {}  # by the sizes that replace symbolic sizes
         self._plans: dict[int, tuple[BlockRequest, ...] | None] = {}  # by number of recorded ops
 
@@ -112,8 +113,11 @@ class RegionGraph:
                     launches.launch(signature, device)
             return results, kept
         memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, kept)
+        copied = self._copied_inputs(inputs) if recorded.launches_graph else frozenset()
         with without_kernels, memory.uncounted(workspaces=recorded.launches_graph):
             results = self._run(inputs)
+            if copied:
+                results = [_own_copy(result, copied) for result in results]
         requests = list(requested)
         try:
             for number, signature in enumerate(recorded.ops):
@@ -125,6 +129,14 @@ class RegionGraph:
         except OutOfMemory as full:
             raise full.to_torch() from None
         return results, memory.end()
+
+    def _copied_inputs(self, inputs: list[TorchAny]) -> frozenset[int]:
+        """Return the ids of the allocations that a CUDA graph copies into its own memory before each launch. The forward pass
+        of a function saves the copies for the backward pass."""
+        if not self._trains or self._is_backward:
+            return frozenset()
+        changing = (value for i, value in enumerate(inputs) if i not in self._static_inputs)
+        return frozenset(id(value.allocation) for value in changing if isinstance(value, VirtualTensor))
 
     def _planned(self, recorded: RecordedCall) -> tuple[BlockRequest, ...] | None:
         if recorded.launches_graph:
@@ -138,6 +150,20 @@ class RegionGraph:
         if sizes not in self._graph_ops:
             self._graph_ops[sizes] = graph_ops_of(_ops_of(self._module, sizes))
         return self._graph_ops[sizes]
+
+
+def _static_inputs() -> frozenset[int]:
+    """Return the inputs of the graph being compiled whose addresses do not change, such as parameters."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    known = context.fw_metadata if context is not None else None
+    return frozenset(known.static_input_indices or () if known is not None else ())
+
+
+def _own_copy(result: TorchAny, copied: frozenset[int]) -> TorchAny:
+    is_copied = isinstance(result, VirtualTensor) and id(result.allocation) in copied
+    return result.clone(memory_format=torch.preserve_format) if is_copied else result
 
 
 def _calls(graph: TorchAny, target: TorchAny) -> bool:

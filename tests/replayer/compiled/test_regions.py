@@ -65,6 +65,27 @@ def test_the_backend_cudagraphs_launches_the_recorded_graphs() -> None:
     assert launching == {"cudaGraphLaunch"}
 
 
+def test_a_graph_saves_its_own_copy_of_an_input() -> None:
+    """GIVEN a recorded forward pass that launches a CUDA graph WHEN the script passes it a temporary tensor of 512 bytes THEN
+    only the mean's block is left after the forward pass, because the backward pass reads the graph's copy of the tensor."""
+    script = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).cuda()
+compiled = torch.compile(model, mode="reduce-overhead")
+before = torch.cuda.memory_allocated()
+for _ in range(4):
+    loss = compiled(torch.ones(16, 8, device="cuda")).mean()
+    assert torch.cuda.memory_allocated() - before == 512, torch.cuda.memory_allocated() - before
+    loss.backward()
+    model.zero_grad()
+    del loss
+"""
+    made = replay_script(script, recording(graphs=True))
+    assert kernels_of(made) == [("0/0", False, FORWARD), ("0/0", True, BACKWARD)] * 4
+
+
 def test_compiled_attention_has_the_kernel_that_cuda_chooses() -> None:
     """GIVEN attention in half precision on an A100 WHEN a script compiles it THEN it is one flash attention, as in eager
     code."""
