@@ -16,6 +16,7 @@ from itertools import takewhile
 import numpy as np
 
 from traces.analyses.communication import communication_kernels, data_parallel_kernels
+from traces.compiled.regions import BACKWARD, FORWARD
 from traces.figures.measure import (
     copies_of_hooks,
     enclosing,
@@ -33,6 +34,7 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
+_ATTENTION = ("attention", "attention_backward")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -132,7 +134,8 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
     parsed: dict[int, tuple[Shape | None, tuple[Shape, ...]]] = {}
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
-        name, with_shapes = int(host.name[row]), _with_shapes(trace, row)
+        name = int(host.name[row])
+        with_shapes = _with_shapes(trace, _outermost_attention(trace, row) if canonical[name] in _ATTENTION else row)
         shapes, dtypes = (int(host.shapes[with_shapes]), int(host.dtypes[with_shapes])) if with_shapes != NONE else (NONE, NONE)
         if shapes not in parsed:
             all_shapes = parse_shapes(strings[shapes])
@@ -144,10 +147,24 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
     return calls
 
 
+def _outermost_attention(trace: Trace, row: int) -> int:
+    """Return the outermost attention op around an attention op. The called attention op gets transposed tensors."""
+    host, around = trace.host, row
+    for at in host.outward(row):
+        if host.kind[at] != HostKind.OP:
+            break
+        around = at if canonical_op(trace.strings[host.name[at]]) in _ATTENTION else around
+    return around
+
+
 def _with_shapes(trace: Trace, row: int) -> int:
-    host = trace.host  # The launch of a CUDA graph does not count as an op.
-    ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
+    host = trace.host  # The launch of a CUDA graph does not count as an op, and the range of a compiled graph does not either.
+    ops = takewhile(lambda at: host.kind[at] == HostKind.OP and not _is_graph(trace, at), host.outward(row))
     return next((at for at in ops if trace.strings[int(host.shapes[at])]), NONE)
+
+
+def _is_graph(trace: Trace, row: int) -> bool:
+    return trace.strings[int(trace.host.name[row])] in (FORWARD, BACKWARD)
 
 
 def _dtype(dtypes: str) -> str | None:

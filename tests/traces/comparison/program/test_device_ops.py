@@ -71,6 +71,38 @@ def test_an_outer_op_matches_the_inner_ops_of_the_other_trace() -> None:
     assert verdict_of(training(steps=1), traced(with_inner=False))[0] is False
 
 
+def _calls(ops: list[tuple[str, int, int, list[list[int]]]], launched_us: int) -> Trace:
+    """Import nested ops (name, start and duration in us, input shapes) and one kernel."""
+    host = {"ph": "X", "pid": 1, "tid": 1}
+    told = {"correlation": 1, "device": 0, "stream": 7}
+    events = [
+        host | {"cat": "cpu_op", "name": name, "ts": at, "dur": dur, "args": {"Input Dims": shapes}}
+        for name, at, dur, shapes in ops
+    ]
+    events.append(host | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": launched_us, "dur": 1, "args": told})
+    events.append({"ph": "X", "cat": "kernel", "name": "fmha", "pid": 0, "tid": 7, "ts": 100, "dur": 2, "args": told})
+    return read_kineto_bytes(json.dumps({"deviceProperties": [{"id": 0}], "traceEvents": events}).encode())
+
+
+def test_attention_has_the_shapes_of_the_outermost_op() -> None:
+    """GIVEN 2 sequences of 8 tokens with 4 heads of 16, which the called op gets as 2x8x4x16 WHEN the other trace has only the
+    outer op THEN the shapes are equal."""
+    outer = ("aten::_scaled_dot_product_flash_attention", 10, 40, [[2, 4, 8, 16]] * 3)
+    nested = _calls([outer, ("aten::_flash_attention_forward", 20, 20, [[2, 8, 4, 16]] * 3)], 25)
+    found = compare(nested, _calls([outer], 25)).verdict
+    assert found.sameness is Sameness.SAME_PROGRAM, found.reason
+
+
+def test_a_kernel_without_shapes_does_not_have_the_shapes_of_its_graph() -> None:
+    """GIVEN two traces of one fused kernel without recorded shapes WHEN only one trace has the shapes of the compiled graph's
+    inputs THEN the traces have the same program."""
+    kernel, product = ("triton_poi_fused_0", 12, 8, list[list[int]]()), ("aten::mm", 30, 10, [[8, 4], [4, 8]])
+    graphs = [("CompiledFunction", 10, 15, shapes) for shapes in ([[512, 128]], [[64]])]
+    made = [_calls([graph, kernel, product], 15) for graph in graphs]
+    found = compare(*made).verdict
+    assert found.sameness is Sameness.SAME_PROGRAM, found.reason
+
+
 @pytest.mark.parametrize("inner", ["aten::copy_", "aten::where"])
 def test_ops_inside_another_op_do_not_count_as_additional_calls(inner: str) -> None:
     """GIVEN recorded convolutions that call a cast or another op WHEN a replay calls this op before the convolution THEN
