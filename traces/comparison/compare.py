@@ -20,7 +20,7 @@ import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communicates, communication
-from traces.analyses.idle import idle_times
+from traces.analyses.idle import busy_times
 from traces.analyses.stragglers import without_waits
 from traces.comparison.changed_ops import TOP, changes, missing_in
 from traces.comparison.compared_steps import (
@@ -43,9 +43,11 @@ from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.comparison.program.same_program import same_program
 from traces.comparison.program.verdict import Evidence, Verdict
 from traces.comparison.thresholds import DEFAULT_TOLERANCE
+from traces.compiled.compilations import compilations
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
 from traces.figures.bottleneck import bottleneck_of, slowdown_of
 from traces.figures.measure import (
+    busy_by_device,
     busy_by_stream,
     busy_ns,
     device_time_by_origin,
@@ -382,16 +384,15 @@ def pair_streams(
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
     # see Note [Idle time of clean steps] in traces/analyses/idle.py
     shares: dict[str, dict[int, float]] = {}
-    steady = device_windows(trace)
-    windows = device_windows(trace, np.unique(steps)) if len(steps) else steady
-    clean = idle_times(trace)
+    steps = np.unique(steps) if len(steps) else profiled_steps(trace)
+    windows, busy_of, timed = device_windows(trace, steps), busy_by_device(trace), busy_times(trace)
     for (device, stream), busy in busy_by_stream(trace).items():
-        window, label = windows.get(device), trace.device_label(device)
-        busy_ns_ = int(busy.within(window.start_ns, window.end_ns).sum()) if window is not None else 0
-        share = busy_ns_ / window.total_ns if window is not None and window.total_ns else 0.0
-        if label in clean and clean[label].window_ns:
-            share *= steady[device].total_ns / clean[label].window_ns
-        shares.setdefault(label, {})[stream] = share
+        share = 0.0
+        if (window := windows.get(device)) is not None and device in timed:
+            own_ns, busy_ns_ = (int(of.within(window.start_ns, window.end_ns).sum()) for of in (busy, busy_of[device]))
+            count = int((trace.steps.rank[steps] == trace.devices[device].rank).sum())
+            share = own_ns / replace(timed[device], windows=window, busy_ns=busy_ns_, steps=count).window_ns
+        shares.setdefault(trace.device_label(device), {})[stream] = share
     return shares
 
 
@@ -404,7 +405,9 @@ def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | No
 
 
 def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[str, MemoryComparison]:
-    a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
+    first = _first_with_memory(recorded) if other.is_replay_of(recorded) else 0
+    sides = (recorded, _without_compilations(recorded, 0)), (other, _without_compilations(other, first))
+    a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t, steps).items()} for t, steps in sides)
     rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
     uses = {
         other.device_label(row): use
@@ -429,3 +432,17 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
             fits=not use.ooms if use else None,
         )
     return found
+
+
+def _first_with_memory(trace: Trace) -> int:
+    """Return the number of the first step with memory events. First steps compile code and capture CUDA graphs, which takes
+    memory that later steps do not take, so the recording's peak and the replay's peak leave out the same first steps."""
+    steps, events = trace.steps, trace.memory
+    rows = np.flatnonzero(steps.end_ns > events.time_ns.min()) if len(events) else np.zeros(0, dtype=np.int64)
+    return int(steps.number[rows].min()) if len(rows) else 0
+
+
+def _without_compilations(trace: Trace, first: int) -> Column:
+    """Return the steps from step number `first` on that compile nothing."""
+    compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
+    return np.flatnonzero((trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling))

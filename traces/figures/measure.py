@@ -468,8 +468,18 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")
 
 
-def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
+def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryPeak]:
+    """Return the memory peak of each device.
+
+    Args:
+        steps: the steps whose peak is returned; if these steps have no memory counters, the peak of the whole trace is returned
+    """
     events = trace.memory
+    if steps is not None:
+        ranks = np.array([*(device.rank for device in trace.devices), NONE], dtype=np.int64)[events.device]
+        inside = np.isin(step_windows(trace).holding(events.time_ns, ranks), steps) & (events.allocated_bytes != NONE)
+        devices = np.unique(events.device[inside])
+        events = events.take(inside | ~np.isin(events.device, devices))
     peaks = {}
     for device, rows in by_value(events.device).items():
         if device == NONE:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tests.traces.handmade import US, training
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both
 from traces.figures.measure import launch_steps, step_windows
 from traces.model.run import RECORDER, REPLAY, LibrarySteps, ProfilerUse, ReplayNotes, Run
-from traces.model.trace import NONE, DeviceKind, HostKind, Origin, StepKind, Trace
+from traces.model.trace import NONE, DeviceKind, HostKind, MemoryEvents, Origin, StepKind, Trace
 from traces.model.workload import Sameness
 from tui.text.diff import diff_text
 
@@ -75,6 +76,42 @@ def test_times_come_from_clean_steps_and_kernels_from_profiled_steps() -> None:
     # WHEN there are no clean steps THEN profiled ones are all there is
     recorded.steps.kind[:3] = StepKind.WARMUP
     assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
+
+
+def test_the_busy_share_of_compared_steps_is_that_of_clean_steps() -> None:
+    """GIVEN clean steps of 100 us, and three profiled steps, of which the last one takes a second longer WHEN a replay repeats
+    the other two, with 50 us of kernels per step THEN the GPU is busy for 50 % of the clean steps."""
+    recorded, replay = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 1_000_000)), training(steps=3)
+    recorded.steps.kind[3:] = StepKind.PROFILED
+    recorded.device.kind[recorded.device.start_ns < recorded.steps.start_ns[3]] = DeviceKind.ANNOTATION
+    replay.steps.recorded_step[:] = [3, 4, 3]
+    (stream,) = compare(recorded, replay).streams
+    assert stream.recorded_busy == pytest.approx(0.5)
+
+
+def _with_peaks(steps: int, peaks: dict[int, int]) -> Trace:
+    """Each given step allocates and frees a block of the given size."""
+    trace = training(steps=steps)
+    rows = [(step, sign * size) for step, size in peaks.items() for sign in (1, -1)]
+    at_ns = [int(trace.steps.start_ns[step]) + (10 if size > 0 else 20) for step, size in rows]
+    allocated = [max(size, 0) for _, size in rows]
+    numbers = {"thread": [0] * len(rows), "device": [0] * len(rows), "address": [64] * len(rows)}
+    sizes = {"bytes": [size for _, size in rows], "allocated_bytes": allocated, "reserved_bytes": [NONE] * len(rows)}
+    return replace(trace, memory=MemoryEvents.of(time_ns=at_ns, **numbers, **sizes))
+
+
+def test_memory_peaks_are_compared_in_later_steps_that_compile_nothing() -> None:
+    """GIVEN a recording with memory events from its third step on, whose fourth step compiles code and takes 900 bytes WHEN the
+    replay takes 700 bytes in its first step THEN the 300 bytes of the other steps are compared."""
+    recorded, replay = _with_peaks(5, {2: 300, 3: 900, 4: 300}), _with_peaks(5, {0: 700, 2: 300, 3: 300})
+    recorded.host.name[np.searchsorted(recorded.host.start_ns, recorded.steps.start_ns[3])] = recorded.strings.add(
+        "compile_inner (dynamo_timed)"
+    )
+    replay.steps.recorded_step[:] = [2, 2, 2, 4, 4]
+    assert compare(recorded, replay).memory["cuda:0"].compared_bytes == (300, 300)
+    # AND if the replay has memory events only in its first steps, their peak is compared
+    early = replace(replay, memory=replay.memory.take(np.arange(2)))
+    assert compare(recorded, early).memory["cuda:0"].compared_bytes == (300, 700)
 
 
 def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
