@@ -98,8 +98,8 @@ def test_a_kernel_without_shapes_does_not_have_the_shapes_of_its_graph() -> None
     inputs THEN the traces have the same program."""
     kernel, product = ("triton_poi_fused_0", 12, 8, list[list[int]]()), ("aten::mm", 30, 10, [[8, 4], [4, 8]])
     graphs = [("CompiledFunction", 10, 15, shapes) for shapes in ([[512, 128]], [[64]])]
-    made = [_calls([graph, kernel, product], 15) for graph in graphs]
-    found = compare(*made).verdict
+    first, second = (_calls([graph, kernel, product], 15) for graph in graphs)
+    found = compare(first, second).verdict
     assert found.sameness is Sameness.SAME_PROGRAM, found.reason
 
 
