@@ -186,7 +186,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return made
 
     def as_subclass(self, cls: type) -> TorchAny:
-        with temporarily_set(STATE.view, cls=virtual_class(cls, VirtualTensor)):
+        with torch._C.DisableTorchFunctionSubclass(), temporarily_set(STATE.view, cls=virtual_class(cls, VirtualTensor)):
             return torch.ops.aten.alias.default(self)
 
     def type(self, dtype: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:

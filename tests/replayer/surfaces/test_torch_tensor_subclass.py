@@ -100,6 +100,7 @@ def test_methods_of_a_virtual_tensor_can_be_called_as_functions_of_the_class() -
     x = torch.arange(3.0, device="cuda")
     assert type(torch.Tensor.as_subclass(x, Copying)) is type(x.as_subclass(Copying))
     assert isinstance(torch.Tensor.as_subclass(x, Copying), Copying)
+    assert type(x.as_subclass(Copying).as_subclass(torch.Tensor)) is type(x)  # `as_subclass` is no torch function
     assert torch.Tensor.data_ptr(x) == x.data_ptr() and torch.Tensor.tolist(x) == [0.0, 1.0, 2.0]
     torch.Tensor.record_stream(x, torch.cuda.current_stream())
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
