@@ -172,7 +172,7 @@ def test_a_batch_beyond_the_measured_ones_is_estimated_only_on_request(
 ) -> None:
     with pytest.raises(NotInLibrary):
         called(pace_of(), 5)
-    assert "batch 5 was not measured; the library has 1 to 4; --estimate continues" in capfd.readouterr().err
+    assert "batch 5 was not measured; the library has 1 to 4; add --estimate to continue" in capfd.readouterr().err
     for batch, changes in ((5, {}), (8, {"out_of_memory_batch": 8})):
         call = called(pace_of(estimate=True, **changes), batch)
         assert call is not None and call.origin is Origin.ROOFLINE and call.of.how == "estimated: outside the measured range"
@@ -185,10 +185,11 @@ def test_a_network_missing_from_the_library_is_rejected_or_estimated_op_by_op(
     pace = pace_of()
     with pytest.raises(NotInLibrary):
         pace.watch(Linear(2000), [((2, 8), "float32")], "off", True)
-    assert "the nearest is v100/net (1,000 parameters in the library, 2,000 in the script)." in capfd.readouterr().err
+    nearest = "the nearest is v100/net (1,000 parameters in the library, 2,000 in the script); add --estimate"
+    assert nearest in capfd.readouterr().err
     with pytest.raises(NotInLibrary):  # a network with other classes of modules is not named
         pace_of().watch(Conv2d(2000), [((2, 8), "float32")], "off", True)
-    assert "of the script's model on v100. --estimate" in capfd.readouterr().err
+    assert "of the script's model on v100; add --estimate" in capfd.readouterr().err
     pace = pace_of(estimate=True)
     pace.watch(Linear(2000), [((2, 8), "float32")], "off", True)
     assert pace.take_call() is None and not pace.has_next_time
