@@ -134,7 +134,7 @@ def compare(
         verdict=verdict,
         replay=other.is_replay_of(recorded),
         steps_compared=Both(len(timed), len(timed_other)),
-        gpu_time_steps=len(theirs) if len(theirs) < len(repeating) else None,
+        gpu_time_steps=len(theirs) if len(theirs) < min(len(repeating), len(timed_other)) else None,
         ranks=Both(len(recorded.ranks), len(other.ranks)),
         gpus=Both(gpus_per_rank(recorded), gpus_per_rank(other)),
         batch_sizes=_batch_sizes(recorded, other) or (Both(*verdict.batch_sizes) if verdict.batch_sizes else None),
