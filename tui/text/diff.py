@@ -63,7 +63,7 @@ COVERAGE = {
     "roofline": "estimated from bytes and FLOPs",
     "published": "estimated from data sheets and published figures",
     "curve": "estimated from curves fitted to published measurements",
-    "unmatched": "phases in the recording that the script never entered",
+    "unmatched": "phases of the recording that the script did not run",
 }
 
 
@@ -217,7 +217,8 @@ def estimate_sentences(comparison: Comparison) -> list[str]:
     else:
         texts = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
     if coverage["unmatched"] >= 0.001:
-        texts.append(f"{share_text(coverage['unmatched'])} is in recorded phases that the script never entered.")
+        unmatched = share_text(coverage["unmatched"])
+        texts.append(f"{unmatched} of the GPU time is in recorded phases that the script did not run.")
     is_estimated = any(coverage.get(kind, 0) >= 0.001 for kind in words if kind != "phase")
     if error is not None and error.work != OTHER_SHAPES and is_estimated:
         texts.append(error.sentence())
