@@ -17,7 +17,7 @@ class LeavableGroup(Protocol):
         """Compute when the group's operations end."""
 
     def leave(self, failed: bool = False) -> None:
-        """Report to all ranks that this rank ends."""
+        """Tell all other ranks that this rank has ended."""
 
 
 class RankOperations:

@@ -30,7 +30,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
-        # Some AMD kernels copy memory without recording the direction.
+        # For copies by some AMD kernels, a recording does not contain the direction.
         directions = set(directions_of(trace).values())
         self.has_directions = bool(directions)
         # In some recordings of several GPUs, for example AMD GPUs, copies between GPUs have the same name as copies on one GPU.

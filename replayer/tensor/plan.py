@@ -29,7 +29,7 @@ class New(NamedTuple):
 
 
 class View(NamedTuple):
-    """Marks an op's result that is a view of one of the op's arguments."""
+    """Says that a result of an op is a view of an argument."""
 
     tensor_meta: TensorMeta
     of: Where

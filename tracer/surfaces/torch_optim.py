@@ -4,8 +4,8 @@
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-A compiled `step` has no profiler range, so the recorder adds the range "optimizer". The range "Optimizer.closure" marks calls
-of a closure.
+A compiled `step` has no profiler range, so the recorder adds the range "optimizer". Calls of a closure are in a
+range "Optimizer.closure".
 """
 
 from __future__ import annotations

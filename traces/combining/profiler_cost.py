@@ -205,7 +205,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return the factors that correct the host times of profiled phases, by label, such as "backward#1/2", and by name."""
+    """Return a factor for each phase. The time of a profiled phase times its factor is the time without the profiler. The keys
+    are labels, such as "backward#1/2", and names of phases."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

@@ -525,7 +525,7 @@ def _kind(kernel: str, kinds: Mapping[str, str]) -> str:
 
 
 def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
-    """Return the names of kernels without ops, in the order in which each stream runs them."""
+    """For each stream, return the names of the kernels that belong to no op, in order."""
     rows = work_rows(trace)
     rows = rows[(step_weights(trace, steps)[rows] > 0) & (_launchers(trace)[rows] == NONE)]
     device = trace.device

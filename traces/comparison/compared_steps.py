@@ -27,8 +27,8 @@ _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 
 
 def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Return the rows of the steps that are compared. In a replay, the steps after the warm-up are compared with the recorded
-    steps that they repeat. For other traces, profiled steps are compared."""
+    """Return the steps of both traces that are compared. Each step of a replay after the warm-up is compared with its recorded
+    step. In two recordings, the profiled steps are compared."""
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step

@@ -148,8 +148,7 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
         if isinstance(original, FunctionType) and isinstance(wrapper, FunctionType):
-            # The default arguments of `original` are copied to the wrapper, because Dynamo's guards read the wrapper's
-            # defaults.
+            # Dynamo's guards read the default arguments of the wrapper.
             wrapper.__defaults__ = wrapper.__defaults__ or original.__defaults__
             wrapper.__kwdefaults__ = wrapper.__kwdefaults__ or original.__kwdefaults__
         return wrapper

@@ -32,8 +32,8 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first. With `everything`, the list also contains differences in warm-up
-    steps and waits for data."""
+    """Return up to TABLE_ROWS differences, largest first. If `everything` is True, warm-up steps and waits for data are
+    compared too."""
     found = scene.counterparts
     if found is None:
         return ()

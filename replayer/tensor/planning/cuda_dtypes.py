@@ -94,7 +94,8 @@ _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
 
 
 def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exception) -> RuntimeError | None:
-    """Convert a CPU kernel's error about a dtype to CUDA's error. Return None if CUDA supports the dtype."""
+    """If a CPU kernel rejected a dtype, return the error that a CUDA kernel would raise. Return None if CUDA supports the
+    dtype."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     if refused is None:
         return None

@@ -49,7 +49,7 @@ class _Entry:
     keys: frozenset[str]  # the dispatch keys with a kernel
     structured: bool
     checked: bool  # PyTorch generates a device check.
-    iterates: bool  # A structured kernel with TensorIterator, which checks devices.
+    iterates: bool  # The kernel uses TensorIterator, which checks devices.
 
     def wrapper(self, key: str, is_out: bool) -> str:
         name = f"{self.name}_out" if is_out else self.name

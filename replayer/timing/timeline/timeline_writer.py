@@ -252,7 +252,8 @@ class TimelineWriter:
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events at the virtual time `now_ns`. Each row of the matrix `untimed` is a memory event without a time."""
+        """Add memory events at the virtual time `now_ns`. The matrix `untimed` has a row for each memory event, with all
+        columns except the time."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 

@@ -30,8 +30,8 @@ _Products = list[tuple[tuple[Shape, ...], str | None]]  # input shapes and dtype
 
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
-# The names of Inductor's kernels contain the names of layers such as relu and batch_norm. Compilation does not add layers, so a
-# layer that only the compiled trace contains shows that the programs differ.
+# The names of Inductor's kernels contain the names of layers such as relu and batch_norm. Compilation does not add layers. If
+# only the compiled trace contains a layer, the programs differ.
 _LAYERS = frozenset(
     "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
     " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()
@@ -39,8 +39,8 @@ _LAYERS = frozenset(
 
 
 def otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) -> Verdict | None:
-    """Compare the ops that compilation does not change, such as matrix products. Returns None if neither trace contains
-    compiled code."""
+    """Compare two traces by ops that stay separate in compiled code, such as matrix products. Returns None if neither trace
+    contains compiled code."""
     is_compiled = [runs_compiled_code(trace) for trace in (a, b)]
     if not any(is_compiled) or "phase" in (a.grain, b.grain):
         return None
