@@ -188,7 +188,7 @@ def test_a_batch_larger_than_the_last_one_that_fit_runs_out_of_memory(library: P
 
     done = replay(library, "--gpu", "g9", "train.py", "SGD", "16", "1")
     assert done.returncode == 2
-    assert "g9/net: batch 1 was not measured; the library has 2 to 1000; --estimate continues" in done.stderr
+    assert "g9/net: batch 1 was not measured; the library has 2 to 1000; add --estimate to continue" in done.stderr
 
 
 def test_a_script_can_halve_its_batch_after_running_out_of_memory(library: Path, tmp_path: Path) -> None:
