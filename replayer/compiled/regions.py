@@ -153,7 +153,7 @@ class RegionGraph:
 
 
 def _static_inputs() -> frozenset[int]:
-    """Return the inputs of the graph being compiled whose addresses do not change, such as parameters."""
+    """While a graph is compiled, return the positions of its inputs that keep their addresses, such as parameters."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()

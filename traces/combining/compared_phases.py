@@ -159,9 +159,8 @@ def compared_phases(
     earlier = (_earlier_phases(trace, labels, *of) for of in ((of_clean, common), (of_profiled, theirs)))
     groups = _groups(shared, *earlier)
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
-    called = _contains(synchronous_ns, of) | (
-        wait_ns > LEAST_NOISE * whole_ns
-    )  # a shorter wait in a launch may be a coincidence
+    called = _contains(synchronous_ns, of)
+    called |= wait_ns > LEAST_NOISE * whole_ns  # a shorter wait in a launch may be a coincidence
     lag_ns = np.where(of.device_start_ns == NONE, 0, np.maximum(of.device_start_ns - of.start_ns, 0))
     found = []
     for own, other in groups:

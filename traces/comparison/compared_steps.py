@@ -1,8 +1,8 @@
 """Chooses the steps of two traces that are compared with each other.
 
-ours, theirs = steps_to_compare(recorded, replay)       # rows of the step tables: steady steps that a replay repeated
-without_profiler(recorded, ours)                        # the clean steps whose times stand for those of profiled steps
-steps_of_kernels(recorded, ours, replay, theirs)        # the steps with equal kernels, paired by step number
+    ours, theirs = steps_to_compare(recorded, replay)       # rows of the step tables: steady steps that a replay repeated
+    without_profiler(recorded, ours)                        # the clean steps whose times stand for those of profiled steps
+    steps_of_kernels(recorded, ours, replay, theirs)        # the steps with equal kernels, paired by step number
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Defines the figures of a comparison, with the keys that `trace diff --json` prints.
 
-comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
-comparison.steps.error, comparison.phases["forward"].error, comparison.memory["cuda:0"].compared_bytes
-comparison.to_json()              # the keys that scripts rely on
+    comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
+    comparison.steps.error, comparison.phases["forward"].error, comparison.memory["cuda:0"].compared_bytes
+    comparison.to_json()              # the keys that scripts rely on
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from traces.figures.measure import counts_of, gpu_names
+from traces.figures.measure import Counts, counts_of, gpu_names
 from traces.figures.problems import problems_of
 from traces.format.trace_file import save
 from traces.kineto import read_kineto
@@ -41,15 +41,15 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
 
         print(import_json(trace, target))
         return 0
-    kernels = counts_of(trace).kernels
-    say(_contents(trace))
-    for problem in problems_of(trace.problems, kernels):
+    counts = counts_of(trace)
+    say(_contents(trace, counts))
+    for problem in problems_of(trace.problems, counts.kernels):
         say(problem.text)
     for name, reason in trace.provenance.get("skipped_files", {}).items():
         say(f"skipped {name}: {reason}")
     name = shlex.quote(str(target))
     hint = f"trace info {name}"
-    if kernels:
+    if counts.kernels:
         hint += f", or trace replay SCRIPT --trace {name}"
     say(f"wrote {target}; next: {hint}")
     return 0
@@ -63,8 +63,8 @@ def default_name(recording: Path) -> str:
     return (name or "trace") + ".msgpack"
 
 
-def _contents(trace: Trace) -> str:
-    figures = asdict(counts_of(trace))
+def _contents(trace: Trace, totals: Counts) -> str:
+    figures = asdict(totals)
     steps, ranks = figures.pop("steps"), len(trace.ranks)
     singular = {"kernels": "kernel", "copies": "copy", "host_ops": "host op", "memory_events": "memory event"}
     counts = ", ".join(f"{count} {singular[what] if count == 1 else what.replace('_', ' ')}" for what, count in figures.items())

@@ -79,8 +79,8 @@ def test_times_come_from_clean_steps_and_kernels_from_profiled_steps() -> None:
 
 
 def test_the_busy_share_of_compared_steps_is_that_of_clean_steps() -> None:
-    """GIVEN clean steps of 100 us, and three profiled steps, of which the last one takes a second longer WHEN a replay repeats
-    the other two, with 50 us of kernels per step THEN the GPU is busy for 50 % of the clean steps."""
+    """Clean steps take 100 us. The last of three profiled steps takes a second longer. The replay repeats the first two, with
+    kernels of 50 us per step, so the GPU is busy for 50 % of a clean step."""
     recorded, replay = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 1_000_000)), training(steps=3)
     recorded.steps.kind[3:] = StepKind.PROFILED
     recorded.device.kind[recorded.device.start_ns < recorded.steps.start_ns[3]] = DeviceKind.ANNOTATION
@@ -101,8 +101,8 @@ def _with_peaks(steps: int, peaks: dict[int, int]) -> Trace:
 
 
 def test_memory_peaks_are_compared_in_later_steps_that_compile_nothing() -> None:
-    """GIVEN a recording with memory events from its third step on, whose fourth step compiles code and takes 900 bytes WHEN the
-    replay takes 700 bytes in its first step THEN the 300 bytes of the other steps are compared."""
+    """The recording has memory events from its third step on, and its fourth step compiles code and takes 900 bytes. The first
+    step of the replay takes 700 bytes. The 300 bytes of the other steps are compared."""
     recorded, replay = _with_peaks(5, {2: 300, 3: 900, 4: 300}), _with_peaks(5, {0: 700, 2: 300, 3: 300})
     recorded.host.name[np.searchsorted(recorded.host.start_ns, recorded.steps.start_ns[3])] = recorded.strings.add(
         "compile_inner (dynamo_timed)"

@@ -1,6 +1,6 @@
 """Finds the batch sizes of two traces from the shapes of their ops.
 
-batch_sizes(ours, theirs)       # (32, 64), or None if the shapes differ in more than the batch size
+    batch_sizes(ours, theirs)       # (32, 64), or None if the shapes differ in more than the batch size
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def batch_sizes(
         return None
     pairs: list[tuple[Shape, Shape]] = []
     for one, other in zip(here, there, strict=True):
-        # The order of an op's shapes is unknown. Equal shapes, such as those of weights, are removed first.
+        # A weight has the same shape in both traces. Only the other shapes are compared.
         shapes, others = (Counter(op.shapes or (op.shape or (),)) for op in (one, other))
         if shapes.total() == others.total():  # an input with the shape of a weight is not stored twice
             pairs += zip(*(sorted(rest.elements()) for rest in (shapes - others, others - shapes)), strict=True)

@@ -1,7 +1,7 @@
 """Decides whether two traces show the same program if torch.compile replaced ops of one or both of them.
 
-otherwise_compiled(eager, compiled, eager_steps, compiled_steps)
-# Verdict(Sameness.OTHER_COMPILATION, Evidence.OPS_AND_SHAPES, "100 % of the matrix products, convolutions and ...")
+    otherwise_compiled(eager, compiled, eager_steps, compiled_steps)
+    # Verdict(Sameness.OTHER_COMPILATION, Evidence.OPS_AND_SHAPES, "100 % of the matrix products, convolutions and ...")
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finds out how programs with the same ops differ: in the number or order of calls, the optimizer, or the phases.
 
-otherwise_made((a, ours), (b, theirs), steps=(3, 3))    # "the same forward pass, but another optimizer: SGD recorded, ..."
+    otherwise_made((a, ours), (b, theirs), steps=(3, 3))    # "the same forward pass, but another optimizer: SGD recorded, ..."
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _ESSENTIAL = ("forward", "backward", "optimizer")
 _OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
 
 
-def otherwise_made(recorded: tuple[Trace, list[DeviceOp]], other: tuple[Trace, list[DeviceOp]], steps: tuple[int, int]) -> str:
+def otherwise_made(
+    recorded: tuple[Trace, list[DeviceOp]], other: tuple[Trace, list[DeviceOp]], steps: tuple[int, int]
+) -> str:
     (a, ours), (b, theirs) = recorded, other
     return other_numbers(ours, theirs, steps) or reordered(ours, theirs) or other_update(a, b) or lone_phase(a, b)
 

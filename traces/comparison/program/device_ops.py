@@ -149,12 +149,10 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
 
 def _outermost_attention(trace: Trace, row: int) -> int:
     """Return the outermost attention op around an attention op. The called attention op gets transposed tensors."""
-    host, around = trace.host, row
-    for at in host.outward(row):
-        if host.kind[at] != HostKind.OP:
-            break
-        around = at if canonical_op(trace.strings[host.name[at]]) in _ATTENTION else around
-    return around
+    host = trace.host
+    ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
+    attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]
+    return attention[-1] if attention else row
 
 
 def _with_shapes(trace: Trace, row: int) -> int:

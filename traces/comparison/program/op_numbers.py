@@ -1,7 +1,7 @@
 """Compares how often two traces call ops.
 
-similarity(["mm", "relu"], ["mm", "mm", "relu", "relu"], steps=(1, 2))      # 1.0: equally often per step
-other_numbers(ours, theirs, (3, 3))         # "the same ops, called a different number of times: e.g. mm 32x64, ..."
+    similarity(["mm", "relu"], ["mm", "mm", "relu", "relu"], steps=(1, 2))      # 1.0: equally often per step
+    other_numbers(ours, theirs, (3, 3))         # "the same ops, called a different number of times: e.g. mm 32x64, ..."
 """
 
 from __future__ import annotations

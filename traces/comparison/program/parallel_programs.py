@@ -20,6 +20,7 @@ from traces.comparison.program.batch_sizes import batch_sizes
 from traces.comparison.program.device_ops import DeviceOp, Nesting, alike_nested
 from traces.comparison.program.verdict import Evidence, Verdict
 from traces.figures.measure import gpus_per_rank
+from traces.model.intervals import TimeWindows
 from traces.model.trace import NONE, Column, Trace
 from traces.model.workload import Sameness
 
@@ -35,7 +36,7 @@ def otherwise_parallel(
 ) -> Verdict | None:
     """Return None if both traces have as many replicas and ranks, or if one replica differs by more than its batch size."""
     (first, *_), (second, *_) = launched
-    replicas = replicas_of(first), replicas_of(second)
+    replicas = _replicas(first), _replicas(second)
     if replicas[0] == replicas[1] and len(first.ranks) == len(second.ranks):
         return None
     ours, theirs = (
@@ -51,7 +52,7 @@ def otherwise_parallel(
 
 
 def verdict_on_parallel(first: Trace, second: Trace, evidence: Evidence, sizes: tuple[int, int] | None = None) -> Verdict:
-    """Return the verdict on two traces whose models and total batches are alike.
+    """Return the verdict on two traces that run one model on different numbers of GPUs.
 
     Args:
         sizes: the batch sizes of one rank in each trace
@@ -61,14 +62,12 @@ def verdict_on_parallel(first: Trace, second: Trace, evidence: Evidence, sizes: 
 
 
 def _gpus_text(trace: Trace) -> str:
-    replicas, gpus, ranks = replicas_of(trace), gpus_per_rank(trace), len(trace.ranks)
-    text = "on one GPU" if gpus == 1 else f"on {gpus} GPUs"
-    if replicas > 1:
-        text = f"on {replicas} GPUs with nn.DataParallel"
+    replicas, gpus, ranks = _replicas(trace), gpus_per_rank(trace), len(trace.ranks)
+    text = f"on {replicas} GPUs with nn.DataParallel" if replicas > 1 else f"on {gpus} GPUs" if gpus > 1 else "on one GPU"
     return f"{text} in each of {ranks} ranks" if ranks > 1 else text
 
 
-def replicas_of(trace: Trace) -> int:
+def _replicas(trace: Trace) -> int:
     """Return the number of replicas in most forward passes, or 1 without nn.DataParallel."""
     parts = trace.parts
     rows = (parts.name == trace.strings.find(_OF_REPLICA)) & (parts.phase != NONE)
@@ -83,10 +82,6 @@ def _of_first_replica(trace: Trace, op: Column, step: Column) -> Launched:
     order = np.lexsort((parts.start_ns, parts.device, ~applied, parts.phase))
     first = order[np.unique(parts.phase[order], return_index=True)[1]]
     left_out = np.setdiff1d(np.arange(len(parts)), first[applied[first]])
-    keep = np.ones(len(op), bool)
-    start_ns, thread = host.start_ns[op], host.thread[op]
-    for of, begin_ns, end_ns in zip(
-        *(column[left_out].tolist() for column in (parts.thread, parts.start_ns, parts.end_ns)), strict=True
-    ):
-        keep &= (thread != of) | (start_ns < begin_ns) | (start_ns >= end_ns)
+    windows = TimeWindows(parts.start_ns[left_out], parts.end_ns[left_out], parts.thread[left_out])
+    keep = windows.holding(host.start_ns[op], host.thread[op]) == NONE
     return trace, op[keep], step[keep]

@@ -1,6 +1,6 @@
 """Defines the result of comparing two traces: whether they were recorded from the same program, and the evidence for it.
 
-Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, "only one of them has the phase backward").same     # False
+    Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, "only one of them has the phase backward").same     # False
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ SECOND = 2  # thread of the second replica
 
 
 def with_replicas(batch: int, op: str = "aten::conv2d") -> Trace:
-    """Return a training whose forward pass runs in one thread per replica, each on its share of the batch. The loss of the
-    whole batch runs in the main thread."""
+    """Return a training in which two threads run the forward pass, each for half of the batch. The main thread computes the
+    loss of the whole batch."""
     copy, _, loss, *rest = calls(batch)
     convolution = replace(calls(batch // 2)[1], op=op, inner="")
     applied = [replace(convolution, start_us=36, thread=thread) for thread in (BACKWARD, SECOND)]
