@@ -30,14 +30,14 @@ class Elapsed:
         return next(self.codes)
 
 
+CALLS = dict.fromkeys(("current_stream", "device_count", "is_initialized", "synchronize", "memory_reserved"))
 EVENTS = [Event(2), Event(5), Event(12)]
 
 
 def cuda(monkeypatch: pytest.MonkeyPatch, **runtime: object) -> TorchCuda:
     """CUDA on GPU 1, the current device, with these functions of the runtime library."""
     monkeypatch.setattr(ctypes, "PyDLL", lambda name: SimpleNamespace(**runtime))
-    functions = dict.fromkeys(("current_stream", "device_count", "is_initialized", "synchronize"))
-    return TorchCuda(SimpleNamespace(_C=SimpleNamespace(_cuda_getDevice=lambda: 1), cuda=SimpleNamespace(**functions)))
+    return TorchCuda(SimpleNamespace(_C=SimpleNamespace(_cuda_getDevice=lambda: 1), cuda=SimpleNamespace(**CALLS)))
 
 
 def test_times_between_events_of_the_current_device_come_from_the_runtime_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,3 +63,22 @@ def test_an_error_of_any_event_is_raised_and_cleared(codes: tuple[int, int], mon
     with pytest.raises(CudaCallError, match="CUDA error: 700"):
         of.elapsed_ms(EVENTS, 1)
     assert cleared == [1]
+
+
+def _no_statistics(device: int) -> int:
+    raise RuntimeError("a pluggable allocator has no getDeviceStats")
+
+
+@pytest.mark.parametrize(("active", "memory_bytes"), [(True, _no_statistics), (False, lambda device: 2 << 20)])
+def test_an_active_context_or_allocated_memory_shows_that_a_device_has_a_context(active: bool, memory_bytes: object) -> None:
+    assert with_memory(active, memory_bytes).has_context(0)
+
+
+@pytest.mark.parametrize("memory_bytes", [_no_statistics, lambda device: 0])
+def test_a_device_without_memory_and_an_active_context_has_no_context(memory_bytes: object) -> None:
+    assert not with_memory(False, memory_bytes).has_context(0)
+
+
+def with_memory(active: bool, memory_bytes: object) -> TorchCuda:
+    bindings = SimpleNamespace(_cuda_hasPrimaryContext=lambda device: active)
+    return TorchCuda(SimpleNamespace(_C=bindings, cuda=SimpleNamespace(**CALLS | {"memory_reserved": memory_bytes})))

@@ -12,6 +12,11 @@ Note [Times between events]
     (`_load_global_deps` in torch/__init__.py). If the function is not found there, as with ROCm, the recorder calls PyTorch.
     `cudaEventElapsedTime` may create a CUDA context on the current device of the thread. If the events belong to another
     device, the recorder also calls PyTorch, which first switches to the device of the events.
+
+Note [Whether a device has a context]
+    The driver reports whether a device's primary context is active. Some drivers and layers above the driver do not implement
+    this query and always report an inactive context. Memory can only be allocated in a context, so a device on which PyTorch's
+    allocator holds memory has a context, too.
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ class TorchCuda:
         # The current stream's handle, as an integer
         self.current_handle: Callable[[int], int] = getattr(bindings, "_cuda_getCurrentRawStream", _missing)
         self.set_device: Callable[[int], None] = getattr(bindings, "_cuda_setDevice", _missing)
-        self.has_context: Callable[[int], bool] = getattr(bindings, "_cuda_hasPrimaryContext", _missing)
+        self._has_primary_context: Callable[[int], bool] = getattr(bindings, "_cuda_hasPrimaryContext", _missing)
+        self._memory_bytes: Callable[[int], int] = torch.cuda.memory_reserved
         self.current_stream: Callable[[int], Any] = torch.cuda.current_stream
         self.device_count: Callable[[], int] = torch.cuda.device_count
         self.is_initialized: Callable[[], bool] = torch.cuda.is_initialized
@@ -40,6 +46,15 @@ class TorchCuda:
         if self._has_runtime:
             self._runtime.cudaEventElapsedTime.argtypes = [ctypes.c_void_p] * 3
         self._new_event: Callable[[], Any] = partial(getattr(bindings, "_CudaEventBase", _missing), enable_timing=True)
+
+    def has_context(self, device: int) -> bool:
+        # see Note [Whether a device has a context]
+        if self._has_primary_context(device):
+            return True
+        try:
+            return self._memory_bytes(device) > 0
+        except RuntimeError:  # an allocator of the script's own has no statistics
+            return False
 
     def event(self) -> Any:
         # see Note [Events are never destroyed]
