@@ -99,7 +99,7 @@ def main() -> None:
         dist.init_process_group(args.backend)
         model = DistributedDataParallel(model, device_ids=[device.index])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
-    # Every process creates the same batch and trains on its own part of this batch.
+    # All processes create the same batch, but each process trains on a different part of the batch.
     images, labels = torch.rand(args.batch_size, 1, SIDE, SIDE), torch.randint(2, (args.batch_size,))
     images, labels = images[rank::world_size], labels[rank::world_size]
     model.train()

@@ -32,7 +32,8 @@ from replayer.tensor.tensor import VirtualTensor, alias
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, insert_first
 
-# PyTorch rejects "cuda" as a private device name, but accepts "CUDA". Therefore `torch.device("cuda:0")` is the virtual GPU.
+# PyTorch rejects "cuda" as the name of a new device type, but accepts "CUDA". Therefore `torch.device("cuda:0")` is the virtual
+# GPU.
 _NAME = "CUDA"
 
 
@@ -70,7 +71,7 @@ def register(*, compute: bool = False) -> None:
     """Register the virtual device with PyTorch. With `compute`, tensors have real values."""
     if registered():
         return
-    # A process can rename PyTorch's private device type only once.
+    # PyTorch raises an error if a process renames the private device type twice.
     if torch._C._get_privateuse1_backend_name() != _NAME.lower():
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
@@ -105,7 +106,7 @@ def register(*, compute: bool = False) -> None:
     cuda_decompositions.register(plans)
     rnn.register(plans)
     autocast.register()
-    # PyTorch's optimizers use the faster foreach kernels only for tensor types in the list `_foreach_supported_types`.
+    # PyTorch's optimizers use the fast foreach kernels only for the types in the list `_foreach_supported_types`.
     insert_first(_foreach_supported_types, VirtualTensor)
     PATCHES.set(VirtualTensor, "plan_cache", plans)
 

@@ -42,12 +42,12 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# `--steps N` ends the script after N training steps. It also ends a script with few training steps, after 20 * N steps in all.
+# The option `--steps N` ends the script after N training steps, or after 20 * N steps of any kind.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
 
-# PyTorch imports these modules only when needed. Importing torch._dynamo takes seconds and doubles the memory that torch uses.
+# PyTorch imports these modules only when needed. The import of torch._dynamo takes seconds and doubles PyTorch's memory use.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
@@ -203,7 +203,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 def _leave(session: ReplaySession) -> NoReturn:
     distributed = torch.distributed
-    # Wait for all ranks, because rank 0 may run the server of the TCPStore.
+    # Rank 0 may run the key-value store, so it waits until the other ranks have ended.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

@@ -11,7 +11,7 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-# The cache has a size limit, because ops on packed sequences have new shapes in each call.
+# The cache has a maximum size, because some scripts use new shapes in each step.
 _MOST_KEPT = 1 << 16
 
 
@@ -30,7 +30,7 @@ class OpSignature:
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # A copy to the GPU never begins a forward pass.
+        # A copy from the host to the GPU does not start the forward pass.
         self.phase_class = ASIDE if self.direction == "h2d" else op_class(self.op)
 
 

@@ -37,13 +37,13 @@ from traces.model.trace import NONE, BatchKind, StepKind, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# At most 1024 steps wait in memory for their GPU times.
+# The recorder keeps at most 1024 steps in memory until the GPU has finished the steps.
 _PENDING_STEPS = 1024
 # The recording overhead is divided by the median duration of the last 1024 steps.
 _USUAL_OF = 1024
-# The recorder processes 128 steps at once, because processing each step separately is slower (cold CPU caches).
+# Processing 128 steps at once is faster than processing each step separately.
 TOGETHER = 128
-# The numbers in the file's header are updated at most every ten seconds.
+# The recorder updates the header of the trace file at most every ten seconds.
 FIGURES_NS = 10_000_000_000
 _BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # columns of the table "batches"
 
@@ -68,7 +68,7 @@ class RecordingWriter:
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # number of the next step
 
-        # Rows without the rank. `list.append` is atomic, so threads append batches without the lock.
+        # Rows without the rank. Threads can append to a list without a lock, because `list.append` is atomic.
         self.batches: list[tuple[int, BatchKind, int, int, int]] = []
         # the durations of the last clean steps, and of the last other steps
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
@@ -115,7 +115,7 @@ class RecordingWriter:
         if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
             self._unpack(run)
         done, pending = 0, self.pending
-        # Read all CUDA events first, because each one improves the estimate of the GPU clock's offset.
+        # Each CUDA event improves the estimate of the GPU's clock, so read all events first.
         if (
             pending
             and events.are_done(pending[-1].taken)

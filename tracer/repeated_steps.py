@@ -69,7 +69,7 @@ class StepPlan:
 class RepeatedSteps:
     """Compares the calls of the current step with an earlier step, and stores the time of each call."""
 
-    # `__slots__` reduces the number of cache lines that an object occupies.
+    # With `__slots__`, an object needs less memory and is faster to access.
     __slots__ = (
         "_learning", "events", "expected", "has_several_devices", "is_plain", "is_reporting", "known", "plan", "stream",
         "thread", "times_ns", "weight",
@@ -124,11 +124,11 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # The first phase may begin at the start of the step, before the step's first call.
+        # The first phase may begin before the first call of the step.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        # Successive copies to the GPU form one phase.
+        # Several copies to the GPU in a row form one phase.
         learned = [
             of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
             for i, of in enumerate(learned)

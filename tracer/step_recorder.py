@@ -516,7 +516,7 @@ class StepRecorder:
                 segments[0] = new_segment((name, start_ns, first_end_ns))
         start = self._event_at(start_ns)
         taken, untimed = self._events.hand_out()
-        # A step is not representative if the script captured a CUDA graph or ran a profiler during the step.
+        # A step takes longer than usual if the script captures a CUDA graph or runs a profiler.
         is_unlike_others = self.is_unlike_others or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
         has_compiled = any(compiled_ns < end_ns for compiled_ns in self.compiled_ns)
         self.compiled_ns = [compiled_ns for compiled_ns in self.compiled_ns if compiled_ns >= end_ns]
@@ -549,7 +549,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # Empty `reads` and `found` before writing. If writing fails, the next step must not contain the same values again.
+        # Empty `reads` and `found` before writing, because writing may fail.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

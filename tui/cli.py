@@ -475,7 +475,7 @@ def run(words: Sequence[str]) -> int:
         print(f"trace: {message}; see {command_path} --help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # Redirect stdout to /dev/null, because the interpreter would report an error when it flushes a broken pipe.
+        # Redirect stdout to /dev/null, because flushing a broken pipe is an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

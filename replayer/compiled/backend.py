@@ -15,7 +15,7 @@ from traces.script.patching import temporarily_set
 
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> TorchFunction:
     """Return a function that runs a graph traced by Dynamo. If AOTAutograd cannot trace a graph, the graph runs eagerly."""
-    # Import AOTAutograd only when a script compiles a function, because the import takes a second.
+    # Importing AOTAutograd takes a second, so import it only when a script compiles a function.
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException
     from torch._functorch.partitioners import min_cut_rematerialization_partition

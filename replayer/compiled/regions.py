@@ -22,7 +22,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
-# These calls in a compiled graph copy a tensor's value to the host.
+# The ops `_local_scalar_dense`, `cond` and `while_loop` copy the value of a GPU tensor to the host.
 _READING_CALLS = (
     torch.ops.aten._local_scalar_dense.default, torch.ops.higher_order.cond, torch.ops.higher_order.while_loop,
 )  # fmt: skip
@@ -56,7 +56,7 @@ class RegionGraph:
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
         self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear
         self._region = region
-        # The compiled graph frees each input tensor after the last use of the tensor.
+        # The code generator `_BoxedCodeGen` frees the inputs of a graph as early as possible.
         graph.graph.set_codegen(_BoxedCodeGen())
         if not computing():
             fuse_attention(graph.graph)
@@ -68,7 +68,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # If the graph itself copies values to the host, the recorded copies are left out, because they would be counted twice.
+        # Leave out the recorded copies to the host if the graph makes these copies itself.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()

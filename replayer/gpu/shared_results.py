@@ -15,8 +15,7 @@ import zlib
 from hashlib import blake2b
 from time import sleep
 
-# The shared memory has room for about 32 000 results of 500 bytes. For 32 000 results, the dictionary with the positions of the
-# results needs 7 MB in each rank. The operating system allocates shared memory only when it is used.
+# The shared memory has room for about 32 000 results of 500 bytes.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16
@@ -57,7 +56,7 @@ class SharedResults:
         self._write(_digest(key), value)
 
     def _write(self, digest: bytes, value: bytes) -> None:
-        # Wait only briefly for the lock, because a rank that was killed while writing never releases the lock.
+        # If a rank is killed while it holds the lock, the lock is never released.
         if not self._lock.acquire(timeout=_PAUSE_S):
             return
         try:

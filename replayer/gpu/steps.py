@@ -203,8 +203,8 @@ class ScriptSteps:
         if self._has_warmed_up or not tracker.number:
             return
         self._has_warmed_up = True
-        # Do not call `gc.unfreeze` in a rank, because it writes to memory that all ranks share. `gc.get_freeze_count` takes 30
-        # ms in each rank.
+        # Ranks must not call `gc.unfreeze`, because it writes to memory that all ranks share. `gc.get_freeze_count` takes 30 ms
+        # in each rank.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

@@ -58,8 +58,7 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # A training step may free memory from the previous step. Each free event belongs to the latest allocation at the freed
-        # address.
+        # A training step may free memory that the previous step has allocated.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:

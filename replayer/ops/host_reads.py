@@ -55,7 +55,7 @@ class HostReads:
 
     def _fill(self, run: TorchFunction, at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # To read the fill value from a GPU tensor, the host waits for the GPU.
+            # The host waits for the GPU before it reads a fill value from GPU memory.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
@@ -67,7 +67,7 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel, is_recorded(signature))
-        # For tensors with an integer dtype, ignore recorded values with a fractional part.
+        # Ignore a recorded value such as 0.5 if the tensor has an integer dtype.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)
@@ -149,10 +149,8 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# In these ops, PyTorch's C++ code may copy a value from the GPU to the host, and wait for the copy. For each op, a function
-# decides from the arguments whether PyTorch copies a value. PyTorch implements these ops in SummaryOps.cu, TensorFactories.cpp,
-# Distributions.cpp, TensorCompare.cpp, SegmentReduce.cpp, BatchLinearAlgebra.cpp and TensorConversions.cpp. With PyTorch 2.11
-# and an NVIDIA H100, the host waited for the GPU in each of these ops.
+# The host may wait for the GPU in each of the following ops (tested with PyTorch 2.11 on an NVIDIA H100). For each op, a
+# function returns True if PyTorch copies a value from the GPU to the host.
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)

@@ -13,8 +13,7 @@ from traces.rates.estimate_errors import prediction_errors
 
 _ROWS = prediction_errors()
 
-# The script benchmarks/what_if.py measured the mean error of each kind of prediction (docs/what_if.md). The expected error of a
-# prediction from data sheets (Origin.ROOFLINE) is the largest measured error.
+# The expected error of each kind of prediction was measured by benchmarks/what_if.py (docs/what_if.md).
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],

@@ -125,7 +125,7 @@ def _wait(
     ended_ns = begun_ns
     done = np.flatnonzero(recorded_end <= end_ns + WAIT_CAME_BACK_NS)
     if awaited != NONE and awaited < len(recorded_end):
-        # The call that copies pageable memory returns before the copy ends.
+        # A copy from pageable memory may end after the CUDA call has returned.
         ended_ns = max(begun_ns, int(new_end[awaited]) + end_ns - int(recorded_end[awaited]))
     elif len(done):
         last = done[recorded_end[done].argmax()]

@@ -89,7 +89,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # Some kernels may have been launched before the recording began.
+        # A kernel may have been launched before the recording began.
         unlaunched = self.launch_row == NONE
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -98,7 +98,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # If the recording has no steps, the profiler's overhead is unknown, and times are not corrected (factor 1).
+        # The factor 1 leaves times unchanged if the recording contains no steps.
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
@@ -145,16 +145,16 @@ class RecordingIndexer:
     def _blocked(self) -> None:
         # see Note [Active host time]
         trace, host = self.trace, self.trace.host
-        # A replay waits for the GPU in synchronizing calls and in copies, but not in calls that free memory.
+        # Calls that free memory, such as `cudaFree`, do not wait for the GPU in a replay.
         calls = synchronous_calls(trace, self.rank)
         documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If a synchronizing call did not wait for the GPU, its whole duration is CPU time.
+        # If the GPU had already finished its work, the whole duration of a synchronizing call is CPU time.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
-        # The delay between the launch of a copy and the copy's start is replayed as recorded.
+        # A replay repeats the recorded delay between the launch and the start of a copy.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         place_of = np.full(len(trace.device), NONE)
         place_of[self.work] = np.arange(len(self.work))
@@ -288,7 +288,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # Kernel times are preferred to CUDA event times, because CUDA events also measure waits for the host.
+        # Times between CUDA events include waits for the host, so kernel times are used if they were recorded.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
@@ -431,7 +431,7 @@ class RecordingIndexer:
     def _kernels(self) -> list[Kernel]:
         device = self.trace.device.take(self.work)
         queue = device.device * (device.stream.max(initial=0) + 1) + device.stream
-        # A kernel may begin before the previous kernel on its stream ends (programmatic dependent launch).
+        # With programmatic dependent launch, a kernel may start before the previous kernel on the stream ends.
         own_ns = device.duration_ns - _beside_earlier(queue, device.start_ns, device.end_ns)
         duration_ns = self._slowed(np.maximum(own_ns, 1))
         columns = (

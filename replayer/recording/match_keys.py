@@ -30,10 +30,10 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
-        # For copies by some AMD kernels, a recording does not contain the direction.
+        # The direction of a copy is unknown if an AMD kernel made the copy.
         directions = set(directions_of(trace).values())
         self.has_directions = bool(directions)
-        # In some recordings of several GPUs, for example AMD GPUs, copies between GPUs have the same name as copies on one GPU.
+        # In some recordings, copies between two GPUs have the same name as copies within one GPU.
         self._has_unnamed_peers = "p2p" not in directions and len(np.unique(trace.device.device[trace.device.is_work])) > 1
         self._unindexed = _ops_without_indices(trace)
         graphs = launches_by_graph(trace)

@@ -31,8 +31,7 @@ Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
 GraphOps = dict[str, set[Shapes]]  # maps the canonical name of each op in a graph to the op's shapes
 
-# If input shapes differ, a compiled function matches a recorded function only if their similarity (0 to 1) has at least this
-# value.
+# Two compiled functions with different input shapes match if their similarity is at least 0.25 (1 means equal).
 _ALIKE = 0.25
 
 
@@ -120,8 +119,8 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # The batch size may equal another size, such as that of an attention head, so a resized call may have wrong
-                    # shapes.
+                    # A resized call may have wrong shapes, for example if the batch size is equal to the number of attention
+                    # heads.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))
@@ -165,7 +164,7 @@ def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
     if [len(shape) for shape in recorded] != [len(shape) for shape in inputs]:
         return {}
     pairs = {pair for old, new in zip(recorded, inputs, strict=True) for pair in zip(old, new, strict=True)}
-    # Compiled code may merge the first two dimensions of a tensor, such as batch size and sequence length.
+    # Compiled code may merge the first two dimensions of a tensor into one dimension.
     pairs |= {(prod(old[:2]), prod(new[:2])) for old, new in zip(recorded, inputs, strict=True) if len(old) > 1}
     sizes = dict(pairs)
     return {old: new for old, new in sizes.items() if old != new} if len(sizes) == len(pairs) else {}

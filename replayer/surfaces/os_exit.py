@@ -16,7 +16,7 @@ def install(torch_module: ModuleType) -> None:
     """Patch the functions. Forked children, such as DataLoader workers, write no timeline."""
 
     def before_signal() -> None:
-        # With NCCL, other ranks notice only at their timeout that a signal ended a rank. `finish` would tell them at once.
+        # If a signal ends a rank, the other ranks wait until their NCCL timeout. `finish` would tell them at once.
         distributed = torch_module.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
             state.STATE.finish()

@@ -25,8 +25,7 @@ _OF_DRIVER = re.compile(
     r"|must be (?:a |on )?(?:CUDA|GPU)|\bCUDA tensor|is_cuda\b|Pointer argument .* cannot be accessed from Triton",
     re.IGNORECASE,
 )
-# An error message of a torch.multiprocessing process, a DataLoader worker or a DataParallel replica quotes a traceback. The
-# lines of code in a traceback are not part of the error message.
+# If a DataLoader worker fails, the error message in the main process contains the worker's traceback.
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 _OF_CUDA = re.compile(r"(?:[\w.]+: )?CUDA error")
 _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}

@@ -48,9 +48,9 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # The object `torch.backends.cudnn` is a wrapper around the module `torch.backends.cudnn.m`.
+    # PyTorch replaces the module `torch.backends.cudnn` by an object whose attribute `m` is the module.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
-    # `fft_plans` maps a GPU number to the size that the script sets for cuFFT's plan cache. A replay caches no cuFFT plans.
+    # `fft_plans` contains the size of the cuFFT plan cache for each GPU number. A replay caches no cuFFT plans.
     fft_plans: dict[int, int] = {}
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,
@@ -64,9 +64,9 @@ def install(torch_module: ModuleType) -> None:
     kernels = {"flash": FLASH, "efficient": EFFICIENT, "cudnn": CUDNN}
     answers = {f"can_use_{name}_attention": partial(can_use_attention, kernel) for name, kernel in kernels.items()}
     patch(torch_module.backends.cuda, **answers)
-    # nn.LSTM, nn.GRU and nn.RNN flatten their weights into one buffer, as on a GPU.
+    # As on a GPU, nn.LSTM, nn.GRU and nn.RNN store all their weights in one buffer.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, the object `torch.backends.cudnn.rnn` is a wrapper around the module `torch.backends.cudnn.rnn.m`.
+    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is an object whose attribute `m` is the module.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

@@ -21,7 +21,7 @@ from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers, wrap_conversion
 from traces.script.patching import patch, when_imported
 
-# `torch.compiler.reset()` imports C functions that CPU builds of PyTorch lack (torch/_inductor/cudagraph_trees.py).
+# The function `torch.compiler.reset` imports C functions that CPU builds of PyTorch do not have.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _COMPILATIONS_KEPT = 1 << 20
@@ -39,7 +39,7 @@ def install(torch_module: ModuleType) -> None:
             return config.get_config_copy()
 
     patch(wrapper, __call__=compile_with_mode, get_compiler_config=get_compiler_config)
-    # By default, PyTorch keeps only the metrics of the last 64 compilations.
+    # By default, PyTorch stores statistics of only the last 64 compilations.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
     backend = "torch._dynamo.backends.cudagraphs"

@@ -168,7 +168,7 @@ IGNORED_C: dict[str, tuple[object, str]] = {
 
 _ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release
 
-# PyTorch checks that its binaries contain kernels for the GPU, but a replay needs no CUDA kernels.
+# PyTorch checks whether it was built for the GPU. A replay skips the check.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
@@ -270,7 +270,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # torch.cuda imports some functions of torch._C, so both modules must be patched.
+    # Some functions are attributes of both torch._C and torch.cuda, so both modules are patched.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

@@ -34,15 +34,15 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # Pickled tensors contain the module and the name of the function that rebuilds the tensor. Unpickling imports the torch
-    # module, and importing torch starts the replayer in the receiving process.
+    # A pickled tensor names a function that rebuilds the tensor. The function is in a torch module, because importing torch
+    # starts the replayer in the receiving process.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})
     others = reductions.reduce_tensor
 
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
-        # A sparse tensor is sent to another process as two dense tensors: its indices and its values.
+        # PyTorch sends a sparse tensor as two dense tensors, one for the indices and one for the values.
         is_strided = isinstance(tensor, VirtualTensor) and tensor.layout is torch.strided
         return sharing.reduce(tensor) if is_strided else others(tensor)
 

@@ -136,5 +136,5 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # nn.DataParallel passes `torch.device(0)`, which is not a CUDA device in a replay.
+    # nn.DataParallel passes a device without a type, such as `torch.device(0)`.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

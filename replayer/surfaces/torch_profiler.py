@@ -94,7 +94,7 @@ def install(torch_module: ModuleType) -> None:
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    # With KINETO_LOG_LEVEL=5, the profiler prints no error about the missing CUDA driver.
+    # The setting KINETO_LOG_LEVEL=5 hides the profiler's error about the missing CUDA driver.
     patch_item(os.environ, "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL", "5"))
     patch_around(
         cls,

@@ -33,7 +33,7 @@ _INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
 def install(torch_module: ModuleType) -> None:
-    # Call PyTorch's function `_device_constructors` before patching, because it caches the unpatched functions.
+    # Fill the cache of `_device_constructors` before PyTorch's functions are patched.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})

@@ -36,8 +36,8 @@ wrapper: TorchAny = (
 )  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
-# Returns the full `__dict__` of a tensor. A script that reads a tensor's `__dict__` gets a copy without `tensor_meta` and
-# `allocation` (Note [Attributes of scripts] in tensor.py).
+# Returns the full `__dict__` of a tensor. If a script reads `tensor.__dict__`, it gets a copy without the replayer's attributes
+# (Note [Attributes of scripts] in tensor.py).
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
@@ -155,7 +155,7 @@ def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     meta = other.tensor_meta
     before = attributes_of(tensor).get("tensor_meta", meta)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
-        # Setting `tensor.data` fails for lazy tensors with different dispatch keys.
+        # PyTorch raises an error if the old and new `tensor.data` have different dispatch keys.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
         _set_bits(tensor, meta.is_conj, meta.is_neg)

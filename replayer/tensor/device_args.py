@@ -107,7 +107,7 @@ def report_failed_assert(line: str) -> None:
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 
 
-# PyTorch 2.14 shortened the messages of CUDA errors.
+# Since PyTorch 2.14, the messages of CUDA errors are shorter.
 SINCE_2_14 = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 

@@ -26,15 +26,16 @@ from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # The state contains a seed and a Philox offset, as in CUDAGeneratorImpl.
+_STATE = struct.Struct("<Qq")  # The state of a CUDA random generator consists of a seed and an offset.
 _SEED = struct.Struct("<Q")
 _NUMBER_BYTES = 8
 
-_PER_CALL = 4  # cuRAND's Philox engine generates four numbers per call.
+_PER_CALL = 4  # Each call of cuRAND's Philox generator returns four random numbers.
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-_WIDE_RANGE = 1 << 32  # For ranges of 2**32 or more, PyTorch combines two 32-bit random numbers.
-# CUDA kernels with rejection sampling reserve a fixed number of random numbers per thread.
+# For ranges above 2**32, PyTorch combines two 32-bit random numbers. Some kernels, such as that of `poisson`, reserve a fixed
+# number of random numbers per thread.
+_WIDE_RANGE = 1 << 32
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 

@@ -127,7 +127,7 @@ class VirtualStorage(torch.UntypedStorage):
         self.as_bytes().fill_(value & 0xFF)
         return self
 
-    # The next two methods raise the same errors as torch/csrc/StorageMethods.cpp and torch/csrc/Storage.cpp.
+    # The index errors of a virtual storage are the same as in torch/csrc/StorageMethods.cpp.
     def __getitem__(self, index: TorchAny) -> TorchAny:
         if isinstance(index, bool) or not isinstance(index, int):
             return self.cpu()[index]
@@ -204,5 +204,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# Error messages contain the name of the storage class, so give VirtualStorage the name of PyTorch's class.
+# Error messages show the class name, so VirtualStorage gets the name of PyTorch's class.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

@@ -314,7 +314,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
         if STATE.capturing and self.numel():
-            # Printing a CUDA tensor is an error during a CUDA graph capture.
+            # As on a GPU, a script cannot print a tensor while it captures a CUDA graph.
             gpu().streams.synchronize(gpu().current.stream(self.tensor_meta.index))
         with torch.no_grad():
             return printed_as(self, self.detach().cpu(), tensor_contents)

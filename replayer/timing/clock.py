@@ -29,8 +29,8 @@ from fractions import Fraction
 from time import perf_counter_ns, sleep, time_ns  # bound here, because surfaces/time.py may patch the module
 from typing import Protocol
 
-# Even with the smallest timer slack, `sleep` returns 20 to 100 µs too late (benchmarks/clock.py). Each wait ends with a busy
-# loop. Busy loops take at most 5 % of the elapsed real time.
+# The function `sleep` returns 20 to 100 µs too late (benchmarks/clock.py), so each wait ends with a busy loop. Busy loops take
+# at most 5 % of the elapsed time.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession

@@ -35,7 +35,7 @@ from replayer.torch_types import TorchAny, TorchFunction
 Call = tuple[TorchFunction, tuple[TorchAny, ...]]
 Works = Counter[VirtualStream]
 
-# Before PyTorch launches a graph, it writes the seed and the offset of each random generator to device memory.
+# Before each launch of a CUDA graph, PyTorch writes the seeds of the random generators to GPU memory.
 SEED_OR_OFFSET = OpSignature("aten::fill_", ((1,),), ("int64",))
 
 

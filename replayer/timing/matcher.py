@@ -151,8 +151,8 @@ class SegmentMatcher:
         self.pair_with(recorded)
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
-        # The list `deferred` contains the ops without a recorded call, each with its row in the timeline. At the end of the
-        # phase, the ops in `deferred` may get the time of recorded kernels that match no op.
+        # `deferred` contains ops that match no recorded call, and the row numbers of these ops in the timeline. At the end of
+        # the phase, the ops get the time of recorded kernels that match no op.
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -173,7 +173,7 @@ class SegmentMatcher:
         self.may_pass_over = recorded is not None and recorded.is_host_only
         # GPU time of recorded kernels without a replayed op
         self.unmatched_ns = recorded.work_ns if recorded else 0
-        # The list `deferred` has a maximum length, because it would grow forever in a script without training steps.
+        # In a script without training steps, the list `deferred` would become too long.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.history = self.step.histories.get(recorded) if recorded else None
 
@@ -200,7 +200,7 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= needed
 
     def _follows_as_much(self, calls: list[RememberedMatch], used: Counter[str], needed: float) -> bool:
-        # After the last call of the model, a step may still call other ops, for example to copy the results.
+        # After the last call of the model, a step may still copy the results to the host.
         for call in islice(calls, self.followed, None):
             key = self.step.keys[call.signature].named
             if call.match is not None and not call.match[1].of_other_phase and used[key] > 0:

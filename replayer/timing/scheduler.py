@@ -188,7 +188,7 @@ class StreamScheduler:
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # Without recorded shapes, the recorded time of an op cannot be scaled, so the median of the recorded times is used.
+        # If no shapes were recorded, use the median of the op's recorded times.
         if samples and not self.of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)

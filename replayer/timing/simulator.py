@@ -37,7 +37,7 @@ from traces.script.step_rule import Optimizers
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
-# Virtual time may run up to 20 ms ahead of the wall clock, so delays of less than 20 ms do not slow the replay.
+# The virtual clock may run up to 20 ms ahead of real time, so short delays do not slow the replay.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
@@ -183,7 +183,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If the launch belongs to a phase, such as the backward pass, the phases captured in the CUDA graph are ignored.
+        # If the script launches the CUDA graph in a known phase, all ops of the graph belong to this phase.
         is_within_phase, is_in_module = bool(self.tracker.script.entered), self.tracker.script.is_in_module
         for call, args in graph.calls:
             if call != self.play_node:

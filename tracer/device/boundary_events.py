@@ -33,7 +33,7 @@ from tracer.device.device_access import DEFAULT_STREAM, DeviceAccess
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import NONE, Untimed
 
-# At the end of the script, the recorder asks every 0.5 ms whether the last CUDA events have completed.
+# At the end of the script, the recorder checks every 0.5 ms whether the last CUDA events have completed.
 _LOOK_AGAIN_NS = 500_000
 
 

@@ -18,7 +18,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# This file imports few modules, because a module of the script may have the same name as a standard module.
+# A script may contain a module with the same name as a standard module, so this file imports few modules.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -120,8 +120,8 @@ def _skip_static_destructors() -> None:
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # Exit functions run in reverse order of registration. The C function `fflush` is registered last, so it runs first and
-    # writes buffered output. The C function `_exit` runs last and ends the process without running destructors.
+    # Exit functions run in reverse order. First, the C function `fflush` writes buffered output. Then `_exit` ends the process
+    # without running destructors.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 
@@ -133,8 +133,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
         if number != signal.SIGINT or not _in_foreground_of_a_terminal():
             _signal_all(running, number)
 
-    # A signal that arrives just before a blocking `waitpid` would be handled only after that call. Python writes a byte to this
-    # pipe for each signal, so a blocked call of `select` returns.
+    # For each signal, Python writes a byte to this pipe and wakes the parent process.
     signals, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)

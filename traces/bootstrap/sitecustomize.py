@@ -14,7 +14,7 @@ import importlib.machinery
 import os
 import sys
 
-# This file imports few modules, because a module of the script may have the same name as a standard module.
+# A script may contain a module with the same name as a standard module, so this file imports few modules.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # Replace only `exec_module`, so torch.__loader__ and torch.__spec__ do not change.
+        # The attributes `torch.__loader__` and `torch.__spec__` keep their values, because only `exec_module` is replaced.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:

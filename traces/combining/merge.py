@@ -281,7 +281,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
     kept = with_rows(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
-    # The profiler does not record the byte counts of gloo's collectives.
+    # The profiler does not record how many bytes gloo transfers.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
         kept = with_rows(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})

@@ -42,8 +42,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# The kernels of a CUDA graph have no recorded ops, so ops are guessed from kernel names. The first matching pattern counts.
-# A matrix product may compute the activation of its result, too.
+# A recording does not contain the ops of a CUDA graph, so the ops are guessed from kernel names. The first matching pattern
+# counts. A kernel for a matrix product may also compute the activation function.
 _KINDS = {
     "normalization kernels": (
         re.compile(r"(?:rms|layer|group|batch)_?norm", re.IGNORECASE),
@@ -74,7 +74,7 @@ _KINDS = {
 }
 _MATRIX_PRODUCT = "matrix product"
 KERNEL_KINDS = frozenset(_KINDS)
-# Names of fused kernels may contain the names of view ops, although view ops launch no kernels.
+# The name of a fused kernel may contain names of view ops, which launch no kernels.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
@@ -438,7 +438,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
         fused = {key: names for key in fewer if (names := set(named_ops(key[1], known)))}
         for key in keys:
             names = set(named_ops(key[1], known))
-            # A different program may fuse the same ops into different kernels.
+            # Two compiled programs may fuse the same ops into different kernels.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
                 groups.join(key, replaced)

@@ -116,7 +116,7 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # A replay usually loads data at the speed of the replaying machine.
+    # In most replays, data is loaded at the speed of the machine that runs the replay.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     # if the host waited for the GPU at each boundary, the limit of the recorded pace is unknown
     omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
@@ -276,7 +276,7 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
-    # An imported profile contains only profiled steps, whereas `trace record` also records steps without the profiler.
+    # `trace record` also records steps without the profiler, but an imported profile contains only profiled steps.
     sources = [_paced_by(of) for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)

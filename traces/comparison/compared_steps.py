@@ -37,7 +37,7 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # If no training steps were replayed, compare the evaluation steps.
+    # If a replay contains no training steps, compare the evaluation steps.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
@@ -100,8 +100,7 @@ def without_profiler(trace: Trace, rows: Column) -> Column:
 
 def shared_evaluations(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
     """Leave out evaluation steps that only the recording or only its replay contains."""
-    # The evaluation steps of one run may differ, for example if each step generates one token of a text. A replay repeats them
-    # in order.
+    # Evaluation steps may differ in length, for example when a model generates text. A replay repeats them in order.
     is_clean = not np.array_equal(other.steps.recorded_step[theirs], ours)
     if not is_clean or not other.is_replay_of(recorded) or (recorded.steps.kind[ours] != StepKind.EVALUATION).any():
         return ours, theirs

@@ -191,8 +191,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Two GPU events are paired if they are equal in all columns of one of these tuples. The tuples are tried in order. If several
-# GPU events are equal in all columns, they are paired in launch order.
+# Two kernels form a pair if they are equal in all columns of a tuple. The tuples are tried in order. If several kernels are
+# equal, the launch order decides.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
@@ -249,7 +249,7 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # Step k of one rank corresponds to step k of every other rank.
+    # The steps of different ranks are matched by number: step 3 of one rank belongs to step 3 of all other ranks.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

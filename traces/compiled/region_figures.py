@@ -25,7 +25,7 @@ from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
 from traces.names.device_names import GRAPH_LAUNCHES
 
-# Older Inductor releases use names such as triton_fused_add_0 and triton__0d1d2d instead of triton_poi_fused_add_0. Handwritten
+# Older Inductor releases name a kernel triton_fused_add_0 or triton__0d1d2d instead of triton_poi_fused_add_0. Handwritten
 # kernels may also begin with "triton_".
 _FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_\d|$)")
 

@@ -69,7 +69,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # If a region contains no compiled graph, assign all GPU work of the region to the region itself.
+    # If a compiled region contains no compiled graph, assign the GPU work to the region.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
     rows = sorted(units, key=lambda row: int(host.start_ns[row]))
@@ -112,7 +112,7 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
 def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
     regions = np.flatnonzero(kind == _Range.REGION)
-    # If a region contains a compiled graph or another region, only the inner graph or region is counted.
+    # If a compiled region contains another region or a compiled graph, count only the inner one.
     within = {*region[graphs].tolist(), *np.append(region, NONE)[parent[regions]].tolist()}
     return graphs + [row for row in regions.tolist() if row not in within]
 

@@ -388,7 +388,7 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
     if slowest is None:
         return 0
     rows = np.unique(slowest.rows)
-    # After the host has finished a step, the device still computes for `lag_ns` nanoseconds.
+    # The GPU still computes for `lag_ns` nanoseconds after the host has finished a step.
     lag_ns = np.maximum(times.completion_ns[slowest.device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > FALLS_BEHIND_SHARE * pace_ns).mean() < STEPS_FALLING_BEHIND:
@@ -491,7 +491,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[of], end_ns[of])
         mine = steps.rank[phases.step[loads]] == ranks[of[0]]
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # In a trace without kernel times, the GPU counts as busy until all launched work has completed.
+    # If a trace has no kernel times, the GPU is assumed to be busy until all launched work has completed.
     timed = by_events[phases.step[loads]]
     covered_ns = np.clip(_done_before(trace)[loads] - phases.start_ns[loads], 0, phases.duration_ns[loads])
     exposed_ns = np.where(timed, phases.duration_ns[loads] - covered_ns, exposed_ns)

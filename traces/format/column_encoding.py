@@ -33,8 +33,7 @@ PLAIN_NUMBERS = 256  # a longer column is packed; readers accept plain columns o
 
 _CACHED_ROWS = 1 << 14  # rows that are decoded at a time, so that all intermediate results stay in the processor's cache
 
-# For columns with mostly increasing values, the file stores the differences between neighboring rows, because small numbers
-# take less space.
+# If the values of a column mostly increase, the file stores differences between rows, which take less space.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
@@ -70,8 +69,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Store at least one byte per row. Readers reject tables with more rows than bytes, because a small damaged file could
-        # claim a huge number of rows (FORMAT.md).
+        # Store at least one byte per row. A small damaged file could claim to contain a huge number of rows, so readers reject
+        # tables with more rows than bytes (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

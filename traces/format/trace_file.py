@@ -54,9 +54,9 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Column, Table, Trace, TraceFormatError, TraceWriteError
 
-# Several small tables share a frame, because each frame adds 19 bytes to the file.
+# Each frame adds 19 bytes to the file, so several small tables share a frame.
 _SHARED_BYTES = 32 << 10
-# `TraceStream` does not compress small contents, because preparing a compressor takes longer than the rest of a write.
+# `TraceStream` does not compress small contents, because creating a compressor takes too long.
 _STORED_BYTES = 4 << 10
 _WORKERS = 4
 
@@ -202,8 +202,8 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     # Only small frames contain several items.
     is_later = [assembly.is_lazy and frame.content_bytes > _SHARED_BYTES for frame in found.frames]
     heads = [table_head(frame.beginning()) if later else None for frame, later in zip(found.frames, is_later, strict=True)]
-    # A large table consists of several frames, which are decompressed when they are read, because a caller may need only a few
-    # ranks. All other frames are decompressed in advance.
+    # A large table consists of several frames, which are decompressed only when needed. All other frames are decompressed in
+    # advance.
     frames_of = Counter(head.kind for head in heads if head is not None)
     contents: list[Iterator[bytes]] = []
     for frame, head in zip(found.frames, heads, strict=True):

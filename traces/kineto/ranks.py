@@ -241,7 +241,7 @@ def _read_rank(
     for table in (tables.device, tables.memory, phases):
         table.device = _renumbered(table.device, row_of_device)
     collectives = read_collectives(tables, strings)
-    # In a process group with only one rank, NCCL launches no kernels for in-place collectives.
+    # If a process group has only one rank, NCCL launches no kernels for in-place collectives.
     if unseen := int(((collectives.ending == Ending.UNSEEN) & (collectives.group_size != 1)).sum()):
         problems["collective-without-kernel"] += unseen
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]

@@ -91,7 +91,7 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     """For each group of intervals, return the length of their union in nanoseconds."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # Compute the running maximum of the end times in each group.
+    # For each interval, compute the latest end time of all earlier intervals in the same group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

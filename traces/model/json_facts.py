@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 OMITTED_IF_EMPTY = {"json": "omitted if empty"}
 OMITTED_IF_NONE = {"json": "omitted if null"}
 
-# This type describes the values that the module `json` can write: dictionaries, lists, texts, numbers, booleans and None.
+# A JSON value is a dictionary, list, text, number or boolean, or None.
 Json = Any
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The cache's keys contain the `id` of the trace. The cache also keeps a reference to the trace, because Python may reuse the
+# Each key of the cache contains the `id` of a trace. The cache keeps a reference to the trace, because Python may reuse the
 # `id` of a freed object.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
-# This pattern matches the names of kernels that belong to communication libraries or are named after a collective. Libraries
-# for expert parallelism, such as DeepEP, name their kernels after communication within or between nodes. A reduction within a
-# block or warp is not a collective.
+# This pattern matches the kernel names of communication libraries such as NCCL. Libraries for expert parallelism, such as
+# DeepEP, use the words "intranode" and "internode" in kernel names. A reduction within a block or warp is not a collective.
 _KERNEL = re.compile(
     r"[^<(]*(?:nccl|rccl|msccl|oneccl|nvshmem|(?:inter|intra)node|cross_device_reduce|multimem"
     r"|(?<!block)(?<!warp)(?<!block_)(?<!warp_)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all))",

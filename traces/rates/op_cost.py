@@ -22,11 +22,11 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# The first two inputs of a quantized matrix product are the matrices. Further inputs scale the matrices.
+# The first two inputs of a quantized matrix product are the two matrices. Further inputs scale the matrices.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
-# For each weight matrix, a recurrent layer computes one matrix product in the forward pass and two in the backward pass.
+# A recurrent layer computes one matrix product per weight in the forward pass, and two in the backward pass.
 RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 
@@ -55,9 +55,8 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# This table contains the order of the tensor dimensions for each attention op. In the order "bhsd", the dimensions are batch,
-# heads, tokens, channels. In the order "bshd", the dimensions are batch, tokens, heads, channels. Tensors with concatenated
-# sequences have no batch dimension.
+# For each attention op, the table contains the order of the tensor dimensions. The letters stand for batch (b), heads (h),
+# tokens (s) and channels (d). Tensors with concatenated sequences have no batch dimension.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",

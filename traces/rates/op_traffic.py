@@ -272,7 +272,7 @@ def _added_norm(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     return Traffic(own + sum(of.bytes for of in operands[:2]), own)
 
 
-# For each op, the table contains the minimum number of operands, and a function that computes how many bytes the op moves.
+# For each op, the table contains the minimum number of operands and a function that returns the number of moved bytes.
 _RULES: dict[str, tuple[int, Callable[[tuple[Operand, ...], bool], Traffic | None]]] = {
     **dict.fromkeys(_WRITES_ONLY, (1, lambda operands, _: moved_once(operands[0].bytes))),
     **dict.fromkeys(_JOINS, (1, lambda operands, _: moved_once(2 * sum(of.bytes for of in operands)))),

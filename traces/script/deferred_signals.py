@@ -69,7 +69,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # Ctrl-C may stop the first call of `once` before `finish` has run. So `once` is registered twice.
+    # The function `once` is registered twice, because Ctrl-C may interrupt the first call.
     for _ in range(2):
         atexit.register(once)
     return once

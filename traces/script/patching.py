@@ -27,11 +27,11 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 _MISSING = object()
-# In the script's process, the names of this tool's modules begin with one of these words. Note [Private module names] in
-# traces/bootstrap/_trace_names.py explains the prefix "_trace_".
+# In the script's process, the names of this tool's modules begin with one of these words (Note [Private module names] in
+# traces/bootstrap/_trace_names.py).
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
-# The arguments of a call to a torch function may be any objects.
+# The arguments of a torch function may be objects of any type.
 Positional: TypeAlias = tuple[Any, ...]
 Keywords: TypeAlias = dict[str, Any]
 Argument: TypeAlias = Callable[[Positional, Keywords], Any]  # returns one argument of a call
@@ -243,7 +243,7 @@ class _EntriesOfThread(threading.local):
         self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
 
 
-# All scopes share one thread-local object, because one object per scope would make each call slower.
+# All scopes share one thread-local object, because several objects would be slower.
 _ENTRIES = _EntriesOfThread()
 
 

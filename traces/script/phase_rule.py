@@ -45,8 +45,8 @@ LOSS_OPS = frozenset(
 )
 
 # ASIDE_OPS contains ops that read a value from the GPU (such as `item`) or create a tensor. Calls of ASIDE_OPS do not begin a
-# forward pass, because scripts call ASIDE_OPS in all phases. Optimizers, gradient scalers and weight averaging call ops with
-# these prefixes.
+# forward pass, because scripts call ASIDE_OPS in all phases. Optimizers and gradient scalers call ops that begin with
+# `_foreach_`, `_fused_` or `_amp_`.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

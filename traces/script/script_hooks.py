@@ -242,7 +242,7 @@ class ScriptHooks:
         described, autocast = self._described, self._autocast
         within, since_backward = calls.within, SINCE_BACKWARD
 
-        # PyTorch's profiler reads the module from the local variable `self`.
+        # The argument must be named `self`, because PyTorch's profiler reads the module from this variable.
         @stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:

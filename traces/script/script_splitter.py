@@ -157,7 +157,7 @@ class ScriptSplitter(Generic[ThreadT]):
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
         """Decide whether ops that autograd has recorded since the last backward pass begin a forward pass."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # If the next backward pass ends the current step, the ops before it belong to the phase "other".
+            # If a backward pass ends the current step, earlier ops belong to the phase "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)

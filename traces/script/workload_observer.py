@@ -27,8 +27,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# This hook is called before a module's `forward`, and returns a function to call after `forward`, or None. The hook's arguments
-# are the module, the input shapes and dtypes, the autocast dtype, and whether gradients are enabled.
+# An `OnCall` function is called before a module's `forward` method, and may return a function that is called after `forward`.
+# The arguments are the module, the input shapes and dtypes, the autocast dtype, and whether gradients are enabled.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None] | None]
 
 

@@ -98,7 +98,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
         try:
             files = files_of(gpu)
         except TraceLibraryError as error:
-            # An estimate needs no measurements, so the list of measured GPUs would mislead.
+            # The message for an estimate does not list the measured GPUs, because an estimate works for all GPUs.
             raise unknown_gpu(gpu) if estimate else error from None
         return LibraryChoice(tuple(file.path for file in files), estimate=estimate)
     if is_cell_name(trace):
@@ -145,7 +145,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     is_gpu_time = comparison.clock == "recorded"
     host = "GPU time only" if is_gpu_time else "including host time of this machine"
     for kind, (of, steps) in known.items():
-        # The first step of a script is much slower on the host than later steps.
+        # The first step of a script takes much more CPU time than later steps.
         average = of.average if steps > 1 or is_gpu_time else "a single step with its warm-up"
         lines.append(f"Step time of {kind}: {time_text(of.replayed_ns)} ({average}, excluding data loading, {host}).")
     if "training" not in known:

@@ -291,7 +291,7 @@ class _DiffPage:
             return []
         delta_ns, reasons = of.delta_ns or 0, of.reasons
         if abs(delta_ns) <= small_ns and gpu.error is not None and abs(gpu.error) > self.of.tolerance:
-            # The step times are nearly equal, but the GPU times differ, so only ops and kernels can be the reason.
+            # If step times are nearly equal but GPU times differ, only ops and kernels can be the reason.
             delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
         elif abs(delta_ns) <= small_ns:
             delta_ns = 0
@@ -447,7 +447,7 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        # Shorten the names of all tables together, so that a kernel has the same short name in each table.
+        # All tables use the same short name for a kernel.
         changed = [change for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
         names = fit_apart(labels_of(changed), max(self.width - _CHANGE_FIGURES, 16))
         shown = dict(zip(changed, names, strict=True))

@@ -90,8 +90,7 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # `waiting` counts blocks that were freed while another CUDA stream still used them. The memory peak includes waiting
-    # blocks.
+    # `waiting` counts freed blocks that are still in use by another CUDA stream. The memory peak includes waiting blocks.
     waiting: Count
     waiting_bytes: Count
 

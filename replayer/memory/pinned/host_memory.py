@@ -29,7 +29,7 @@ class HostBlock:
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # With MAP_PRIVATE, a forked DataLoader worker cannot overwrite the parent's batches.
+        # With MAP_PRIVATE, forked DataLoader workers cannot change the memory of the parent process.
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes

@@ -13,7 +13,7 @@ import resource
 import sys
 from pathlib import Path
 
-# A sixteenth of the memory stays unlocked, because Linux kills processes if nearly all memory is locked.
+# Linux kills processes if nearly all memory is locked, so 1/16 of the memory stays unlocked.
 _RESERVED_SHARE = 1 / 16
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning

@@ -31,13 +31,12 @@ _COMPOSITE = "CompositeImplicitAutograd"
 _MASK_STEP = 8  # alignment of mask rows, in elements
 
 
-# AOTAutograd traces compiled code with fake tensors. In C++, fake tensors have the device type CUDA, or PrivateUse1 if PyTorch
-# was built without CUDA.
+# torch.compile traces functions with fake tensors, which have one of these dispatch keys.
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 
-# Since torch 2.11, GPUs of compute capability 9 and 10 prefer cuDNN's attention if cuDNN is newer than 9.15.0
+# Since PyTorch 2.11, H100 and B200 GPUs use cuDNN's attention kernel first if cuDNN is newer than 9.15.0
 # (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
@@ -70,8 +69,8 @@ def attention_kernel(
     """
     if query.dim() != 4:
         return MATH
-    # Some GPUs prefer cuDNN's attention kernel. Most GPUs use cuDNN's attention only if no other attention kernel supports the
-    # inputs and the math kernel is switched off.
+    # Some GPUs prefer cuDNN's attention kernel. On most GPUs, PyTorch uses cuDNN's attention only if no other attention kernel
+    # is available.
     comes_first = capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER
     considered = comes_first or (capability >= (8, 0) and not torch.backends.cuda.math_sdp_enabled())
     suits_cudnn = (
@@ -127,11 +126,11 @@ def _suits_flash(
     dropout: float,
 ) -> bool:
     size = query.size(-1)
-    # For large attention heads, the backward pass needs more shared memory than GPUs of some compute capabilities have.
+    # Some GPUs have too little shared memory for the backward pass of large attention heads.
     is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and dropout))
     if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False
-    # Flash attention aligns a causal mask at the bottom right, and PyTorch at the top left.
+    # Flash attention aligns causal masks at the bottom right, but PyTorch aligns them at the top left.
     if causal and query.size(2) != key.size(2):
         return False
     return (
@@ -378,8 +377,7 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
     return narrowed
 
 
-# CUDA has its own kernel for each of these composite ops. PyTorch would split a composite op into several ops if no kernel for
-# virtual tensors were registered.
+# On CUDA, each of the following ops is a single kernel. Other devices split the op into several ops.
 _WITH_CUDA_KERNEL = (aten._fused_rms_norm.default, aten.mish_backward.default, aten.silu_backward.default)
 
 

@@ -23,8 +23,7 @@ from replayer.torch_types import TorchAny, TorchFunction
 aten = torch.ops.aten
 pad = torch.nn.functional.pad
 
-# The argument custom_mask_type of `_efficient_attention_forward` aligns causal masks at the top left (1) or at the bottom right
-# (2).
+# The argument `custom_mask_type` is 1 for masks aligned at the top left, and 2 for masks aligned at the bottom right.
 _FROM_TOP_LEFT, _FROM_BOTTOM_RIGHT = 1, 2
 _FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # rows; the kernels round lengths up to these multiples
 

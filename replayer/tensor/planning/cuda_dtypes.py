@@ -104,7 +104,7 @@ def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exc
         packet = name.partition(".")[0]
         name = next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
     kernels = _kernels().get(name, {})
-    # Calls with the argument `dtype` are not checked, because they may use other CUDA kernels than those in cuda_dtypes.json.
+    # If the script passes `dtype`, PyTorch may choose a kernel that is not in cuda_dtypes.json.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     accepts_empty = name in _table()["accepted_if_empty"]
     if (accepts_empty and _has_empty(_tensors(args))) or (measured and scalar not in kernels):

@@ -126,7 +126,7 @@ def _require_cuda_kernel(func: Op, args: Sequence[TorchAny]) -> None:
         raise _no_kernel(func, key, entry.keys)
 
 
-# Namespaces of ops that call CPU libraries, and the ops in them that also have a CUDA kernel.
+# Ops in the following namespaces call CPU libraries, but a few of the ops also have a CUDA kernel.
 _LIBRARIES_OF_CPUS = frozenset({"quantized", "_quantized", "mkldnn", "onednn", "mkl", "mkldnn_prepacked", "sparse"})
 _ON_CUDA_TOO = re.compile(r"quantized::embedding_bag_(4bit|byte)_(unpack|rowwise_offsets)")
 
@@ -307,8 +307,7 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        # PyTorch checks shapes before devices, so the error about mismatched shapes comes first. Shape inference raises this
-        # error later.
+        # PyTorch checks shapes before devices, so an error about shapes comes first. Shape inference raises this error later.
         return
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0
@@ -508,5 +507,5 @@ _MAY_OVERLAP = frozenset(
     "fill_ zero_ zeros index_fill_ index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_ triu triu_ eye"
     " linspace logspace avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
 )
-# `_pack_padded_sequence` fails if its lengths are on the GPU.
+# The function `_pack_padded_sequence` requires sequence lengths in host memory.
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

@@ -157,13 +157,13 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             return rule(*args, **kwargs)
         except RuntimeError as refused:
             raise _cpu_kernel_error(func, args, kwargs) or refused from None
-    # The meta kernels of quantize_per_* return ordinary tensors with a quantized dtype.
+    # PyTorch's meta kernels for quantization return tensors of the wrong class.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
     try:
         result = func(*args, **kwargs)
-        # Some meta kernels promote dtypes that CPU and CUDA kernels do not promote.
+        # Some meta kernels return another dtype than the CPU and CUDA kernels.
         differs = all(isinstance(made, torch.Tensor) for made in (result, on_cpu)) and result.dtype is not on_cpu.dtype
         return result.to(on_cpu.dtype) if differs and not func._schema.is_mutable else result
     except NotImplementedError as missing:
@@ -256,7 +256,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if large and len({tensor.dtype for tensor in tensors if tensor.is_floating_point()}) < 2:
         return None
     name = func._schema.name
-    # CUDA accepts more dtype combinations than the CPU, for example 16-bit inputs with statistics in float32.
+    # For normalization layers, CUDA kernels accept dtypes that CPU kernels reject.
     if "layer_norm_backward" in name or ("batch_norm" in name and (large or "backward" in name)):
         return None
     largest_size = _SMALL_SIZE if large else None

@@ -103,7 +103,7 @@ class WorkloadCheck:
         recorded, script = self._recorded, self._script
         if recorded is None or not script.is_open:
             return self._is_same
-        # If the recorded program does not train, its workload is that of its first step. Later inputs may have other shapes.
+        # If the recorded program does not train, its first step determines the workload. Later inputs may have other shapes.
         seen = (script.signature if recorded.optimizer is None else None) or script.so_far
         if seen is not None:
             sameness = compare_workloads(recorded, seen).sameness
@@ -269,9 +269,7 @@ class StepTracker:
             return
         choice = self.recording.choice
         chosen = choice.evaluation(self._evaluated) if is_evaluation else choice.training(self.trained)
-        # A training step may launch a CUDA graph that was captured without gradients. If gradients are enabled, a CUDA graph
-        # belongs to an evaluation step only if the recorded evaluation step launches it, and the recorded training step does
-        # not.
+        # A training step may launch a CUDA graph that was captured without gradients.
         launch = self.launches_graph
         if is_evaluation and launch and self.trained and self.grads_enabled is not None and self.grads_enabled():
             exact = self.recording.keys[launch].exact

@@ -22,16 +22,15 @@ from traces.model.workload import Sameness, compare_workloads
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import MATMULS, RNN_PASSES
 
-# Matrix products, convolutions and attention call libraries such as cuBLAS, in eager and in compiled code. Compiled code may
-# add the bias of a layer in a separate kernel.
+# Compiled code also calls libraries such as cuBLAS for matrix products and convolutions.
 _PRODUCTS = MATMULS | RNN_PASSES.keys() | {"convolution", "attention"}
 
 _Products = list[tuple[tuple[Shape, ...], str | None]]  # input shapes and dtype of each product
 
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
-# The names of Inductor's kernels contain the names of layers such as relu and batch_norm. Compilation does not add layers. If
-# only the compiled trace contains a layer, the programs differ.
+# The kernel names of Inductor contain the names of layers such as relu and batch_norm. If only the compiled trace contains a
+# layer, the programs differ.
 _LAYERS = frozenset(
     "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
     " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()

@@ -16,7 +16,7 @@ from traces.model.trace import Trace
 # Phases of every training step.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# Since PyTorch 1.8, torch.optim marks each optimizer step with a profiler range, such as "Optimizer.step#AdamW.step".
+# Since PyTorch 1.8, each optimizer step has a profiler range such as "Optimizer.step#AdamW.step".
 _OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
 
 
@@ -29,7 +29,7 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A recording may lack some of a script's optimizers, so the programs differ only if they share no optimizer.
+    # A recording may not contain all optimizers of a script, so one common optimizer is enough.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} in the first trace, {', '.join(sorted(theirs))} in the second"
         return f"the same forward pass, but another optimizer: {names}"

@@ -88,8 +88,7 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        # In a recording, autocast's conversions are calls inside the op. In a replay, autocast converts tensors before the op
-        # is called.
+        # In a recording, autocast converts tensors inside the op. In a replay, autocast converts tensors before the op.
         is_converted |= converts[at]
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]
@@ -156,7 +155,7 @@ def _outermost_attention(trace: Trace, row: int) -> int:
 
 
 def _with_shapes(trace: Trace, row: int) -> int:
-    host = trace.host  # The launch of a CUDA graph does not count as an op, and the range of a compiled graph does not either.
+    host = trace.host  # Launches of CUDA graphs and ranges of compiled graphs do not count as ops.
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP and not _is_graph(trace, at), host.outward(row))
     return next((at for at in ops if trace.strings[int(host.shapes[at])]), NONE)
 

@@ -42,10 +42,10 @@ def _edits(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     return _MOST_EDITS
 
 
-# Compare several steps, because the script may take a different branch in some steps.
+# Compare four steps, because a script may take different branches in different steps.
 _ORDERS = 4
 
-# The order of the following ops between layers depends on the PyTorch release: arithmetic, masks, copies and indexing.
+# Different PyTorch releases may call the following ops in a different order.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"

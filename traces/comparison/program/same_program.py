@@ -70,7 +70,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     (ours, ours_outside), (theirs, theirs_outside) = (_graph_kernels(*side) for side in sides)
     alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps)) if ours and theirs else 1.0
-    # Ops outside the graphs take too little GPU time to decide alone, and kernels of two vendors have few names in common.
+    # If ops outside of CUDA graphs take little GPU time, these ops do not show whether the programs are equal.
     is_little = max(ours_outside, theirs_outside) <= DEFAULT_TOLERANCE and 2 * alike < 1
     if alike < SAME_NAMES and (verdict.same or (verdict.sameness is Sameness.OTHER_PROGRAM and is_little)):
         reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
@@ -120,7 +120,7 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = step_counts(recorded_steps, other_steps)
     names = similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
-    # The shapes of two traces are compared only if most op calls have recorded shapes.
+    # Compare shapes only if shapes were recorded for most ops in both traces.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
     shapes = similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
@@ -130,7 +130,7 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
         if {call.canonical for call in ours} == {call.canonical for call in theirs}:
             reason = other_numbers(ours, theirs, steps) or reason
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
-    # The largest input may be a weight, whose shape does not depend on the batch size.
+    # The largest input may be a weight, which has the same shape for all batch sizes.
     all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
     if min(shapes, all_shapes) < SAME_SHAPES and (sizes := batch_sizes(ours, theirs)) is not None:
         reason = f"same ops, another batch size: {sizes[0]} in the first trace, {sizes[1]} in the second"

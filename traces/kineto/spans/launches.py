@@ -148,8 +148,8 @@ def without_work(host: HostColumns, work: DeviceSpans, strings: Strings) -> With
     begins = np.sort(spans.start_ns[is_call & strings.matching(spans.name, _BEGIN_CAPTURE.match)])
     ends = np.sort(spans.end_ns[is_call & strings.matching(spans.name, _END_CAPTURE.match)])
     at_ns = spans.start_ns[without]
-    # Stream captures in progress. If a CUDA graph capture began before the recording, the recording contains only the call that
-    # ends the capture.
+    # Stream captures in progress. If the capture of a CUDA graph began before the recording, only the end of the capture was
+    # recorded.
     begun_before = (np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
     lost = without[open_captures <= 0]

@@ -94,10 +94,10 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
-    # Ignore compiled autograd's search for cached code, which happens before the backward pass.
+    # Before the backward pass, compiled autograd searches for cached code. Ignore this search.
     nested = enclosing(host, strings.matching(host.name, _REGION.match)) != NONE
     visible &= ~(nested & strings.matching(host.name, _CACHE_LOOKUP.match))
-    # Treat the ops inside a torch.compile region individually, because some ops may belong to an optimizer step.
+    # A region compiled by torch.compile may contain an optimizer step, so each op is treated separately.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
@@ -238,8 +238,8 @@ def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Co
 
 
 def _is_one_number(shapes: str) -> bool:
-    # If shapes were not recorded, the text is empty. Autograd creates the first gradient of a backward pass only if the loss is
-    # a single number.
+    # Without an explicit gradient, PyTorch can call `backward` only on a tensor with one element. An empty text means that no
+    # shapes were recorded.
     return prod(size for shape in parse_shapes(shapes) for size in shape) == 1
 
 
