@@ -182,10 +182,10 @@ def page(outcomes: list[Outcome]) -> str:
         f"| also run natively (gloo, CPU), with the parameters compared | {compared} |",
         f"| parameters equal to {EQUAL_TO:g} of each parameter's norm, after the first {STEPS} optimizer steps | {equal} |",
         "",
-        "Each program runs as `trace replay --nproc N --values compute --clock recorded`. The column *changes* counts"
-        " edits of the program: fewer epochs, smaller models or no downloads. Programs that would download a data set get"
-        " random data of the same shape. The entry *not compared* means that the program did not also run natively"
-        " on a CPU.",
+        "Each program runs as `trace replay --nproc N --values compute --clock recorded`. The column *changes* shows how"
+        " many changes were made to the program, such as fewer epochs or smaller models. If a program would download a data"
+        " set, the program gets random data of the same shape instead. The entry *not compared* means that there was no run"
+        " on a CPU to compare with.",
         "",
         "| project | version |",
         "|---|---|",

@@ -576,8 +576,8 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
     lines += [
         f"This page was written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. The script"
     ]
-    lines += ["counts these results as faults: a Python traceback, an incomplete output file, a command that rejects a file"]
-    lines += ["but exits with a code other than 2, and a command that takes more time or memory than [Bounds](#bounds) allows."]
+    lines += ["counts four kinds of faults: a Python traceback, an incomplete output file, a rejected file without the exit"]
+    lines += ["code 2, and more time or memory than [Bounds](#bounds) allows."]
     lines += [""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:

@@ -578,9 +578,9 @@ _COLUMNS = (
 HEAD = """# Test suites of other projects
 
 This page was written by `python benchmarks/suites.py FOLDER --write docs/suites.md`. Each test suite runs once on the CPU and
-once on a virtual GPU. The [pytest plugin](gpu_tests.md) emulates the GPU (`--gpu {gpu}`) and computes real values. From a large
-suite, only a sample of the tests runs, chosen by a hash of the tests' names. The table SUITES in `benchmarks/suites.py` lists
-the source, sample size and options of each suite.
+once on a virtual GPU. The [pytest plugin](gpu_tests.md) emulates the GPU (`--gpu {gpu}`) and computes real values. For large
+suites, the benchmark runs only some of the tests, chosen by a hash of the names. The table SUITES in `benchmarks/suites.py`
+lists the source, sample size and options of each suite.
 
 """
 AFTER = """

@@ -133,15 +133,15 @@ def cells(recording: Path, results: Path) -> Cells:
 def page(found: Cells) -> Iterator[str]:
     yield "# One GPU or two\n"
     yield (
-        "This page shows which networks fit on one and on two GPUs, and which setup is faster. `python "
+        "This page shows which networks fit on one and on two GPUs, and which setup is faster. The command `python "
         "docs/ddp_poster.py RECORDING` runs examples/train_vit.py on virtual GPUs. Each step "
         "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The page compares three ways to run "
         "the script: on one GPU, on two GPUs with DistributedDataParallel, and with the layers split over two GPUs.\n"
         "\n"
         "The figures on this page are estimates for a GPU with 7.79 GiB of memory, not measurements. "
-        "A recording of a V100 contains the times of kernels and the CPU time per operation. Kernel times of other sizes are "
-        "estimated from it. Transfer times between ranks are estimated from the "
-        "bandwidths in data sheets. The backend gloo is slow, because it sends data over TCP and through host memory. "
+        "The kernel times and the CPU time per operation come from a recording of a V100. For tensors of other sizes, the "
+        "kernel times are estimated. Transfer times between the GPUs are estimated from data sheets. The backend gloo is slow, "
+        "because it sends data over TCP and through host memory. "
         "The virtual GPU follows PyTorch's rules for memory allocation and out-of-memory errors. "
         "Losses are computed on the CPU. The last section compares the bytes sent per epoch with published figures.\n"
     )
@@ -207,7 +207,7 @@ def _losses(found: Cells) -> Iterator[str]:
     yield "## Losses after 20 steps\n"
     yield (
         "This table compares the losses of small networks, with values computed on the CPU. Two GPUs "
-        "together train on the same batch as one GPU, so losses differ only because of rounding and dropout. The "
+        "train on the same batch as one GPU, so the losses differ only because of rounding and dropout. The "
         "backends NCCL and gloo add up the same numbers, so they give the same losses.\n"
     )
     yield f"| network | {' | '.join((ONE, NCCL, GLOO))} |\n|---|---|---|---|"
@@ -220,8 +220,8 @@ def _losses(found: Cells) -> Iterator[str]:
 def _bytes(found: Cells) -> Iterator[str]:
     yield "## Bytes per step, and per epoch of MNIST\n"
     yield (
-        "The network has 5 322 parameters. A replay counted the bytes that are all-reduced in each step. The bytes "
-        "per epoch are the bytes per step multiplied by the number of steps for the 60 000 training images of MNIST.\n"
+        "The network has 5 322 parameters. A replay counted how many bytes each step sends between the GPUs. The number "
+        "of bytes per epoch is the number of bytes per step times the number of steps in an epoch (60 000 images).\n"
     )
     yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"
     yield "|---|---|---|---|---|---|---|"
