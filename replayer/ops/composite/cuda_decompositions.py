@@ -27,9 +27,7 @@ aten = torch.ops.aten
 _LOSSES_MADE_OF_LOSS_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 
-
 _MASK_STEP = 8  # alignment of mask rows, in elements
-
 
 # torch.compile traces functions with fake tensors, which have one of these dispatch keys.
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
@@ -46,108 +44,84 @@ _CUDNN_DROPOUT_STEPS = 16  # since torch 2.12, cuDNN is only used for dropout pr
 
 
 def attention_kernel(
-    query: torch.Tensor,
-    key: TorchAny,
-    value: TorchAny,
-    mask: torch.Tensor | None,
+    params: TorchAny,
     capability: tuple[int, int],
-    grouped: bool = False,
-    dropout: float = 0.0,
+    *,
     cudnn: int = 0,
     rounds_dropout: bool = False,
     groups_efficient: bool = False,
-    causal: bool = False,
 ) -> str:
     """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp).
 
     Args:
-        grouped: allows several query heads to share one key and value head (grouped-query attention)
+        params: the inputs, as `torch.backends.cuda.SDPAParams`
         cudnn: the cuDNN version, such as 91900, or 0 to exclude cuDNN's attention
         rounds_dropout: allows cuDNN's attention to round the dropout probability, as before torch 2.12
-        groups_efficient: allows `grouped` for memory-efficient attention, as since torch 2.14
-        causal: hides later keys
+        groups_efficient: allows `enable_gqa` for memory-efficient attention, as since torch 2.14
     """
-    if query.dim() != 4:
+    if params.query.dim() != 4:
         return MATH
     # Some GPUs prefer cuDNN's attention kernel. On most GPUs, PyTorch uses cuDNN's attention only if no other attention kernel
     # is available.
     comes_first = capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER
     considered = comes_first or (capability >= (8, 0) and not torch.backends.cuda.math_sdp_enabled())
-    suits_cudnn = (
-        considered
-        and (rounds_dropout or (dropout * _CUDNN_DROPOUT_STEPS).is_integer())
-        and _suits_cudnn(query, key, value, mask, bool(dropout), grouped)
-    )
+    keeps_dropout = rounds_dropout or (params.dropout * _CUDNN_DROPOUT_STEPS).is_integer()
+    suits_cudnn = considered and keeps_dropout and _suits_cudnn(params)
     if comes_first and suits_cudnn:
         return CUDNN
-    if _suits_flash(query, key, value, mask, capability, grouped, causal, dropout):
+    if _suits_flash(params, capability):
         return FLASH
-    if _suits_efficient(query, key, value, mask, capability, grouped and groups_efficient):
+    if _suits_efficient(params, capability, groups_efficient):
         return EFFICIENT
     return CUDNN if suits_cudnn else MATH
 
 
 def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> bool:
     """Return True if an attention kernel supports the inputs, as `torch.backends.cuda.can_use_flash_attention` does."""
-    query, key, value = params.query, params.key, params.value
-    if not query.dim() == key.dim() == value.dim() == 4:
+    if not params.query.dim() == params.key.dim() == params.value.dim() == 4:
         return False
-    capability, machine = torch.cuda.get_device_capability(query.get_device()), state.gpu().machine
+    capability = torch.cuda.get_device_capability(params.query.get_device())
     if kernel == FLASH:
-        return _suits_flash(
-            query, key, value, params.attn_mask, capability, params.enable_gqa, params.is_causal, params.dropout
-        )
+        return _suits_flash(params, capability)
     if kernel == EFFICIENT:
-        grouped = params.enable_gqa and not machine.is_before(2, 14)
-        return _suits_efficient(query, key, value, params.attn_mask, capability, grouped)
-    suits = _suits_cudnn(query, key, value, params.attn_mask, bool(params.dropout), params.enable_gqa)
-    return capability >= (8, 0) and suits
+        return _suits_efficient(params, capability, not state.gpu().machine.is_before(2, 14))
+    return capability >= (8, 0) and _suits_cudnn(params)
 
 
-def _heads_fit(query: torch.Tensor, key: TorchAny, value: TorchAny, grouped: bool) -> bool:
-    (batch, heads, tokens, _), (of_key, key_heads, keys, _), (of_value, value_heads, *_) = query.shape, key.shape, value.shape
+def _suits_all(params: TorchAny, grouped: bool) -> bool:
+    """Return True if the inputs have matching heads, and rows without gaps."""
+    tensors = params.query, params.key, params.value
+    (batch, heads, tokens, _), (of_key, key_heads, keys, _), (of_value, value_heads, *_) = (of.shape for of in tensors)
     if not batch == of_key == of_value or not (tokens and keys) or key_heads != value_heads:
         return False
-    return heads == key_heads or (grouped and key_heads > 0 and heads % key_heads == 0)
-
-
-def _is_packed(*tensors: torch.Tensor) -> bool:
+    if heads != key_heads and not (grouped and key_heads > 0 and heads % key_heads == 0):
+        return False
     return all(tensor.stride(-1) == 1 or tensor.size(-1) == 1 for tensor in tensors)
 
 
-def _suits_flash(
-    query: torch.Tensor,
-    key: TorchAny,
-    value: TorchAny,
-    mask: TorchAny,
-    capability: tuple[int, int],
-    grouped: bool,
-    causal: bool,
-    dropout: float,
-) -> bool:
+def _suits_flash(params: TorchAny, capability: tuple[int, int]) -> bool:
+    query, key, value = params.query, params.key, params.value
     size = query.size(-1)
     # Some GPUs have too little shared memory for the backward pass of large attention heads.
-    is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and dropout))
+    is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and params.dropout))
     if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False
     # Flash attention aligns causal masks at the bottom right, but PyTorch aligns them at the top left.
-    if causal and query.size(2) != key.size(2):
+    if params.is_causal and query.size(2) != key.size(2):
         return False
     return (
         torch.backends.cuda.flash_sdp_enabled()
         and query.dtype in _HALVES
-        and mask is None
+        and params.attn_mask is None
         and key.size(-1) == value.size(-1) == size
         and size <= 256
         and capability >= (8, 0)
-        and _heads_fit(query, key, value, grouped)
-        and _is_packed(query, key, value)
+        and _suits_all(params, params.enable_gqa)
     )
 
 
-def _suits_efficient(
-    query: torch.Tensor, key: TorchAny, value: TorchAny, mask: TorchAny, capability: tuple[int, int], grouped: bool
-) -> bool:
+def _suits_efficient(params: TorchAny, capability: tuple[int, int], groups: bool) -> bool:
+    query, value = params.query, params.value
     half = query.dtype in _HALVES
     step = 16 // query.element_size() if capability >= (8, 0) or (half and capability >= (7, 0)) else 1
     return (
@@ -155,27 +129,23 @@ def _suits_efficient(
         and (half or query.dtype is torch.float32)
         and not (query.dtype is torch.bfloat16 and capability < (8, 0))
         and capability >= (5, 0)
-        and _heads_fit(query, key, value, grouped)
-        and _is_packed(query, key, value)
+        and _suits_all(params, params.enable_gqa and groups)
         and query.size(-1) % step == value.size(-1) % step == 0
     )
 
 
-def _suits_cudnn(
-    query: torch.Tensor, key: TorchAny, value: TorchAny, mask: torch.Tensor | None, drops: bool, grouped: bool
-) -> bool:
+def _suits_cudnn(params: TorchAny) -> bool:
     """See can_use_cudnn_attention in sdp_utils.cpp."""
-    sizes = query.size(-1), value.size(-1)
+    query, key, value, mask = params.query, params.key, params.value, params.attn_mask
     return (
         torch.backends.cuda.cudnn_sdp_enabled()
         and query.dtype in _HALVES
-        and _heads_fit(query, key, value, grouped)
-        and _is_packed(query, key, value)
-        and all(size <= _CUDNN_HEAD_SIZE and size % 8 == 0 for size in sizes)
+        and _suits_all(params, params.enable_gqa)
+        and all(size <= _CUDNN_HEAD_SIZE and size % 8 == 0 for size in (query.size(-1), value.size(-1)))
         and key.size(-1) == query.size(-1)
         and max(query.shape[:2]) <= _CUDNN_LARGEST_DIMENSION
         and key.size(2) > 1
-        and not (drops and query.size(2) == 1)
+        and not (params.dropout and query.size(2) == 1)
         and not (mask is not None and mask.requires_grad)
         and (not torch.are_deterministic_algorithms_enabled() or torch.is_deterministic_algorithms_warn_only_enabled())
     )
@@ -227,10 +197,9 @@ def scaled_dot_product_attention(
         q, k, v = (tensor.unsqueeze(0) for tensor in (query, key, value))
         made = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return made.squeeze(0)
+    params = torch.backends.cuda.SDPAParams(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     rounds_dropout, cudnn = machine.is_before(2, 12), machine.cudnn or 0
-    chosen = attention_kernel(
-        query, key, value, attn_mask, capability, enable_gqa, dropout_p, cudnn, rounds_dropout, is_recent, is_causal
-    )
+    chosen = attention_kernel(params, capability, cudnn=cudnn, rounds_dropout=rounds_dropout, groups_efficient=is_recent)
     saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     if chosen == CUDNN:
         bias = _as_bias(attn_mask, query)

@@ -105,7 +105,9 @@ def _chosen(*, capability: tuple[int, int] = (9, 0), cudnn: int = 91900, heads: 
     trains, keys = changes.pop("trains", False), changes.pop("keys", tokens)
     query = torch.empty(2, 4, tokens, size, dtype=dtype, device="meta", requires_grad=trains)
     key = torch.empty(2, heads, keys, size, dtype=dtype, device="meta")
-    return attention_kernel(query, key, key, changes.pop("mask", None), capability, cudnn=cudnn, **changes)
+    given = changes.pop("dropout", 0.0), changes.pop("causal", False), changes.pop("grouped", False)
+    params = torch.backends.cuda.SDPAParams(query, key, key, changes.pop("mask", None), *given)
+    return attention_kernel(params, capability, cudnn=cudnn, **changes)
 
 
 def test_a_hopper_gpu_with_a_new_cudnn_uses_cudnn_attention() -> None:
@@ -166,10 +168,12 @@ def test_fused_attention_requires_certain_heads_and_masks_and_layouts() -> None:
     query = torch.empty(2, 4, 16, 64, dtype=torch.bfloat16, device="meta")
     turned = torch.empty(2, 4, 64, 16, dtype=torch.bfloat16, device="meta").mT
     orders = permutations((query, query, turned), 3)
-    assert {attention_kernel(q, k, v, None, (9, 0), cudnn=91900) for q, k, v in orders} == {MATH}
-    assert attention_kernel(query[0], query[0], query[0], None, (9, 0)) == MATH
+    plain: Any = [None, 0.0, False, False]
+    params = torch.backends.cuda.SDPAParams
+    assert {attention_kernel(params(*of, *plain), (9, 0), cudnn=91900) for of in orders} == {MATH}
+    assert attention_kernel(params(query[0], query[0], query[0], *plain), (9, 0)) == MATH
     most, more = (torch.empty(count, 1, 2, 8, dtype=torch.half, device="meta") for count in (65535, 65536))
-    assert [attention_kernel(of, of, of, None, (9, 0), cudnn=91900) for of in (most, more)] == [CUDNN, FLASH]
+    assert [attention_kernel(params(of, of, of, *plain), (9, 0), cudnn=91900) for of in (most, more)] == [CUDNN, FLASH]
 
 
 @pytest.mark.parametrize(
