@@ -164,7 +164,7 @@ class _Simulation:
         self.waited_ns.append(round(self.now_ns - self._asked_ns))
         self._compute(_SCRIPT, self._hosts_ns[self.got % len(self._hosts_ns)])
         self.got += 1
-        self._begin((self.got - 1 + self._ahead) % self._workers)
+        self._begin((self.got - 1) % self._workers)
         self._open_ends = 2
         heapq.heappush(self._timed, (self.now_ns + self._step_ns, _SCRIPT))
 

@@ -90,6 +90,7 @@ def test_the_workers_and_the_disk_rate_that_would_end_stalls_are_found() -> None
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1, 2, 4, 8], run_of(300), cold)
     assert found.enough is not None and found.enough.workers == 4  # 400 ms of work in steps of 100 ms
     assert [round(row.samples_per_s) for row in found.by_cores] == [160, 320, 640, 640]
+    assert [row.wait_share for row in found.by_cores] == pytest.approx([0.75, 0.5, 0, 0], abs=0.001)
     assert found.disk_bytes_per_s == pytest.approx(4_000_000 / 0.1)
     assert found.check is not None and found.check.samples_per_s == pytest.approx(found.prepared.samples_per_s, rel=0.01)
 
@@ -185,6 +186,7 @@ def test_files_that_were_not_observed_are_reported() -> None:
 
 def test_a_busy_machine_in_the_first_run_is_reported() -> None:
     assert "this machine was busy" in "".join(stalls_of(run_of(30), run_of(20), [loading(10)], 2, []).notes)
+    assert stalls_of(run_of(20.5), run_of(20), [loading(10)], 2, []).notes == []
 
 
 def test_a_busy_machine_in_the_second_run_is_reported_with_the_stall() -> None:
@@ -210,6 +212,31 @@ def test_a_step_of_several_batches_counts_all_their_samples(loaders: list[int], 
     assert found.prepared.samples_per_s == pytest.approx(4 * 64 / 0.2)
     assert found.check is not None and found.check.samples_per_s == pytest.approx(4 * 64 / 0.2, rel=0.05)
     assert found.enough is not None and found.enough.workers == 10  # 400 ms of work in 40 ms
+
+
+@pytest.mark.parametrize(("script_batches", "step_batches"), [(29, 1), (43, 1), (44, 2), (59, 2), (0, 4)])
+def test_the_batches_of_a_step_are_counted_with_the_first_which_the_script_did_not_time(
+    script_batches: int, step_batches: int
+) -> None:
+    """GIVEN 30 steps THEN 44 batches are one for each step, and 45 are two. Without times of the script, all 120 fetched batches
+    count."""
+    cached = Loading(batches=120, script_batches=script_batches)
+    assert data_stalls._step_batches(cached, run_of(100)) == step_batches
+
+
+def test_the_script_and_pinning_take_their_time_for_each_batch_of_a_step() -> None:
+    """GIVEN two batches for each step of 140 ms, each of which the script's CPU needs 70 ms for, and pinning 68 ms THEN two
+    workers, which need 100 ms for a batch, are fast enough on a third core."""
+    batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % 2) for at in range(60)]
+    script = Loading(script_batches=59, script_cpu_ns=59 * 70 * MS, workers=2)
+    found = stalls_of(run_of(40), run_of(140), [*batches, script, Loading(pinned=60, pin_ns=60 * 68 * MS)], 3, [])
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(64 / 0.070)
+    assert found.check.wait_share == 0 and found.bottleneck is Bottleneck.PINNING
+
+
+def test_an_unfinished_epoch_is_left_out_of_the_order_of_batches() -> None:
+    fetched = [Loading(batches=1, process=process) for process in (1, 2, 1, 2, 3)]
+    assert [one.process for one in data_stalls._in_rounds(fetched, 2)] == [1, 2, 1, 2]
 
 
 def test_storage_is_not_the_bottleneck_if_no_bytes_were_read() -> None:

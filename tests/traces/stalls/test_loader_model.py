@@ -95,3 +95,33 @@ def test_each_seek_of_a_batch_costs_its_latency(read_bytes: int, seeks: int, bat
     disk = Disk(1e9, latency_ns=MS)
     run = simulate_loader(BatchCost(1000, read_bytes, seeks), workers=2, cores=2, step_ns=MS, disk=disk)
     assert run.step_ns == pytest.approx(batch_ms * MS, rel=0.01)
+
+
+@given(
+    cpu_ms=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    host_ms=st.lists(st.integers(0, 40), min_size=1, max_size=3),
+    step_ms=st.integers(1, 40),
+    workers=st.integers(1, 4),
+    prefetch=st.integers(1, 3),
+    first=st.integers(0, 12),
+)
+def test_with_a_core_for_each_process_a_batch_waits_only_for_its_worker_and_its_turn(
+    cpu_ms: list[int], host_ms: list[int], step_ms: int, workers: int, prefetch: int, first: int
+) -> None:
+    """As in torch.utils.data: a worker loads every W-th batch, and begins at most `prefetch` x W batches ahead of the script."""
+    loaded_ms: list[int] = []
+    got_ms: list[int] = []
+    ended_ms: list[int] = []
+    for number in range(first + 6):
+        worker_ms = loaded_ms[number - workers] if number >= workers else 0
+        requested_ms = got_ms[number - prefetch * workers] if number >= prefetch * workers else 0
+        loaded_ms.append(max(worker_ms, requested_ms) + cpu_ms[number % len(cpu_ms)])
+        got_ms.append(max(loaded_ms[-1], ended_ms[-1] if ended_ms else 0))
+        ended_ms.append(got_ms[-1] + max(step_ms, host_ms[number % len(host_ms)]))
+    run = simulate_loader(
+        [BatchCost(ms * MS) for ms in cpu_ms], workers=workers, cores=workers + 1, step_ns=step_ms * MS,
+        host_ns=[ms * MS for ms in host_ms], prefetch=prefetch, steps=range(first, first + 6),
+    )  # fmt: skip
+    before_ms = [0, *ended_ms][first : first + 6]
+    assert run.step_ns == pytest.approx((ended_ms[-1] - before_ms[0]) / 6 * MS, abs=2)
+    assert run.wait_ns == pytest.approx(sum(got - asked for got, asked in zip(got_ms[first:], before_ms, strict=True)) / 6 * MS, abs=2)
