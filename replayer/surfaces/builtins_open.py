@@ -69,10 +69,8 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
                 if end > self._end:
                     size_bytes, seeks = end - self._end, int(not follows)
                     loading.read_bytes += size_bytes
-                    loading.seeks += seeks
                     if (waited_ns := storage.read(str(self.name), size_bytes, seeks)) is not None:
                         loading.missed_bytes += size_bytes
-                        loading.missed_seeks += seeks
                         loading.waited_ns += waited_ns
                     self._end = end
                 return data

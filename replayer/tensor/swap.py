@@ -57,11 +57,10 @@ def _weak_count_offset() -> tuple[int, int] | None:
     before = [_word(probe, offset).value for offset in _WORD_OFFSETS_BYTES]
     references = [make_reference(probe) for _ in range(3)]
     after = [_word(probe, offset).value for offset in _WORD_OFFSETS_BYTES]
-    del references
-    changes = [(offset, old) for offset, old, new in zip(_WORD_OFFSETS_BYTES, before, after, strict=True) if old != new]
-    if len(changes) != 1 or changes[0][1] + 3 != after[_WORD_OFFSETS_BYTES.index(changes[0][0])]:
-        return None
-    return changes[0]
+    changes = [
+        (offset, old, new - old) for offset, old, new in zip(_WORD_OFFSETS_BYTES, before, after, strict=True) if old != new
+    ]
+    return changes[0][:2] if [added for *_, added in changes] == [len(references)] else None
 
 
 def _word(tensor: torch.Tensor, offset_bytes: int) -> ctypes.c_uint32:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from traces.format.trace_file import save
 from traces.model.run import Run
 from traces.model.trace import Trace, TraceError
 from traces.model.workload import InputTensor, WorkloadSignature
+from traces.names.cards import card_of
 from traces.script.launch import ChildResult
 from tui.commands import fit
-from tui.commands.fit import _position_of, _timeline, run
+from tui.commands.fit import _FitRun, _position_of, _timeline, run
+from tui.commands.fit_times import KnownTimes
 from tui.options import FitOptions
 
 GIB = 1 << 30
@@ -247,3 +250,53 @@ def test_fit_leaves_no_files_in_the_folder(tmp_path: Path, script: Any, monkeypa
     script()
     run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def first() -> _FitRun:
+    """Three GPUs, of which the second needs most: 1 GiB of weights and 2 GiB for eight samples."""
+    return _FitRun([requests(2), requests(8), requests(4)], WorkloadSignature(), steps=4, ended=4)
+
+
+def test_the_figures_of_several_gpus_are_those_of_the_gpu_with_the_highest_need(first: _FitRun) -> None:
+    need = fit._need(FitOptions(["train.py", "-b", "8"]), first, "-b")
+    assert (need.devices, need.batch, need.peak_allocated_bytes, need.peak_reserved_bytes) == (3, 8, 3 * GIB, 3 * GIB)
+    assert [note.partition(";")[0] for note in need.notes] == ["3 GPUs are used"]
+    known = KnownTimes(need.workload, 8, None)
+    [k80, v100] = [
+        fit._card_fit(card_of(name), first, [], need, known, fit._Peaks(first, [], need)) for name in ("Tesla K80", "V100")
+    ]
+    assert v100.outcome.fits and v100.outcome.peak_bytes == 3 * GIB and v100.estimated_batch is None
+    # GIVEN a GPU that does not fit THEN it decides, even if another one reserves more
+    more = replace(first, logs=[requests(40), requests(100), requests(4)])
+    worst = fit._card_fit(k80.card, more, [], need, known, fit._Peaks(more, [], need)).outcome
+    assert not worst.fits and worst.asked_bytes == 25 * GIB
+
+
+@pytest.mark.parametrize(
+    ("logs", "batch", "steps", "compared"), [(1, 8, 4, 8), (2, 8, 4, None), (1, 4, 4, None), (1, 8, 0, None)]
+)
+def test_measured_limits_are_compared_if_one_gpu_trained_at_the_given_batch(
+    first: _FitRun, logs: int, batch: int, steps: int, compared: int | None
+) -> None:
+    workload = WorkloadSignature(inputs=(InputTensor((8, 3), "float32"),))
+    ran = replace(first, logs=first.logs[:logs], workload=workload, steps=steps)
+    need = replace(fit._need(FitOptions(["train.py"]), ran, ""), batch=batch)
+    assert fit._Peaks(ran, [], need).batch == compared
+    assert replace(ran, workload=WorkloadSignature(inputs=(InputTensor((), "float32"),))).batch is None
+
+
+@pytest.mark.parametrize(("steps", "drift", "changes"), [(2, 4096, False), (3, 4096, True), (3, 0, False)])
+def test_requests_change_if_the_last_two_of_at_least_three_steps_differ(steps: int, drift: int, changes: bool) -> None:
+    assert fit._changes(requests(8, steps, drift)) == changes
+
+
+def test_the_largest_batch_is_unknown_if_memory_does_not_depend_on_it(
+    script: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search ends at the largest batch size."""
+    monkeypatch.setattr("replayer.memory.rerun_requests.MAX_BATCH", 50)
+    monkeypatch.setattr(fit, "MAX_BATCH", 50)
+    script()
+    run(FitOptions(["train.py", "-b", "8"], "k80,v100-sxm2-16gb", json=True))
+    assert [one["largest_batch"] for one in told(capsys)["gpus"]] == [40, None]

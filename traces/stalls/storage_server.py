@@ -34,8 +34,6 @@ class Loading:
     waited_ns: int = 0  # time in `wall_ns` spent waiting for the modeled disk
     read_bytes: int = 0
     missed_bytes: int = 0  # bytes in `read_bytes` that were not in the cache
-    seeks: int = 0
-    missed_seeks: int = 0
     dropped: int = 0  # number of files, or places in files, that this machine was asked to drop from its cache
     kept: int = 0  # number of dropped files or places that stayed in memory
     undetermined: int = 0  # number of dropped files or places whose state is unknown (a file system in memory)

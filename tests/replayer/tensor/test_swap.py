@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -30,6 +31,24 @@ def test_weak_references_of_a_tensor_are_counted() -> None:
     assert weak_references(tensor) == 5
     del references
     assert weak_references(tensor) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ([[1, 1], [5, 5], [2, 5], [1, 1]], [16, 2]),
+        ([[1, 1], [5, 5], [2, 4], [1, 1]], []),  # not by the three references
+        ([[1, 4], [5, 5], [2, 5], [1, 1]], []),  # two words
+        ([[1, 1], [5, 5], [2, 2], [1, 1]], []),
+    ],
+)
+def test_the_count_of_weak_references_is_the_word_that_three_references_raise_by_three(
+    words: list[list[int]], place: list[int]
+) -> None:
+    """Gives each of the words at 8, 12, 16 and 20 bytes before and after the references."""
+    values = [words[at][turn] for turn in (0, 1) for at in range(4)]
+    with mock.patch.object(swap, "_word", side_effect=[SimpleNamespace(value=value) for value in values]):
+        assert [*(swap._weak_count_offset.__wrapped__() or ())] == place
 
 
 def test_swapped_tensors_exchange_values_and_keep_their_references() -> None:

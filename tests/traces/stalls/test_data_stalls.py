@@ -32,7 +32,7 @@ def loading(cpu_ms: float, pin_ms: float = 0, missed: int = 0) -> Loading:
     pinned = {"pinned": 30, "pin_ns": round(30 * pin_ms * MS)} if pin_ms else {}
     return Loading(
         batches=30, samples=30 * 64, wall_ns=30 * round(cpu_ms * MS), cpu_ns=30 * round(cpu_ms * MS), read_bytes=30 * 6_400_000,
-        missed_bytes=30 * missed, seeks=30 * 64, workers=2, data_set_samples=10_000, **pinned,
+        missed_bytes=30 * missed, workers=2, data_set_samples=10_000, **pinned,
     )  # fmt: skip
 
 
@@ -218,8 +218,8 @@ def test_a_step_of_several_batches_counts_all_their_samples(loaders: list[int], 
 def test_the_batches_of_a_step_are_counted_with_the_first_which_the_script_did_not_time(
     script_batches: int, step_batches: int
 ) -> None:
-    """GIVEN 30 steps THEN 44 batches are one for each step, and 45 are two. Without times of the script, all 120 fetched batches
-    count."""
+    """GIVEN 30 steps THEN 44 batches are one for each step, and 45 are two. Without times of the script, all 120 fetched
+    batches count."""
     cached = Loading(batches=120, script_batches=script_batches)
     assert data_stalls._step_batches(cached, run_of(100)) == step_batches
 

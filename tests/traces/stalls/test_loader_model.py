@@ -108,7 +108,8 @@ def test_each_seek_of_a_batch_costs_its_latency(read_bytes: int, seeks: int, bat
 def test_with_a_core_for_each_process_a_batch_waits_only_for_its_worker_and_its_turn(
     cpu_ms: list[int], host_ms: list[int], step_ms: int, workers: int, prefetch: int, first: int
 ) -> None:
-    """As in torch.utils.data: a worker loads every W-th batch, and begins at most `prefetch` x W batches ahead of the script."""
+    """As in torch.utils.data: a worker loads every W-th batch, and begins at most `prefetch` x W batches
+    ahead."""
     loaded_ms: list[int] = []
     got_ms: list[int] = []
     ended_ms: list[int] = []
@@ -124,4 +125,5 @@ def test_with_a_core_for_each_process_a_batch_waits_only_for_its_worker_and_its_
     )  # fmt: skip
     before_ms = [0, *ended_ms][first : first + 6]
     assert run.step_ns == pytest.approx((ended_ms[-1] - before_ms[0]) / 6 * MS, abs=2)
-    assert run.wait_ns == pytest.approx(sum(got - asked for got, asked in zip(got_ms[first:], before_ms, strict=True)) / 6 * MS, abs=2)
+    waits_ms = [got - asked for got, asked in zip(got_ms[first:], before_ms, strict=True)]
+    assert run.wait_ns == pytest.approx(sum(waits_ms) / 6 * MS, abs=2)

@@ -1,0 +1,80 @@
+"""Impossible durations, against the rules applied to one pair of kernels after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than
+from traces.kineto.spans.launches import DeviceColumns
+from traces.model.trace import NONE, DeviceKind, DeviceSpans
+
+Kernel = tuple[int, int, int, int, int]  # device, stream, start and duration in half microseconds, correlation
+
+kernels = st.tuples(st.integers(0, 1), st.integers(7, 8), st.integers(0, 12), st.integers(0, 9), st.integers(0, 3))
+
+
+def spans_of(found: list[Kernel], kind: DeviceKind = DeviceKind.KERNEL, launch: list[int] | None = None) -> DeviceSpans:
+    device, stream, start, duration, _ = np.array(found, dtype=np.int64).reshape(-1, 5).T
+    given = {} if launch is None else {"launch": launch}
+    return DeviceSpans.of(
+        device=device, stream=stream, kind=[kind] * len(found), start_ns=start * 500, duration_ns=duration * 500, **given
+    )
+
+
+def possible_ns(found: list[Kernel], dependent_launch: bool) -> list[int]:
+    """A kernel that outlasts a later kernel by over 1 us never ran. A kernel that overlaps the next by over 1 us ended there.
+    Kernels of one launch may overlap."""
+    lasts_ns = []
+    for number, (device, stream, start, duration, launch) in enumerate(found):
+        end_ns, ends_at_ns = (start + duration) * 500 - 1000, None
+        outlasts = False
+        for other, (of_device, on, begins, takes, launched) in enumerate(found):
+            is_later = (of_device, on) == (device, stream) and (begins, other) > (start, number)
+            if is_later and begins * 500 < end_ns and not (launched == launch and launch):
+                outlasts |= (begins + takes) * 500 < end_ns
+                ends_at_ns = min(begins * 500, end_ns if ends_at_ns is None else ends_at_ns)
+        shortened = ends_at_ns is not None and not dependent_launch
+        lasts_ns.append(0 if outlasts else ends_at_ns - start * 500 if shortened and ends_at_ns is not None else duration * 500)
+    return lasts_ns
+
+
+@given(st.lists(kernels, max_size=6), st.booleans())
+def test_kernels_of_a_stream_end_where_the_next_launch_begins(found: list[Kernel], dependent_launch: bool) -> None:
+    ids = np.array([kernel[4] for kernel in found], dtype=np.int64)
+    columns = DeviceColumns(spans_of(found), ids, ids)
+    assert durations_ns(columns, dependent_launch).tolist() == possible_ns(found, dependent_launch)
+
+
+def test_copies_may_overlap_kernels() -> None:
+    found = [(0, 7, 0, 20, 1), (0, 7, 4, 2, 2)]
+    columns = DeviceColumns(spans_of(found, DeviceKind.MEMCPY), np.zeros(2, int), np.array([1, 2]))
+    assert durations_ns(columns, False).tolist() == [10_000, 1_000]
+
+
+@pytest.mark.parametrize(
+    ("window_ns", "expected"), [(0, [False, False]), (8_999, [True, False]), (9_000, [False, False]), (7_000, [True, True])]
+)
+def test_an_event_may_last_a_microsecond_longer_than_the_recording(window_ns: int, expected: list[bool]) -> None:
+    assert longer_than(spans_of([(0, 7, 0, 20, 1), (0, 7, 30, 17, 2)]), window_ns).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "idle_launches"),
+    [(1_000_000, 0), (1_000_001, 3)],  # the shortest time from a launch to its kernel
+)
+def test_launches_on_an_idle_gpu_are_counted_if_all_their_kernels_begin_late(late_ns: int, idle_launches: int) -> None:
+    """GIVEN kernels of 10 ms on two GPUs. The calls return when the last kernel of their GPU has ended, except one call that
+    returns 1 ns earlier. The first kernel of a GPU has no predecessor. A kernel without a known launch is not counted."""
+    ended_ns = [0, 100_000_000, 200_000_000, 299_999_999, 0, 100_000_000]  # when the calls return
+    starts_ns = [end_ns + late_ns for end_ns in ended_ns]
+    starts_ns[3] = 400_000_000
+    lasts_ns = [100_000_000 - late_ns, 100_000_000 - late_ns, 100_000_000 - late_ns, 5, 100_000_000 - late_ns, 5]
+    spans = DeviceSpans.of(
+        device=[0, 0, 0, 0, 1, 1, 1], stream=[7] * 7, kind=[DeviceKind.KERNEL] * 7, start_ns=[*starts_ns, 900_000_000],
+        duration_ns=[*lasts_ns, 5], launch=[0, 1, 2, 3, 4, 5, NONE],
+    )  # fmt: skip
+    assert launches_on_idle_devices(spans, np.array(ended_ns)) == idle_launches
+    assert launches_on_idle_devices(spans.take(np.arange(3)), np.array(ended_ns)) == 0  # two are too few
