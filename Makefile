@@ -13,6 +13,8 @@ TORCH ?= 2.11.0
 TORCH_VENV := .venv-torch-$(TORCH)
 # In continuous integration, tests fail if the folder with real recordings is missing. Elsewhere, they are skipped.
 REQUIRE_SHARED := $(if $(CI),TRACE_REQUIRE_SHARED=1)
+# Other programs may disturb a test that measures time or runs real threads. A test has failed if it failed three times.
+REPEAT := --reruns 2
 
 # Python keeps its compiled files, so the programs that tests start do not compile all packages again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,14 +47,14 @@ test-all: $(VENV)/.installed-test
 	@echo "--- more examples of each property"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "hypothesis and not program" --hypothesis-profile=thorough
 	@echo "--- tests that measure time, one at a time"
-	$(REQUIRE_SHARED) $(BIN)/python -m pytest -m real_time
+	$(REQUIRE_SHARED) $(BIN)/python -m pytest -m real_time $(REPEAT)
 
 test-slow: $(VENV)/.installed-test
 	$(REQUIRE_SHARED) $(BIN)/python -m pytest --slow -m slow
 
 test-cuda: $(DEVICE)/with_device
 	@echo "--- tests of the recorder on the simulated CUDA device"
-	REQUIRE_SIMULATED_DEVICE=1 SIMULATED_DEVICE=$(abspath $<) $(CUDA_BIN)/python -m pytest -n 2 --dist loadgroup tests/cuda
+	REQUIRE_SIMULATED_DEVICE=1 SIMULATED_DEVICE=$(abspath $<) $(CUDA_BIN)/python -m pytest -n 2 --dist loadgroup $(REPEAT) tests/cuda
 
 # Warnings are no errors here, because this run installs the newest releases of all other packages.
 test-torch: $(TORCH_VENV)/.installed
@@ -91,7 +93,8 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 
 $(CUDA_VENV)/.installed: pyproject.toml constraints-cuda.txt | $(CUDA_BIN)/python
 	@echo "--- installing torch's CUDA build, trace-replay and pytest into $(CUDA_VENV) (3 GB to download)"
-	$(CUDA_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cuda.txt -e . pytest pytest-xdist hypothesis
+	$(CUDA_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cuda.txt -e . \
+	    pytest pytest-xdist pytest-rerunfailures hypothesis
 	@touch $@
 
 $(CUDA_BIN)/python:

@@ -42,14 +42,25 @@ def _cases(test: str, grains: tuple[str, ...], programs: list[str]) -> list[Para
 
 
 @pytest.fixture(scope="session")
-def recorded(device: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """Records a program at a grain, once per session."""
-    done: dict[tuple[str, str], Run] = {}
+def recordings() -> dict[tuple[str, str], Run]:
+    """The recordings of this session."""
+    return {}
+
+
+@pytest.fixture
+def recorded(
+    device: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    recordings: dict[tuple[str, str], Run],
+    request: pytest.FixtureRequest,
+) -> Recorded:
+    """Records a program at a grain, once per session, and again if pytest repeats a failed test."""
+    is_repeated = getattr(request.node, "execution_count", 1) > 1  # counted by pytest-rerunfailures
 
     def of(program: str, grain: str) -> Run:
-        if (program, grain) not in done:
-            done[program, grain] = record(device, PROGRAMS[program], grain, tmp_path_factory.mktemp(f"{program}-{grain}"))
-        return done[program, grain]
+        if (program, grain) not in recordings or is_repeated:
+            recordings[program, grain] = record(device, PROGRAMS[program], grain, tmp_path_factory.mktemp(f"{program}-{grain}"))
+        return recordings[program, grain]
 
     return of
 
