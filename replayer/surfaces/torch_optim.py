@@ -15,17 +15,17 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_shortcuts import without_override_lookup
 from replayer.torch_types import TorchAny
-from traces.script.patching import insert_first, patch, stands_for
+from traces.script.patching import insert_first, patch_everywhere, stands_for
 from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:
     without_overrides = partial(without_override_lookup, tensor_class=VirtualTensor)
-    # Gradient clipping then uses foreach kernels.
+    # Gradient clipping and averaged models then use foreach kernels.
     foreach: TorchAny = torch_module.utils._foreach_utils
     insert_first(foreach._foreach_supported_types, VirtualTensor)
     devices = foreach._get_foreach_kernels_supported_devices
-    patch(foreach, _get_foreach_kernels_supported_devices=stands_for(devices)(lambda: [*devices(), BACKEND]))
+    patch_everywhere(devices, stands_for(devices)(lambda: [*devices(), BACKEND]))
     ScriptHooks(torch_module, script_steps, STATE.optimizers).optimizers(
         step=lambda step: without_overrides(step) if step.__module__.startswith("torch.optim.") else step,
         zero=without_overrides,

@@ -122,6 +122,16 @@ def test_optimizers_launch_the_same_ops_as_on_a_gpu() -> None:
     assert not failures, "\n".join(failures)
 
 
+def test_an_averaged_model_is_updated_with_foreach_kernels_as_on_a_gpu() -> None:
+    gpu = use()
+    model = nn.Linear(6, 8).cuda()
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.update_parameters(model)  # the first update copies the parameters
+    gpu.launched_ops.clear()
+    averaged.update_parameters(model)
+    assert "_foreach_lerp_" in gpu.launched and "sub" not in gpu.launched, gpu.launched
+
+
 def test_parameters_stay_the_same_objects_when_a_module_moves() -> None:
     use()
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
