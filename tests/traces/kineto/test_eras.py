@@ -370,6 +370,13 @@ def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
     assert phases_of(*copying, positions, forward) == [("other", 20), ("h2d", 29), ("other", 35), ("forward", 100)]
 
 
+def test_a_collective_outside_of_modules_begins_no_forward_pass_if_the_profile_has_modules() -> None:
+    """The recorder and the replay see the call of the module, and not the all-reduce of a loss."""
+    reduces, module = op("c10d::allreduce_", 20, 9), op("nn.Module: GPT_0", 40, 20)
+    assert phases_of(reduces, module, op("aten::mm", 45, 8)) == [("other", 40), ("forward", 100)]
+    assert phases_of(reduces, op("aten::mm", 45, 8)) == [("other", 20), ("forward", 100)]
+
+
 def numbered(name: str, start: float, number: int) -> Event:
     return op(name, start, 2, Sequence_number=number)
 

@@ -6,9 +6,9 @@
 Note [What the rules see]
     The importer omits CPU ops that the recorder and the replay do not see: ops that prepare a batch, and ATen's ops outside of
     modules that launch nothing and create no autograd node. Conversions that return their input unchanged, such as `x.cuda()`
-    of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the profile marks. If Python
-    functions were not recorded, the first op after a new batch counts as a module call. Gradients were on during a module call
-    if its op has an autograd number.
+    of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the profile marks. If the profile
+    contains module calls, collectives outside of modules are omitted. If Python functions were not recorded, the first op after
+    a new batch counts as a module call. Gradients were on during a module call if its op has an autograd number.
 
 Note [Copies that torch.tensor makes]
     `torch.tensor(5, device="cuda")` copies a number, not a batch, so the copy does not begin a step. Loops that generate tokens
@@ -40,6 +40,7 @@ _EXPLICIT = (
     ("zero_grad", re.compile(r"Optimizer\.zero_grad#")),
     ("optimizer", OPTIMIZER_STEP),
 )
+_COLLECTIVES = re.compile("c10d::")
 _ATEN_OPS = re.compile("aten::")  # other ops may launch work without a recorded call
 _COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
 _SEED_OPS = re.compile(r"aten::ones_like$")
@@ -109,7 +110,9 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     created = _creating_tensors(host, copies, strings)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
     launched = _above(np.unique(tables.device.launch), host)
-    on_cpu = _making_batches(host, tops[~on_engine], copies, launched)
+    omitted = _making_batches(host, tops[~on_engine], copies, launched)
+    if np.any(modules != NONE):
+        omitted.update(tops[is_outside[tops] & strings.matching(host.name[tops], _COLLECTIVES.match)].tolist())
     seeds = strings.matching(host.name[tops], _SEED_OPS.match)
     seeds[seeds] = [_is_one_number(strings[shapes]) for shapes in host.shapes[tops[seeds]].tolist()]
     in_module = modules[tops]
@@ -117,7 +120,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     kernels = (tables.device.kind == DeviceKind.KERNEL) & (tables.device.launch != NONE)
     if 2 * np.count_nonzero(kernels) > np.count_nonzero(host.kind[tops] == HostKind.OP):  # else launches may be missing
         launches_nothing = is_outside[tops] & ~(launched[tops] | recorded | on_engine)
-        on_cpu.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
+        omitted.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     graph = np.where(on_engine, _recorded_by_engine(host, strings)[tops], 0).tolist()
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
@@ -128,7 +131,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     likes: dict[tuple[int, tuple[Shape, ...]], int] = {}
     for place in np.argsort(host.start_ns[tops], kind="stable").tolist():
         row = int(tops[place])
-        if row in own or row in on_cpu:
+        if row in own or row in omitted:
             continue
         name_id = int(host.name[row])
         if on_engine[place]:
