@@ -371,9 +371,9 @@ def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
 
 
 def test_a_collective_outside_of_modules_begins_no_forward_pass_if_the_profile_has_modules() -> None:
-    """The recorder and the replay see the call of the module, and not the all-reduce of a loss."""
+    """The forward pass begins with the module's first op, and not with the all-reduce of a loss."""
     reduces, module = op("c10d::allreduce_", 20, 9), op("nn.Module: GPT_0", 40, 20)
-    assert phases_of(reduces, module, op("aten::mm", 45, 8)) == [("other", 40), ("forward", 100)]
+    assert phases_of(reduces, module, op("aten::mm", 45, 8)) == [("other", 45), ("forward", 100)]
     assert phases_of(reduces, op("aten::mm", 45, 8)) == [("other", 20), ("forward", 100)]
 
 
