@@ -66,7 +66,7 @@ def start_here(session: Mapping[str, Any]) -> None:
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """Call a function with an error message if the script calls a torch function that is not emulated."""
+    """If the script calls a torch function that is not emulated, call `listener` with an error message."""
 
     def note_refusal(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
@@ -77,7 +77,7 @@ def watch_refusals(listener: Callable[[str], object]) -> None:
 
 
 def watch_waits(listener: Callable[[], None] | None) -> None:
-    """Call a function whenever the script waits for the GPU. None removes the listener."""
+    """Call `listener` whenever the script waits for the GPU. None removes the listener."""
     state.gpu().simulator.scheduler.on_wait = listener
 
 

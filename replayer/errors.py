@@ -42,7 +42,7 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Raised under `--strict` if the op was not recorded with the same shapes."""
+    """Raised with the option `--strict` if an op was not recorded with the same shapes."""
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
@@ -57,7 +57,7 @@ class NotInLibrary(SystemExit):
 
 
 class DataDependentShape(NotImplementedError):
-    """Raised if an op's result shape depends on unknown values."""
+    """Raised if the shape of an op's result depends on unknown values."""
 
     def __init__(self, op: str) -> None:
         super().__init__(

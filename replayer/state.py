@@ -111,7 +111,7 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync(stream: TorchAny = None) -> None:
-    """Print a warning or raise an error, as set by `torch.cuda.set_sync_debug_mode`, and report the synchronization."""
+    """Print a warning or raise an error if the script has called `torch.cuda.set_sync_debug_mode`."""
     if STATE.on_sync is not None:
         STATE.on_sync(stream)
     if STATE.sync_debug_mode == 1:
@@ -125,7 +125,8 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process. Raises RuntimeError in a forked process if the parent had used the GPU."""
+    """Return the virtual GPU of this process. Raises RuntimeError in a forked process if the parent process has used the
+    GPU."""
     made = STATE.gpu
     if made is not None:
         return made

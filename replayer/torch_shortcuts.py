@@ -1,7 +1,7 @@
 """Replaces slow functions of PyTorch by faster ones with the same results.
 
-Each replacement is called a shortcut. A shortcut is skipped in PyTorch releases without the functions that the shortcut
-replaces or calls. A user can switch off a shortcut:
+Each replacement is called a shortcut. If a PyTorch release lacks a function that a shortcut needs, the shortcut is not
+installed. A user can switch off a shortcut:
 
     TRACE_WITHOUT_SHORTCUTS=dispatch_rules,override_lookup trace replay train.py
 

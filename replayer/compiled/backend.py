@@ -1,5 +1,5 @@
-"""Provides the compiler backend that a replay uses in place of Inductor. A replay runs the ops of each graph one by one,
-without fused kernels."""
+"""Provides the compiler backend that a replay uses in place of Inductor. A replay runs the ops of a graph one by one, without
+fusing them into kernels."""
 
 from __future__ import annotations
 

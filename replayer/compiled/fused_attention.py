@@ -1,4 +1,4 @@
-"""Runs compiled flex_attention as two fused kernels, like Inductor, without storing the attention scores."""
+"""Runs compiled flex_attention as two fused kernels, which do not store the attention scores."""
 
 from __future__ import annotations
 

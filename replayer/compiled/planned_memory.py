@@ -1,4 +1,4 @@
-"""Estimates which memory a compiled graph allocates and frees, for recordings without memory events.
+"""Estimates the memory use of a compiled graph if no memory events were recorded.
 
     requests = planned_requests(graph, ops=12)     # BlockRequests in order, or None if the graph has symbolic shapes
 

@@ -131,8 +131,8 @@ class RegionGraph:
         return results, memory.end()
 
     def _copied_inputs(self, inputs: list[TorchAny]) -> frozenset[int]:
-        """Return the ids of the allocations that a CUDA graph copies into its own memory before each launch. The forward pass
-        of a function saves the copies for the backward pass."""
+        """Return the ids of the inputs that are copied into the memory of a CUDA graph before each launch. The copies in the
+        forward pass are kept for the backward pass."""
         if not self._trains or self._is_backward:
             return frozenset()
         changing = (value for i, value in enumerate(inputs) if i not in self._static_inputs)
@@ -153,7 +153,7 @@ class RegionGraph:
 
 
 def _static_inputs() -> frozenset[int]:
-    """While a graph is compiled, return the positions of its inputs that keep their addresses, such as parameters."""
+    """While a graph is compiled, return the positions of inputs with constant addresses, such as parameters."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()

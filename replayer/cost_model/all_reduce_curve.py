@@ -3,7 +3,7 @@
     curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
     curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, since this card was measured
 
-The file `all_reduce.json` has the measured durations and their source.
+The file `all_reduce.json` contains the measurements and their source.
 
 Note [Links without measurements]
     For a link with half the bandwidth, an all-reduce of n bytes takes as long as 2n bytes on the measured link. GPUs with a
@@ -28,7 +28,7 @@ TABLE = Path(__file__).with_name("all_reduce.json")
 
 
 def wire_share(ranks: int) -> float:
-    """Return the bytes that a ring all-reduce moves per byte of the tensor: 2(n-1)/n for n ranks."""
+    """Return how many bytes a ring all-reduce moves per byte of the tensor: 2(n-1)/n for n ranks."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
 
 

@@ -4,8 +4,7 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-The estimate uses the shortest recorded duration among the ranks, because on the other ranks the kernel also waits for the last
-rank.
+The estimate is based on the rank with the shortest duration, because the kernels on all other ranks wait for this rank.
 
 Note [Operations of a step]
     A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at
@@ -35,7 +34,7 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 
 class Transfer(NamedTuple):
-    """Stores the duration of a collective operation, and whether the duration was measured or estimated."""
+    """Stores a measured or estimated duration of a collective operation."""
 
     duration_ns: int
     origin: Origin
@@ -105,8 +104,8 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit the cost estimates to the recorded collective operations of all ranks. If a bus bandwidth is given, it replaces
-        the recorded bus bandwidth."""
+        """Adjust the estimates to the recorded collective operations of all ranks. If a bus bandwidth is given, it replaces the
+        recorded bus bandwidth."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:

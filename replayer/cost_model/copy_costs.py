@@ -113,7 +113,8 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return the kinds of memory copies that a name may stand for. Some names do not say whether the host memory is pinned."""
+    """Return the kinds of memory copies that may have the given name. Some names of copies do not show whether the host memory
+    is pinned."""
     direction = copy_direction(name)
     if not direction:
         return []

@@ -36,6 +36,6 @@ def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> D
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:
-    """Return the first percentile of kernel durations in ns. Fewer than a hundred kernels give `KERNEL_FLOOR_NS`."""
+    """Return the first percentile of all kernel durations in ns. Fewer than a hundred kernels give `KERNEL_FLOOR_NS`."""
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

@@ -51,8 +51,7 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of a neural network that predicts the ratio of an operator's time to its time in the roofline model.
-    Each row describes one operator.
+    """Return the inputs of the neural network for one operator. Each row describes one operator.
 
     Args:
         net: "matmul", "conv3" or "rows".
@@ -89,8 +88,8 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Rate the alignment of tensor sizes: 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes.
-    Kernels read aligned rows faster."""
+    """Return 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes. Kernels read aligned rows
+    faster."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
@@ -154,7 +153,7 @@ class _About(TypedDict, total=False):
 
 class EfficiencyCurves:
     """Predicts the ratio of an operator's time to its time in the roofline model. The result is the geometric mean of the
-    predictions of several neural networks, which were trained with different random seeds."""
+    predictions of several neural networks."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
@@ -171,7 +170,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return the ratio of the op's time to its time in the roofline model, and the source of the prediction."""
+        """Return the predicted ratio of the op's time to the time in the roofline model, and the source of the prediction."""
         net = NETS[kind]
         gpus, origin = _measured_gpus_like(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)

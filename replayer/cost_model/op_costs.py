@@ -84,7 +84,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Compare the recorded and the estimated durations of ops, except very short ops and autograd nodes."""
+        """Compare recorded and estimated durations of ops. Very short ops are left out."""
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -110,7 +110,7 @@ class OpCosts:
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return how many times longer an op takes with the new shapes than with the recorded shapes."""
+        """Return the ratio of an op's duration with new shapes to the duration with recorded shapes."""
         # see Note [Convolutions with another batch size]
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)

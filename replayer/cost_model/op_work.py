@@ -129,13 +129,13 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return True if an op computes only one gradient of a convolution. PyTorch before 1.11 had such ops."""
+    """Return True if an op computes only one of a convolution's gradients. PyTorch before 1.11 had such ops."""
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """Return the shapes of gradient, image and weight in a convolution's backward pass. In cuDNN ops before PyTorch 1.11, the
-    gradient is the second input."""
+    """Return the shapes of the gradient, the image and the weight in the backward pass of a convolution. Before PyTorch 1.11,
+    the gradient is the second input of cuDNN ops."""
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
     if first[1] == second[1]:

@@ -68,7 +68,7 @@ def ended_key(rank: int) -> str:
 
 
 def boot_id() -> str:
-    """Return an id that Linux chooses each time the machine starts."""
+    """Return an id of the machine that changes when Linux restarts."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes the results of collectives on small tensors, because scripts read them, for example to decide whether to stop.
+"""Computes the results of collectives on small tensors. A script may use the results, for example to decide when to stop.
 
     concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values

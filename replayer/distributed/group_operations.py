@@ -51,7 +51,7 @@ class GroupOperations:
         ranks.read_clock_offset = self._store_exchange().offset_ns
 
     def finish(self, wait: bool = True) -> None:
-        """Compute the end times of collectives. With `wait=False`, skip collectives that some ranks have not called yet."""
+        """Compute the end times of collectives. If `wait` is False, skip collectives that some ranks have not called yet."""
         for comm_stream in self._comm_streams.values():
             comm_stream.finish_until(None, wait=wait)
 
@@ -144,8 +144,7 @@ class GroupOperations:
 
 
 def _gpu_of_machine(index: int) -> str:
-    """Identify a GPU among all machines. GPUs with the same number are different GPUs if torchrun places their ranks on
-    different machines."""
+    """Identify a GPU among all machines. On different machines, GPUs with the same number are different GPUs."""
     ranks = [os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK")]
     machine = int(ranks[0]) - int(ranks[1]) if all(map(str.isdigit, ranks)) else 0
     visible = torch.cuda._parse_visible_devices()

@@ -206,7 +206,7 @@ class VirtualNccl(_NcclGroup):
         return group
 
     def _group_start(self) -> None:
-        """Do nothing. PyTorch calls this method before it aborts all process groups."""
+        """Do nothing. PyTorch calls `_group_start` before it aborts all process groups."""
 
     _group_end = _group_start
 
@@ -333,7 +333,7 @@ class VirtualNccl(_NcclGroup):
         return work
 
     def _require_member(self, operation: str, rank: int) -> None:
-        """Raise NCCL's error for a root or a peer that is not in the group."""
+        """Raise NCCL's error if the root or the peer is not in the group."""
         if not 0 <= rank < self._size:
             raise backend_error()(
                 "NCCL error: ncclInvalidArgument: Invalid value for an argument.\nLast error:\n"

@@ -99,7 +99,7 @@ def shared_gpu(messages: Sequence[RankMessage]) -> tuple[int, int] | None:
 
 
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
-    """Describe the difference between the calls of two ranks. Return "" if the calls match."""
+    """Describe how the calls of two ranks differ. Return "" if the calls match."""
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:

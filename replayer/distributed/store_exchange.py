@@ -68,7 +68,7 @@ class PendingExchange:
 
     def messages(self) -> list[RankMessage]:
         """Return one message per rank, in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank
-        has ended, does not post a message before the timeout, or calls a different operation than this rank."""
+        has ended, sends no message before the timeout, or calls a different operation."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
@@ -80,8 +80,7 @@ class DeadlockDetector:
         detector.find_deadlock("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
 
-    A deadlock is reported only if the ranks wait for several seconds, because another thread may still make the call that a
-    rank waits for.
+    A deadlock is reported only after several seconds, because another thread may still make the missing call.
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:
@@ -102,12 +101,12 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def ended(self, ranks: list[int]) -> list[int]:
-        """Return the ranks that have left the default group of processes. A rank that has left the default group takes part in
-        no other group."""
+        """Return the ranks that have left the default group of processes. After a rank has left the default group, it uses no
+        other group."""
         return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
 
     def end(self) -> None:
-        """Empty this rank's entry in the store, but do not delete the entry, because reading a missing entry would block."""
+        """Empty this rank's entry in the store. If the entry were deleted, reading it would block."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -194,8 +193,8 @@ class StoreExchange:
         return convert_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. On rank 0, also wait until the other ranks have ended, because the process of rank 0
-        may host the ranks' key-value store."""
+        """Announce that this rank ends. On rank 0, also wait until the other ranks have ended, because rank 0 may run the
+        key-value store."""
         if self._left:
             return
         self._left = True

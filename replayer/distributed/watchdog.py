@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Ends the process if a collective takes too long, like NCCL's watchdog.
+"""Ends the process if a collective takes too long, as NCCL's watchdog thread does.
 
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, first_ns, last_ns)  # returns if the last rank came in time
@@ -35,8 +35,8 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, first_ns: int, last_ns: int) -> None:
-        """End the process if another rank called the operation earlier or later than this rank by more than the timeout. A late
-        rank also ends, because the first rank has stopped waiting."""
+        """End the process if the times at which two ranks call an operation differ by more than the timeout. A late rank must
+        also end, because the first rank no longer waits."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         after_ns, before_ns = last_ns - message.arrived_ns, message.arrived_ns - first_ns

@@ -5,8 +5,8 @@
     halved = future.then(lambda done: done.value()[0] / 2)
     halved.wait()                                   # later work on the current stream starts after the division
 
-`future.then(callback)` calls the callback immediately. GPU work that the callback launches runs on a separate CUDA stream, as
-in PyTorch (`ivalue::Future::invokeCallback`).
+`future.then(callback)` calls the callback immediately. If a callback launches GPU work, the work runs on a separate CUDA
+stream, as in PyTorch (`ivalue::Future::invokeCallback`).
 
 Note [Futures in the backward pass]
     DistributedDataParallel's Reducer reads a future's value in C++ in a callback at the end of the backward pass. The autograd
@@ -91,14 +91,14 @@ class WorkFuture(_Future):  # type: ignore[misc]
 
 
 class ScriptFuture(WorkFuture):
-    """Replaces a `torch.futures.Future` that a script creates with a list of CUDA devices. The future becomes ready when the
-    GPU work that was queued before `set_result` has ended."""
+    """Replaces a `torch.futures.Future` that a script creates with a list of CUDA devices. The future is ready when all GPU
+    work launched before the call of `set_result` has ended."""
 
     _devices: list[TorchAny]
 
     @staticmethod
     def init(init: Callable[..., None], self: TorchAny, *, devices: Iterable[TorchAny] | None = None) -> None:
-        """Replace `torch.futures.Future.__init__`, whose C++ code rejects values on virtual GPUs."""
+        """Replace `torch.futures.Future.__init__`, because the C++ code rejects virtual GPUs."""
         given = [torch.device(device) for device in devices or ()]
         of_gpus = [device for device in given if device.type == "cuda"]
         init(self, devices=[] if of_gpus else given)

@@ -107,7 +107,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class LockedGpu:
-    """Locks the virtual GPU, and simulates all ops that the script has launched so far."""
+    """Locks the virtual GPU, and simulates the ops that the script has launched."""
 
     __slots__ = ("_clock", "_launches", "_lock")
 
@@ -221,8 +221,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all GPU launches until the `with` block ends, and then simulate them in an order that does not depend on thread
-        switches. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all GPU launches until the `with` block ends. Then simulate the launches in an order that is always the same.
+        See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -244,7 +244,7 @@ class ScriptLaunches(LaunchPath):
 
     @property
     def takes_turns(self) -> bool:
-        """Return True if the calling thread takes turns with other threads (see `in_turns`)."""
+        """Return True if the calling thread alternates with other threads (see `in_turns`)."""
         return self._in_turns is not None and self.current.known_thread() in self._in_turns
 
     def calls(self) -> int:
@@ -355,7 +355,7 @@ class ScriptLaunches(LaunchPath):
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Raise a CUDA kernel's error now, or when the host next waits for the GPU."""
+        """Raise an error of a CUDA kernel now, or when the host waits for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()
@@ -372,7 +372,7 @@ class ScriptLaunches(LaunchPath):
         return next((capture for capture in self.captures if captured in capture), None)
 
     def forbid_in_capture(self, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if a CUDA graph capture forbids waiting."""
+        """Raise CUDA's error if the host must not wait during the capture of a CUDA graph."""
         self.raise_fault()
         for capture in self.captures:
             capture.refuse(self.current.thread(), of)
@@ -389,8 +389,8 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Sort ops: the first op of each thread, then the second op of each thread, and so on. The list `threads` contains the
-    thread number of each op. Return the indices of the sorted ops."""
+    """Sort ops in this order: the first op of each thread, the second op of each thread, and so on. The list `threads` contains
+    the thread number of each op. Return the indices of the sorted ops."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -24,8 +24,8 @@ _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Stores computed results in memory that all ranks share. An empty result means that a rank is still computing the result.
-    A checksum detects incomplete results."""
+    """Stores computed results in memory that all ranks share. A rank stores an empty result while it is still computing the
+    result. A checksum detects incomplete results."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         """Raises OSError if the machine does not provide shared memory or semaphores."""
@@ -36,8 +36,8 @@ class SharedResults:
         self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
-        """Return a stored result, or None if this rank must compute the result. The first call for a key waits up to 25 ms if
-        another rank is computing the result."""
+        """Return a stored result, or None if this rank must compute the result. If another rank is computing the result, the
+        first call with the same key waits up to 25 ms."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)

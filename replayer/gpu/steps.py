@@ -99,7 +99,7 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.forward_begins)
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Do nothing, because other code (`watch_nodes`) detects new autograd nodes."""
+        """Do nothing, because the method `watch_nodes` detects new autograd nodes."""
 
     def loss_called(self) -> None:
         with self._launches.looking as thread:

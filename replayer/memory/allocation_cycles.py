@@ -42,7 +42,7 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """Represents a repeating sequence of memory requests and frees.
+    """Represents a sequence of memory requests that is repeated in each step.
 
     Args:
         steps: the events of each training step in the sequence.

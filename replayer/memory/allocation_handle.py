@@ -15,7 +15,8 @@ from replayer.memory.device.blocks import Block, UsedStream
 class HandleOwner(Protocol):
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that queues an allocation for freeing. The function takes no lock, so finalizers may call it."""
+        """Return a function that puts an allocation into a queue. The allocations in the queue are freed later. Finalizers may
+        call the returned function, because it takes no lock."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
         """Reuse the memory only after the queued work on a stream has ended."""

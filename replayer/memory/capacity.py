@@ -26,8 +26,8 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return a GPU's recorded memory size. Without a recorded size, the usual memory size of the GPU model is returned. An
-    unknown CUDA context size is estimated (Note [What a context takes] in traces/names/cards.py)."""
+    """Return a GPU's recorded memory size. If the memory size was not recorded, the usual size for the GPU model is returned.
+    If the size of the CUDA context is unknown, it is estimated (Note [What a context takes] in traces/names/cards.py)."""
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes
     outside_bytes = max(device.outside_bytes, 0) or (0 if card is UNKNOWN_CARD else card.context_bytes)

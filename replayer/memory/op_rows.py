@@ -1,4 +1,4 @@
-"""Finds the op that made each memory request.
+"""Finds out which op made a memory request.
 
     op_rows = OpRows(pending)       # `pending` are the ops that were launched but not played
     op_rows.launched_count()                   # number of ops launched so far

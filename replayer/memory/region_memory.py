@@ -1,6 +1,6 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs the original ops instead of fused kernels, but requests the same memory as the fused kernels.
+A replay runs the original ops instead of fused kernels, but uses as much memory as the fused kernels.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -62,7 +62,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Do not count the memory of tensors that are created in this context manager's block."""
+        """In the `with` block, the memory of new tensors is not counted."""
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
         with temporarily_set(self._allocator, **own, **kept):

@@ -89,7 +89,7 @@ class TensorAllocator:
     malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order. If memory runs out, `malloc_several` frees its allocations."""
+        """Allocate several sizes in order. If memory runs out, `malloc_several` frees what it has already allocated."""
         made: list[AllocationHandle | None] = []
         if self._used_pools:
             stream = self._in_pool(stream)
@@ -159,7 +159,7 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """Pass the address of each allocation that the script frees to a function."""
+        """Whenever the script frees memory, call a function with the address."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-calls
-"""Casts arguments of ops on the virtual GPU to half precision or float32, as autocast does on a real GPU.
+"""Implements autocast on the virtual GPU by casting the arguments of ops.
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16
 
-PyTorch's autocast ops (ATen/autocast_mode.h) are registered with the dispatch key AutocastPrivateUse1.
+The autocast versions of ops (ATen/autocast_mode.h) are registered with the dispatch key AutocastPrivateUse1.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Autocast:
         self._casts.made.clear()
 
     def cast(self, op: Op, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in the given dtype, or in autocast's low-precision dtype."""
+        """Run the op in the given dtype, or in the dtype of autocast, such as float16."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             named = {name: self._cast_one(value, to) if _is_on_device(value) else value for name, value in kwargs.items()}

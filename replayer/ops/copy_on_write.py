@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""Lets a tensor and its lazy clone share memory until a script writes to one of them.
+"""Lets a tensor and a lazy clone of it share memory until a script writes to one of the two.
 
     clone = x._lazy_clone()     # no kernel, and no memory
     x += 1                      # allocates memory for x, copies, and adds
 
-The rules follow c10/core/impl/COW.cpp. The first lazy clone installs a dispatch function that looks for writes, so ops take no
-extra time in scripts without lazy clones.
+The rules follow c10/core/impl/COW.cpp. The check for writes is installed with the first lazy clone, so other scripts are not
+slowed down.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from traces.script.patching import PATCHES, patch_around
 
 
 class SharedMemory:
-    """Counts the storages that share one memory allocation, and frees it after the last one."""
+    """Counts the storages that share an allocation, and frees the memory when no storage is left."""
 
     def __init__(self, handle: AllocationHandle) -> None:
         self._handle = handle
@@ -67,7 +67,7 @@ def lazy_clone(source: TorchAny) -> TorchAny:
 
 
 def own_memory(allocation: Allocation, device: int) -> None:
-    """Copy the memory that an allocation shares. The last storage keeps the memory without a copy."""
+    """Copy the memory that an allocation shares. The last storage that uses the memory needs no copy."""
     memory = memory_shared_by(allocation)
     if memory is None:
         return

@@ -6,7 +6,7 @@
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
 The output size of an op such as `nonzero` is computed on the host, taken from the recording, or assumed. As with CUDA, the host
-waits for the GPU, because the host needs the output size.
+waits for the GPU until the output size is known.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `torch.repeat_interleave`. The host waits for the GPU, unless the script passes the argument `output_size`."""
+        """Run `torch.repeat_interleave`. The host waits for the GPU unless the script passes the argument `output_size`."""
         require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel

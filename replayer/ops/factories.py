@@ -4,7 +4,7 @@
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
 
-With CUDA builds of PyTorch, `register` replaces kernels that need a CUDA driver.
+In CUDA builds of PyTorch, `register` replaces kernels that need a CUDA driver.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Create the CPU tensor in which DistributedDataParallel marks used parameters."""
+    """Create the CPU tensor in which DistributedDataParallel stores which parameters were used."""
     # see Note [The map of used parameters] in process_group.py
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index

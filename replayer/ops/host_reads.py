@@ -171,7 +171,7 @@ _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._i
 
 
 def reads_an_argument(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> bool:
-    """Return True if PyTorch reads an argument's value on the host before the op runs. See `masked_fill__cuda` and
+    """Return True if PyTorch reads the value of an argument on the host before the op runs. See `masked_fill__cuda` and
     `canDispatchToMaskedFill` in ATen/native."""
     at = _FILL_VALUES.get(func)
     if at is not None:
@@ -190,7 +190,7 @@ def wait_for_device(index: int) -> None:
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal` if it does not depend on the values, or else None (ATen/native/cuda/Equal.cpp)."""
+    """Return the result of `torch.equal`, or None if the result depends on the values (ATen/native/cuda/Equal.cpp)."""
     if tuple(one.shape) != tuple(other.shape):
         return False
     if not (hasattr(one, "allocation") and hasattr(other, "allocation")):

@@ -4,7 +4,7 @@
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
 
-The CPU runs sparse ops, because result shapes depend on values. Unknown values are replaced by zeros.
+Sparse ops run on the CPU, because the shapes of the results depend on values. Unknown values are replaced by zeros.
 
 Note [Nested tensors]
     The dispatch keys of `NestedVirtualTensor` make PyTorch choose the kernels and gradients of nested tensors. C++ code reads
@@ -234,7 +234,7 @@ class Layouts:
         return result
 
     def _adopt_changes(self, written: SparseVirtualTensor, call: HostCall) -> None:
-        """Give a tensor the sizes and the memory that an op in place gave its host tensor."""
+        """After an in-place op, copy the sizes and the memory of the host tensor to the virtual tensor."""
         made = self.wrapped(written.host, written.index, call.allocations, known=call.known)
         if not written.host.is_nested and written.shape != made.shape:
             _set_data(written, made)
@@ -269,8 +269,8 @@ class Layouts:
 
 
 def register() -> None:
-    """Replace the kernels and gradients that cast nested tensors to a C++ class, because the cast crashes the process for
-    virtual tensors. PyTorch has no dispatch key for virtual nested tensors, so `_to_copy` is replaced as well."""
+    """Replace kernels and gradients that would crash the process, because they cast a nested tensor to a C++ class. PyTorch has
+    no dispatch key for virtual nested tensors, so `_to_copy` is replaced as well."""
     library = torch.library.Library("aten", "IMPL")
     STATE.kept.append(library)
     with warnings.catch_warnings():

@@ -3,8 +3,7 @@
     shapes = BatchShapes(trace, batch=32)
     shapes.for_batch(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-A recording does not show which dimension is the batch dimension. The first dimension that equals the batch size is assumed to
-be the batch dimension.
+The batch dimension is assumed to be the first dimension whose size is the batch size.
 """
 
 from __future__ import annotations

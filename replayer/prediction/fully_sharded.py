@@ -3,7 +3,7 @@
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
     schedule.exposed_ns         # communication time that is not hidden
 
-The prediction assumes that the training run behaves like torch.distributed.fsdp (Zhao et al., "PyTorch FSDP", 2023, section 3):
+The prediction assumes that the training uses torch.distributed.fsdp (Zhao et al., "PyTorch FSDP", 2023, section 3):
 
 * Communication overlaps with computation on a separate stream.
 * The backward pass gathers parameters early, as with `BackwardPrefetch.BACKWARD_PRE`.
@@ -159,7 +159,7 @@ def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with
 
 
 def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[str, int]:
-    """Return the bytes of parameters, gradients and optimizer state that one rank stores."""
+    """Return the size in bytes of the parameters, gradients and optimizer state on one rank."""
     shard = sum(_input_bytes(GATHER, size, ranks) for size in sizes.values())
     memory = {"parameters": shard}
     if states is not None:

@@ -1,4 +1,4 @@
-"""Lists how many state tensors each optimizer keeps per parameter (documentation of torch.optim).
+"""Lists how many state tensors each optimizer of torch.optim stores per parameter.
 
     states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """
@@ -19,7 +19,7 @@ _STATES = {
 
 
 def states_of(trace: Trace) -> int:
-    """Return how many state tensors the optimizer stores for each parameter, or 0 if the optimizer is unknown."""
+    """Return the number of state tensors per parameter, or 0 if the optimizer is unknown."""
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)

@@ -1,4 +1,4 @@
-"""Moves all events of a recording in time, to match new kernel durations.
+"""Computes the start times of all recorded events for new kernel durations.
 
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 
@@ -46,8 +46,7 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def retimed(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """Return a copy of the trace with new kernel durations, and with a CPU that is `host_speed` times as fast as
-        recorded."""
+        """Return a copy of the trace with new kernel durations and with a CPU that is `host_speed` times as fast."""
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
         placed = np.zeros(len(start_ns), dtype=bool)
@@ -170,7 +169,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """Set the end of each phase on the GPU to the end of the phase's last kernel."""
+    """Set the GPU end time of each phase to the end of its last kernel."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     if not len(work) or not (phases.device_end_ns != NONE).any():

@@ -3,8 +3,8 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-The recorded duration is multiplied by a ratio: the estimated duration under the new conditions, divided by the estimated
-duration under the recorded conditions.
+The duration is estimated for the recorded and for the new conditions. The ratio of the two estimates is the factor for the
+recorded duration.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     split = TensorSplit.of(trace, calls, shapes_of, ranks=4)    # raises TraceError if the recording has no pairs
     split.durations_ns(durations_ns, trace.device.is_work, costs)
 
-The GPUs divide the work as in Megatron-LM (Shoeybi et al., 2019, section 3):
+The work is split among the GPUs as in Megatron-LM (Shoeybi et al., 2019, section 3):
 
 * The weights of the first matrix products, such as query, key and value, are split by columns.
 * The weight of the last matrix product, such as attention's output projection, is split by rows.
@@ -121,7 +121,7 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Raises TraceError if the recording has no matrix products that ranks can split (Note [Pairs of matrix products])."""
+        """Raises TraceError if no matrix products of the recording can be split (Note [Pairs of matrix products])."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _forward_and_backward(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
@@ -265,7 +265,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of one rank's part of an op."""
+    """Return the input shapes of an op on one rank, after the work is split."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)

@@ -1,4 +1,4 @@
-"""Finds the step, phase and op of each recorded kernel, and what the kernel waited for.
+"""For each recorded kernel, finds the step, the phase and the op, and the event that the kernel waited for.
 
     steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).recorded_steps()
 
@@ -104,7 +104,8 @@ class RecordingIndexer:
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """Return the launch time of each kernel. Unknown launch times are estimated from the kernels' start times."""
+        """Return the launch time of each kernel. If a kernel's launch time is unknown, it is estimated from the kernel's start
+        time."""
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows
@@ -239,8 +240,8 @@ class RecordingIndexer:
                     self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]
 
     def _main_stream(self, begin: int, end: int) -> int:
-        """Return the stream on which the most ops launched kernels, or NONE if there are no kernels. The function counts ops
-        instead of kernels, because one `aten::lstm` op may launch hundreds of kernels on other streams."""
+        """Return the CUDA stream that most ops use, or NONE if there are no kernels. Kernels are not counted, because a single
+        `aten::lstm` op may launch hundreds of kernels on other streams."""
         launches = self.launch_row[begin:end]
         op = np.where(launches == NONE, NONE, np.append(self.trace.host.parent, NONE)[launches])
         op = np.where(op == NONE, -2 - np.arange(end - begin), op)  # work without an op counts as an op
@@ -368,7 +369,7 @@ class RecordingIndexer:
                 segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
 
     def _ops_of(self, first: int, phases: list[int]) -> dict[int, list[int]]:
-        """For each op, return the kernels that the op and the ops inside it launched."""
+        """For each op, return the kernels that the op launched, directly or in nested ops."""
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         above: dict[int, int] = {}

@@ -145,7 +145,7 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes that makes the batch fail on the virtual GPU, or None if the batch fitted on the real
+        """Return a memory limit that is too small for the batch, or None if the batch fitted into the memory of the real
         GPU."""
         # see Note [Batches that did not fit]
         if self._full is None:
@@ -171,7 +171,7 @@ class LibraryPace:
         return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
 
     def copy_ns(self, size_bytes: int) -> int | None:
-        """Return the duration of a copy from pageable memory, or None if unmeasured."""
+        """Return the duration of a copy from pageable memory, or None if it was not measured."""
         if size_bytes < BANDWIDTH_FROM_BYTES or (found := self._copies()) is None:
             return None
         of_bytes, of_ns = found
@@ -180,8 +180,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return the index of its times in the list of published step times. Raises NotInLibrary
-        after more than three training steps with a batch that did not fit on the real GPU."""
+        """End the training step, and return its index in the list of published step times. Raises NotInLibrary if a batch that
+        was too large for the real GPU is used in more than three training steps."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -1,4 +1,4 @@
-"""Creates the keys with which an op's recorded calls are looked up.
+"""Creates the dictionary keys for finding the recorded calls of an op.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -42,7 +42,7 @@ class RecordedKeys:
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def graph_of(self, row: int) -> str:
-        """Return the number of the CUDA graph that the call in row `row` of `trace.host` launched, or "" for other calls."""
+        """Return the number of the launched CUDA graph as a string, or "" for other calls."""
         return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:
@@ -68,9 +68,9 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """For each launch of a CUDA graph, map the row in `trace.host` to the graph's number. PyTorch may capture a compiled
-    function several times, once for each function that ran before it. All graphs of one compiled function get the same number
-    if they contain the same kernels."""
+    """Return a dictionary from the row number of each CUDA graph launch to the number of the graph. PyTorch may capture a
+    compiled function several times. All graphs of one compiled function get the same number if they contain the same
+    kernels."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}
@@ -88,7 +88,7 @@ def _without_indices(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def _ops_without_indices(trace: Trace) -> frozenset[str]:
-    """Return the indexing ops for which the profiler did not record the shapes of the index tensors."""
+    """Return the indexing ops whose index shapes were not recorded."""
     host, strings, longest = trace.host, trace.strings, dict[str, int]()
     for name, shapes in np.unique(np.stack([host.name, host.shapes], axis=1)[host.kind == HostKind.OP], axis=0).tolist():
         if shapes != NONE and (op := canonical_op(strings[name])) in _INDEXED | _INDEXED_PUT:

@@ -1,4 +1,4 @@
-"""Determines the rank of this process, and the recorded rank to replay.
+"""Determines the rank of this process, and chooses the recorded rank that the process replays.
 
     rank = Rank.of(os.environ)              # Rank(number=3, local_count=2)
     rank.recorded(trace.ranks)              # the recorded rank to replay: 3 modulo the number of ranks
@@ -33,7 +33,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of the recorded rank, repeated if there are fewer than `local_count`."""
+        """Return the GPUs of the recorded rank, repeated until there are `local_count` GPUs."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

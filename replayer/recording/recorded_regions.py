@@ -92,7 +92,7 @@ class RecordedRegions:
     ) -> RecordedCall | None:
         """Return a recorded call of a compiled function, or None.
 
-        The argument `name` is torch.compile's name for a compiled function, such as "0/1".
+        The argument `name` is a name such as "0/1", which torch.compile gives to a compiled function.
 
         Args:
             number: counts the function's calls in a training step
@@ -153,7 +153,7 @@ class RecordedRegions:
 
 
 def octaves_apart(some: Shapes, others: Shapes) -> float:
-    """Return the difference between two lists of shapes: the sum of |log2(a / b)| over all pairs of sizes."""
+    """Measure the difference between two lists of shapes as the sum of |log2(a / b)| over all pairs of sizes."""
     if [len(shape) for shape in some] != [len(shape) for shape in others]:
         return inf
     return sum(abs(log2(max(a, 1) / max(b, 1))) for a, b in zip(chain(*some), chain(*others), strict=True))

@@ -35,7 +35,7 @@ class RecordedRun:
     """Stores the recorded steps of one rank."""
 
     def __init__(self, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> None:
-        """Index the steps of one rank. `slowdown` multiplies the durations of all GPU work except communication."""
+        """Index the steps of one rank. The durations of all kernels except communication are multiplied by `slowdown`."""
         self.trace = trace
         self.slowdown = slowdown
         self.devices = [device for device in trace.devices if device.rank == rank]

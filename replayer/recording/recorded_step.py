@@ -22,7 +22,7 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """Stores one recorded op call. Times count from the start of the phase, in ns."""
+    """Stores one recorded op call. All times are in ns since the start of the phase."""
 
     start_ns: int
     end_ns: int
@@ -114,7 +114,7 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """Stores one recorded step. The keys of `segments` are pairs (phase name, index)."""
+    """Stores one recorded step. The keys of the dictionary `segments` are pairs of a phase name and an index."""
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]
@@ -133,7 +133,7 @@ class RecordedStep:
         return names.count("backward"), names.count("optimizer")
 
     def differs_by_ns(self, other: RecordedStep) -> int:
-        """Return the total duration of the phases that only one of the two steps contains."""
+        """Return the total duration of phases that occur in only one of two steps."""
         either = {**self.segments, **other.segments}
         return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
 
@@ -145,7 +145,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step in which each phase takes at least as much host time as in the recorded step `slow`."""
+        """Return a copy of this step in which each phase takes at least as much host time as in the step `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

@@ -1,4 +1,4 @@
-"""Copies the GPU of a recording, so that nn.DataParallel can use several GPUs in the replay (`--gpus 2`).
+"""Copies the recorded GPU for replays with several GPUs (`--gpus 2`).
 
     recording = RecordedRun(trace)
     add_devices(recording, gpus=2)
@@ -36,7 +36,7 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """Return the requested number of GPUs, by repeating the first recorded GPU if necessary."""
+    """Return the requested number of GPUs. If too few GPUs were recorded, the first GPU is repeated."""
     if not gpus:
         return recorded
     return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]

@@ -1,4 +1,4 @@
-"""Chooses the recorded step that provides the times and values of a replayed step.
+"""Chooses a recorded step for each step of a replay.
 
     choice = StepChoice(recorded_steps, trace.grain)
     choice.training(0)          # the recorded step for the first training step of a replay
@@ -39,10 +39,10 @@ from traces.model.trace import StepKind
 
 
 class StepChoice:
-    """Chooses recorded steps of one rank. All lists and sets contain indices into the list of recorded steps."""
+    """Chooses recorded steps of one rank. All lists and sets contain the numbers of recorded steps."""
 
     def __init__(self, steps: list[RecordedStep], grain: str) -> None:
-        """Replace each warm-up step without kernels in `steps` by a slower copy of a profiled step."""
+        """Replace each warm-up step without recorded kernels by a slower copy of a profiled step."""
         self._steps = steps
         self._alike: dict[tuple[object, ...], list[int]] = {}
         self._nearest: dict[tuple[object, ...], list[RecordedStep]] = {}
@@ -121,7 +121,7 @@ class StepChoice:
 
     @cached_property
     def _windows(self) -> list[tuple[int, set[int]]]:
-        """Return the steps of each profiler window, together with the index of the window's first step in `_trained`."""
+        """Return the steps of each profile, and the index of the first step of each profile in the list `_trained`."""
         profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
         for place, i in enumerate(self._trained):
             if i in profiled and not (place and self._trained[place - 1] in profiled):
@@ -140,7 +140,7 @@ class StepChoice:
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return the recorded steps of the same kind as `step` that call the op with the same shapes and dtypes.
+        """Return the recorded steps of the same kind as `step` in which the op has the same shapes and dtypes.
 
         Args:
             place: the phase's name and its number in the step
@@ -161,7 +161,7 @@ class StepChoice:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return the recorded steps of the same kind as `step` that call the op with the most similar shapes.
+        """Return the recorded steps of the same kind as `step` in which the op has the most similar shapes.
 
         Args:
             place: as in `steps_with`
@@ -180,7 +180,8 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step whose values a replayed step reads. A longer replay repeats the recorded steps."""
+        """Return the recorded step that provides the tensor values for a replayed step. A longer replay repeats the recorded
+        steps."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:

@@ -1,4 +1,4 @@
-"""Reads recorded workspaces, the temporary memory of cuDNN and cuBLAS.
+"""Finds recorded workspaces, which are the temporary memory of cuDNN and cuBLAS.
 
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
@@ -30,7 +30,7 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return True if cuBLAS workspaces stayed allocated between calls in the recorded run. Return None if unknown. The set
+    """Return True if cuBLAS kept its temporary memory between calls in the recorded run. Return None if unknown. The set
     `sizes_bytes` contains the possible sizes of a workspace."""
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:

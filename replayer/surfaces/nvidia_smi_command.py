@@ -5,8 +5,8 @@
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-For temperature, power, clocks and utilization, the output is "[N/A]". The file runs as a script outside of the package, so it
-imports only the standard library.
+The command prints "[N/A]" for temperature, power, clocks and utilization. The file runs as a separate script, so it imports
+only the standard library.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""Wraps functions that end the script without `atexit`. The wrappers first save the replay's timeline.
+"""Wraps functions such as `os._exit`, which end the script without calling `atexit` functions. The wrappers first save the
+replay's timeline.
 
     os._exit(0)
     os.kill(os.getpid(), signal.SIGTERM)    # without a handler of the script
@@ -13,7 +14,7 @@ from traces.script.deferred_signals import before_abrupt_ends
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the functions. Forked children, such as DataLoader workers, write no timeline."""
+    """Patch the functions. Forked processes, such as DataLoader workers, write no timeline."""
 
     def before_signal() -> None:
         # If a signal ends a rank, the other ranks wait until their NCCL timeout. `finish` would tell them at once.

@@ -32,8 +32,7 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Patch sys.excepthook. If the folder `keep_in` is given, uncaught errors are written to a file in that folder and not to
-    stderr."""
+    """Patch sys.excepthook. If the folder `keep_in` is given, errors are written to a file in this folder instead of stderr."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -62,8 +61,8 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message. If the message quotes the traceback of another process or of a replica,
-    return the first line of the quoted error."""
+    """Return the first line of an error message. If the message contains a traceback of another process, return the error
+    message of the other process."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -1,12 +1,12 @@
-"""Patches Python's module `time` for the options `--clock virtual` and `--clock recorded`.
+"""Patches Python's module `time`, which then returns virtual time (`--clock virtual` and `--clock recorded`).
 
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In a
-background thread, `sleep` only waits until other threads have advanced the virtual time.
+background thread, `sleep` waits until another thread has advanced the virtual time.
 
-In polling loops, `sleep` takes real time, so that other processes can make progress.
+In a loop that waits for another process, `sleep` takes real time.
 
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Timeouts of locks, queues, sockets and
 processes use real time.

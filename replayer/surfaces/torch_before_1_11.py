@@ -1,9 +1,9 @@
-"""Makes autograd save the same tensors for the backward pass as PyTorch 1.10.
+"""Makes autograd store the same tensors for the backward pass as PyTorch 1.10 does.
 
     install(torch)      # if the recording was made with PyTorch before 1.11
 
-In PyTorch 1.10, in-place ReLU6 and Hardtanh save their result for the backward pass (tools/autograd/derivatives.yaml).
-Convolutions save a contiguous copy of their input (`_convolution` in aten/src/ATen/native/Convolution.cpp).
+In PyTorch 1.10, in-place ReLU6 and Hardtanh store their results for the backward pass (tools/autograd/derivatives.yaml).
+Convolutions store a contiguous copy of the input (`_convolution` in aten/src/ATen/native/Convolution.cpp).
 """
 
 from __future__ import annotations

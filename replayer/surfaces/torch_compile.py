@@ -1,4 +1,4 @@
-"""Patches torch.compile, so that replays replace the backends "inductor" and "cudagraphs".
+"""Patches torch.compile to replace the backends "inductor" and "cudagraphs".
 
     compiled = torch.compile(model, mode="reduce-overhead")
     compiled(x)                         # traced by Dynamo and AOTAutograd, and run op by op on virtual tensors
@@ -56,7 +56,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _break_graphs_at_generators(variables: TorchAny) -> None:
-    """Make Dynamo break the graph at the replayer's random generators. Dynamo checks for the exact class
+    """Make Dynamo break the graph where the script uses a random generator. Dynamo checks for the exact class
     `torch._C.Generator`."""
 
     def matches(matching: TorchAny, kind: type) -> bool:

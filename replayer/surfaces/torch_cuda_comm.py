@@ -86,7 +86,7 @@ class Comm:
         return out
 
     def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
-        """Concatenate tensors on device `destination` (-1: host, None: current device)."""
+        """Concatenate tensors on a device. `destination` is -1 for the host and None for the current device."""
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         first = tensors[0]

@@ -1,8 +1,8 @@
-"""Calls the callbacks of torch.cuda._gpu_trace, with which PyTorch's CUDA sanitizer finds data races between streams.
+"""Reports GPU calls to PyTorch's CUDA sanitizer, which finds data races between streams.
 
     TORCH_CUDA_SANITIZER=1 trace replay train.py --trace TRACE      # or torch.cuda._sanitizer.enable_cuda_sanitizer()
 
-`torch._C._activate_gpu_trace` installs the wrappers of this file, so scripts without the sanitizer are not slowed down.
+The wrappers in this file are installed when a script starts the sanitizer, so other scripts are not slowed down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops, and `replay` launches their kernels.
+"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops. The method `replay` launches the kernels of the
+ops.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
@@ -48,7 +49,7 @@ _NO_EXECUTABLE = "You cannot access the raw cudaGraphExec_t instance until insta
 
 
 def _forbid_reserving() -> None:
-    """Raise CUDA's error if a thread allocates memory outside of a graph's pool while a capture forbids cudaMalloc."""
+    """Raise CUDA's error if a thread must not allocate memory while another thread captures a CUDA graph."""
     launches = gpu().launches
     for capture in launches.captures:
         if capture.forbids_allocation(launches.current.thread()):
@@ -204,7 +205,7 @@ class VirtualGraph:
         return id(self._template)
 
     def raw_cuda_graph_exec(self) -> int:
-        """Return an invented handle (cudaGraphExec_t), which changes with each instantiation."""
+        """Return an invented CUDA handle, which changes each time the graph is instantiated."""
         if self._executable is None:
             raise RuntimeError(_NO_EXECUTABLE)
         return id(self._executable)

@@ -25,8 +25,8 @@ PoolHandle = tuple[int, int]
 
 
 class PrivatePools:
-    """Counts the users of private memory pools: CUDA graphs and torch.cuda.MemPool objects. The memory of a pool without users
-    returns to the device."""
+    """Counts how many CUDA graphs and torch.cuda.MemPool objects use each private memory pool. When nobody uses a pool, its
+    memory is returned to the device."""
 
     def __init__(self) -> None:
         self._made = 0

@@ -1,4 +1,4 @@
-"""Adds the ranges of torch.cuda.nvtx and `record_function` to the timeline.
+"""Adds named ranges from torch.cuda.nvtx and `record_function` to the timeline.
 
 with torch.cuda.nvtx.range("forward"): ...             # a range in the timeline, and in torch.profiler if it runs
 with torch.profiler.record_function("forward"): ...    # the same; torch adds Optimizer.step and the DataLoader

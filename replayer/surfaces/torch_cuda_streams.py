@@ -220,7 +220,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
     def elapsed_time(self, end_event: TorchAny) -> float:
         """Return the time until `end_event` in milliseconds. Raises an error if the elapsed time is undefined, for example
-        between events of two devices."""
+        between events on two devices."""
         if not isinstance(end_event, _CudaEventBase):
             raise RuntimeError("expected other to be a torch.cuda.Event object")
         if not (self.enable_timing and end_event.enable_timing):
@@ -241,8 +241,8 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
 
 def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-    """Raise the errors of cudaStreamWaitEvent. A captured stream may wait only for work of its own capture, and the default
-    stream must not wait for captured work."""
+    """Raise the errors of cudaStreamWaitEvent. During the capture of a CUDA graph, a captured stream may wait only for captured
+    work, and the default stream must not wait for captured work."""
     launches = gpu().launches
     capture, own = launches.capture_of(awaited), launches.capture_of(stream)
     if capture is not None:
@@ -260,7 +260,7 @@ def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | Virtua
 
 
 def _require_not_captured(event: VirtualEvent) -> None:
-    """Raise CUDA's error for an event that was recorded during a capture that has ended."""
+    """Raise CUDA's error if the event was recorded during a CUDA graph capture that has ended."""
     if event.captured and gpu().launches.capture_of(event) is None:
         raise CudaError.CAPTURED_EVENT.to_torch()
 

@@ -103,8 +103,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """Return the future of the bucket's all-reduce. The future that PyTorch's C++ code returns would not wait for the virtual
-    GPU."""
+    """Return the future of the bucket's all-reduce. A future of PyTorch's C++ code would not wait for the virtual GPU."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)
@@ -112,14 +111,14 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Store the Work object for which DDP's Reducer waits in the backward pass. PyTorch's C++ code keeps only the C++ part of a
-    Work object, which cannot call methods that are written in Python."""
+    """Store the Work object for which DistributedDataParallel waits in the backward pass. PyTorch's C++ code would keep only
+    the C++ part of the Work object, which cannot call Python methods."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
-    """Replace DDP's fp16 hook in C++, which cannot read virtual tensors, by PyTorch's Python hook."""
+    """Replace the fp16 hook of DistributedDataParallel, because the C++ version cannot read virtual tensors."""
     if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
         hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
@@ -135,7 +134,7 @@ def _join_first(collect: TorchFunction, futures: list[TorchAny]) -> TorchAny:
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip DDP's time statistics, to avoid a warning about the device type."""
+    """Skip the time statistics of DistributedDataParallel, which would print a warning about the device type."""
     if started() is None:
         collect(self)
 
@@ -198,8 +197,7 @@ def _carry_objects(call: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> 
 def _monitored_barrier(
     barrier: Callable[..., None], group: TorchAny = None, timeout: TorchAny = None, wait_all_ranks: bool = False
 ) -> None:
-    """Run gloo's barrier, and apply the timeout to the ranks' virtual times, because sleeps on a virtual clock take no real
-    time."""
+    """Run a gloo barrier. The timeout applies to virtual time, because `sleep` takes no real time on a virtual clock."""
     barrier(group, timeout, wait_all_ranks)
     here, size = gpu(), dist.get_world_size(group)
     c10d: TorchAny = dist.distributed_c10d

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
 """Patches torch.distributed.checkpoint.async_save. `async_save` first copies tensors to host memory. The copy of a virtual
-tensor becomes an ordinary CPU tensor without the replayer's attributes."""
+tensor is an ordinary CPU tensor."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
 torch.export and DTensor infer shapes with fake tensors. In PyTorch builds without CUDA, autograd crashes for tensors with the
-device type "cuda". In C++ code, fake CUDA tensors have the device type "lazy" to avoid this crash (tensor/tensor.py, Note
+device type "cuda". To avoid the crash, fake CUDA tensors have the device type "lazy" in C++ code (tensor/tensor.py, Note
 [Lazy]).
 """
 

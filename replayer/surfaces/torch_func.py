@@ -1,4 +1,4 @@
-"""Makes tensors inside of torch.func transforms report the device "cuda".
+"""Inside torch.func transforms, makes tensors report the device "cuda".
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
@@ -34,7 +34,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _run_eagerly(torch_module: ModuleType) -> None:
-    """Run the ops of a higher-order operator, such as flex_attention or cond, one by one."""
+    """Run an operator such as flex_attention or cond by running its ops one by one."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     operator: TorchAny = torch_module._ops.HigherOrderOperator
@@ -59,7 +59,7 @@ def _run_eagerly(torch_module: ModuleType) -> None:
     func: TorchAny = torch_module.func
 
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
-        """Use `jvp`, because `linearize` cannot trace ops on virtual tensors."""
+        """Use `jvp` instead of `linearize`, which cannot trace ops on virtual tensors."""
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 
     patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

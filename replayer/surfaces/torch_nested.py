@@ -2,7 +2,7 @@
 
     torch.nested.nested_tensor([[1.0, 2.0], [3.0]], device="cuda")
 
-PyTorch's C++ code cannot create nested tensors on the virtual GPU, so each entry is moved to the virtual GPU separately.
+Each entry is moved to the virtual GPU separately, because PyTorch's C++ code cannot create a virtual nested tensor.
 """
 
 from __future__ import annotations

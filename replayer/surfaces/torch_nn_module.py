@@ -1,4 +1,4 @@
-"""Patches torch.nn.Module to keep the Python objects of parameters when a module moves to the GPU.
+"""Patches torch.nn.Module so that moving a module to the GPU does not replace its parameter objects.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

@@ -1,4 +1,4 @@
-"""Creates tensor storages on the virtual GPU, and moves host storages to the virtual GPU.
+"""Creates tensor storages on the virtual GPU, and moves storages from the host to the virtual GPU.
 
     torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
     torch.cuda.FloatStorage(6)                  # the same, typed

@@ -57,14 +57,14 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: TorchAny) -> None:
-    """Check the indices of a sparse tensor on the CPU, if the values of the indices are known."""
+    """Check the indices of a sparse tensor if their values are known."""
     if computing() or not any(isinstance(value, VirtualTensor) for value in args):
         check(*[value.cpu() if isinstance(value, VirtualTensor) else value for value in args], **options)
 
 
 def _install_dlpack(torch_module: TorchAny) -> None:
-    """Let torch.from_dlpack make views of virtual tensors. The replay does not export virtual tensors to other libraries,
-    because those would read the tensors' memory."""
+    """Let torch.from_dlpack make views of virtual tensors. Virtual tensors cannot be exported to other libraries, which would
+    read the memory of the tensors."""
     dlpack = torch_module.utils.dlpack
 
     def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:
@@ -166,8 +166,8 @@ def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAn
 
 
 class _TensorProperty(property):
-    """Replaces a property of torch.Tensor. Up to PyTorch 2.11, Dynamo reads the attribute `__objclass__` of torch.Tensor's
-    properties (torch/_dynamo/utils.py)."""
+    """Replaces a property of torch.Tensor. In PyTorch 2.11 and earlier, Dynamo reads the attribute `__objclass__` of each
+    tensor property (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 

@@ -1,4 +1,4 @@
-"""Makes wrappers of virtual tensors, such as DTensors, report the device "cuda".
+"""Makes tensor subclasses that contain virtual tensors, such as DTensor, report the device "cuda".
 
     class Wrapper(torch.Tensor):
         def __new__(cls, inner):

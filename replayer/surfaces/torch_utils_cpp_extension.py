@@ -1,4 +1,4 @@
-"""Refuses to compile extensions with CUDA kernels. Extensions without CUDA sources are compiled as usual.
+"""Refuses to compile extensions with CUDA kernels. C++ extensions without CUDA code are compiled as usual.
 
 load("fused_adam", sources=["adam.cpp", "adam.cu"])  # NotEmulated
 """

@@ -1,4 +1,4 @@
-"""Represents the virtual GPU memory of tensors, and creates virtual tensors.
+"""Manages the virtual GPU memory of tensors, and creates virtual tensors.
 
     allocation = allocate(gpu, device=0, size_bytes=4096)
     make(meta, allocation)      # a VirtualTensor
@@ -60,7 +60,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Represents unknown values. Tensors with the same `Content` have equal values."""
+    """Represents unknown values. Tensors that share a `Content` object have equal values."""
 
 
 class Truth(Enum):

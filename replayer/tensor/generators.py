@@ -1,10 +1,10 @@
-"""Provides random generators, whose state is a Philox seed and offset as in CUDA.
+"""Provides random generators with the same state as in CUDA: a seed and an offset of the Philox algorithm.
 
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
 
-Random ops advance the Philox offset like PyTorch's CUDA kernels (CUDAGeneratorImpl.cpp, native/cuda/DistributionTemplates.h).
-Under `--values compute`, PyTorch's CPU generator draws the random numbers.
+Each random op increases the offset by as much as on a real GPU (native/cuda/DistributionTemplates.h). Under `--values compute`,
+PyTorch's CPU generator draws the random numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "
 
 
 def host_seed(seed: int, offset: int) -> int:
-    """Return the seed of the CPU generator for a Philox seed and offset."""
+    """Return a seed for the CPU generator, computed from the seed and the offset of the GPU generator."""
     return (seed * 0x9E3779B97F4A7C15 + offset * 0xD1B54A32D192ED03) % (1 << 64)
 
 
@@ -131,7 +131,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the seed and offset from 16 bytes, or only the seed from 8 bytes, as in old PyTorch releases."""
+        """Set the seed and the offset from 16 bytes. States of old PyTorch releases have 8 bytes and contain only the seed."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -245,7 +245,7 @@ _starts: list[tuple[int, int]] = []
 
 @contextmanager
 def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
-    """Let PyTorch's CPU generator draw the numbers of one op, and advance the Philox offset."""
+    """Draw the random numbers of one op on the CPU, and increase the offset."""
     kept = torch.get_rng_state()
     _starts.append((philox.seed, philox.offset))
     torch.default_generator.manual_seed(philox.next_host_seed(numbers))
@@ -257,7 +257,7 @@ def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
 
 
 def seed_and_offset() -> tuple[int, int]:
-    """Return the Philox seed and offset with which the running op draws."""
+    """Return the seed and the offset that the running op uses."""
     return _starts[-1]
 
 

@@ -1,4 +1,4 @@
-"""Defines plans. A plan stores which tensors an op returns and which arguments the op changes.
+"""Defines plans. A plan describes which tensors an op returns and which arguments the op changes.
 
     plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """
@@ -115,7 +115,7 @@ class _NotPortable(Exception):
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Serialize a Plan object for other ranks, or return None if a value in the Plan object cannot be serialized."""
+    """Convert a Plan object to bytes for other ranks, or return None if the conversion is impossible."""
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches
     try:

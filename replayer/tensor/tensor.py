@@ -4,7 +4,7 @@
     x = torch.zeros(2, 3, device="cuda")
     type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True
 
-The device of a virtual tensor is "cuda:0" in Python code, but "lazy:0" in PyTorch's C++ code.
+In Python code, the device of a virtual tensor is "cuda:0". In PyTorch's C++ code, the device is "lazy:0".
 
 Note [Lazy]
     Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has C++ guards only for CPU,
@@ -283,7 +283,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """PyTorch copies the number in `x[0] = 1` to the GPU and waits for the copy (`THPVariable_setitem`)."""
+        """For `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy (`THPVariable_setitem`)."""
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
         try:
@@ -374,8 +374,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data` if one of the two tensors is in host memory and the other one is virtual. Keep the Python
-    object of the tensor, because optimizers refer to this object."""
+    """Execute `tensor.data = data` if only one of the two tensors is virtual. The Python object of the tensor stays the same,
+    because optimizers have references to the object."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}

@@ -5,7 +5,7 @@
     meta is metas.of((2, 3), (3, 1), 0, torch.float32, 0)  # True
     meta.extent_bytes  # 24
 
-Equal metadata is stored once and compared by identity.
+Tensors with equal metadata share one metadata object.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 
 def words_of_cuda(text: str) -> str:
-    """Replace "lazy" by "cuda" in an error message of PyTorch."""
+    """Replace the word "lazy" by "cuda" in an error message of PyTorch."""
     text = _TYPE_NAME.sub(r"torch.cuda.\1Tensor", _PRINTED_TYPE.sub(r"CUDA\1", text))
     text = _DEVICE_NAME.sub("cuda", text)
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
@@ -127,13 +127,13 @@ class TensorMeta:
 
     @property
     def in_all_ranks(self) -> tuple[Shape, Shape, int, str, bool, bool]:
-        """Return all fields except the device, because only the device differs between ranks."""
+        """Return all fields except the device, which is different on each rank."""
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
         """Return a view of the given values with the same conjugate and negative bits as this tensor.
 
-        Clone the view inside `__torch_dispatch__`, because most ops ignore the conjugate and negative bits there.
+        In `__torch_dispatch__`, call `clone` on the view, because most ops ignore the conjugate and negative bits there.
         """
         if self.is_conj:
             values = values.conj()
@@ -141,7 +141,7 @@ class TensorMeta:
 
 
 def _keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
-    """Return the dispatch keys at which PyTorch applies the conjugate and negative bits to the values
+    """Return the dispatch keys that make PyTorch conjugate or negate the values of a tensor
     (ATen/native/MathBitsFallback.h)."""
     key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
     conj, neg = keys(key.Conjugate), keys(key.Negative)

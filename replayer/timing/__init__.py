@@ -1,2 +1,2 @@
-"""Computes when each op of the script and each kernel begins and ends. `simulator` executes ops, `matcher` finds the recorded
-call of an op, and `scheduler` adds kernels to CUDA streams."""
+"""Computes when each op and each kernel begins and ends. `simulator` executes ops, `matcher` finds the recorded call of an op,
+and `scheduler` adds kernels to CUDA streams."""

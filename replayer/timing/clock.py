@@ -48,7 +48,8 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to the script. A call may advance the clock, because loops that poll the time must end."""
+        """Return the current time to the script. Each call may advance the clock, because a script may wait in a loop until a
+        time is reached."""
         # see Note [The recorded clock]
         return self.now_ns()
 
@@ -146,7 +147,7 @@ class VirtualClock(Clock):
         self.resume()
 
     def replays(self) -> None:
-        """Handle the start of a replay in this process."""
+        """Called when a replay starts in this process."""
 
 
 class RecordedClock(VirtualClock):
@@ -222,7 +223,8 @@ def machine_unix_ns() -> int:
 
 
 def lower_timer_slack() -> bool:
-    """Reduce the timer slack of this thread from 50 us to 1 ns for precise sleeps. Returns True on success (Linux only)."""
+    """Make `sleep` more precise in this thread, by reducing the timer slack from 50 us to 1 ns. Returns True on success (Linux
+    only)."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""Stores the ops of a captured CUDA graph, and executes them at each replay.
+"""Stores the ops that a script captures in a CUDA graph, and executes the ops at each launch.
 
     capture = GraphCapture(stream, thread, mode="global", refuse=error)
     capture.add_work(simulator.play_node, stream, signature, None)      # instead of playing it
@@ -51,7 +51,7 @@ class CapturedGraph:
 class GraphCapture:
     """Captures a CUDA graph that begins on the given stream. The argument `mode` is PyTorch's capture error mode. In mode
     "global", forbidden calls fail in all threads. In mode "thread_local", forbidden calls fail only in the capturing thread. In
-    mode "relaxed", the host may wait for streams and events that are not captured."""
+    mode "relaxed", the host may wait for streams and events outside the capture."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, mode: str, refuse: Callable[[], BaseException]
@@ -92,7 +92,7 @@ class GraphCapture:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Record an event in the captured graph. Return False if the stream does not belong to the capture."""
+        """Record an event in the captured graph. Return False if the stream is not captured."""
         if stream in self:
             self._events[event] = self._preceding[stream].copy()
             event.device = stream.device
@@ -110,13 +110,13 @@ class GraphCapture:
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
         """Raise CUDA's error if a thread must not wait for a stream or an event during the capture. If `of` is None, the thread
-        waits for the whole device."""
+        waits for all work on the device."""
         is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())
 
     def forbids_allocation(self, thread: HostThread) -> bool:
-        """Return True if a thread must not allocate device memory outside the graph's pool."""
+        """Return True if a thread may allocate device memory only in the memory pool of the graph."""
         return self._mode == "global" or (thread is self.thread and self._mode != "relaxed")
 
     def break_off(self, error: BaseException) -> BaseException:
@@ -125,7 +125,7 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return True if the first stream of the capture waits for all work on the other captured streams."""
+        """Return True if the first captured stream waits for all work on the other captured streams."""
         # see Note [Joined streams]
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 

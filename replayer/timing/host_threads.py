@@ -49,7 +49,7 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the point in a recorded phase that the thread has reached, in ns of host time."""
+        """Return how much host time of the recorded phase the thread has used, in ns."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns
@@ -66,7 +66,7 @@ class Caller:
 
 
 class _Tenancy:
-    """Reserves a timeline row for a thread until the thread ends."""
+    """Reserves a row in the timeline for a thread until the thread ends."""
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle

@@ -123,8 +123,7 @@ class StepMatcher:
         return None
 
     def pass_over(self, under_way: SegmentMatcher, exact: str) -> None:
-        """If the current recorded phase does not call the op, continue with the next recorded phase of the same name that
-        does."""
+        """If the recorded phase does not contain the op, continue with a later phase of the same name that contains the op."""
         # see Note [Recorded phases without GPU work]
         for (name, count), segment in self.step.segments.items():
             if name == under_way.name and count > under_way.count and exact in segment.exact:
@@ -133,7 +132,7 @@ class StepMatcher:
                 return
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
-        """Return the recorded phases that the script has not entered."""
+        """Return the recorded phases that the script has not reached."""
         return [
             (segment, self.visited.get(name, 0) > 0)  # True if the script has entered a phase with this name
             for (name, count), segment in self.step.segments.items()
@@ -215,7 +214,7 @@ class SegmentMatcher:
         return sum(_is_same_shape(call.match) for call in made) >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the object that finds the recorded calls of ops on one GPU."""
+        """Return the SegmentMatcher object for one GPU."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -270,7 +269,7 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if ops without a recorded call may still get the GPU time of recorded kernels."""
+        """Return True if ops that match no recorded call may get the GPU time of unmatched kernels."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:

@@ -21,7 +21,7 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Schedules recorded kernels of the main CUDA stream in launch order."""
+    """Schedules the recorded kernels of the main CUDA stream, in launch order."""
 
     alone_ns: Column
     gap_ns: Column

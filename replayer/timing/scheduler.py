@@ -115,8 +115,8 @@ class StreamScheduler:
         copy: Copy,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule a copy on a stream, and return its end time. The duration is estimated if the copy's kind or size differs
-        from the recording."""
+        """Schedule a copy on a stream, and return its end time. If no copy of the same kind and size was recorded, the duration
+        is estimated."""
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
         for k in chosen:
@@ -220,7 +220,7 @@ class StreamScheduler:
             self.stats.waited_ns += self.clock.now_ns() - before_ns
 
     def script_waits(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """Let the script wait for the GPU, for example in `torch.cuda.synchronize`."""
+        """Make the script wait for the GPU, for example in `torch.cuda.synchronize`."""
         if self.on_wait is not None:
             self.on_wait()
         self.block(thread, until_ns, after_ns)

@@ -142,8 +142,8 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Simulate one op of a launched CUDA graph. Launching a CUDA graph takes host time, but each op in the graph takes
-        none."""
+        """Simulate one op of a launched CUDA graph. Launching a CUDA graph takes CPU time, but the ops in the graph take no CPU
+        time."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.begins_segment[signature.phase_class]:

@@ -33,7 +33,7 @@ def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, dura
 
 
 def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
-    """Return the end times of queue entries that run one after another, such as the kernels on a CUDA stream.
+    """Return the end times of kernels that run one after another, for example on a CUDA stream.
 
         ends_ns[i] = max(alone_ns[i], ends_ns[i - 1] + spans_ns[i])
 

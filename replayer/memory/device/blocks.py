@@ -60,7 +60,7 @@ _STREAMS_OF_A_POOL = 1 << 20
 
 
 def stream_in_pool(pool: int, stream: int) -> int:
-    """Return one number that stands for both a stream and its private memory pool. Pool 0 is the memory outside private
+    """Return a number that identifies a pair of a CUDA stream and a private memory pool. Pool 0 is the memory outside private
     pools."""
     return pool * _STREAMS_OF_A_POOL + stream_of(stream)
 
@@ -81,7 +81,7 @@ class UsedStream(Protocol):
 
     @property
     def ready_ns(self) -> int:
-        """Return the virtual time at which the stream's work ends."""
+        """Return the virtual time at which the work on the stream ends."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

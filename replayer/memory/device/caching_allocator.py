@@ -126,7 +126,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block. The block is reused only after the work of all streams that use the block has ended."""
+        """Free a block. A freed block is reused only after the work on all streams that use the block has ended."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -421,8 +421,8 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block. Return None if the blocks alone do not determine future
-        allocations, for example while another stream still uses memory."""
+        """Return the address, size, state and age of each block. Return None if future allocations depend on more than the
+        blocks, for example if another stream still uses memory."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

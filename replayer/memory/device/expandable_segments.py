@@ -63,8 +63,8 @@ class ExpandableSegments:
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
-        """Return a free block of at least `size` bytes, or None if the GPU has too little memory. If memory runs out, mapped
-        pages remain mapped (try_allocate_expandable_block in PyTorch's CUDACachingAllocator.cpp)."""
+        """Return a free block of at least `size` bytes, or None if the GPU has too little memory. If memory runs out, pages
+        that are already mapped stay mapped (try_allocate_expandable_block in PyTorch's CUDACachingAllocator.cpp)."""
         pool = plain.expandable
         if pool is None:
             pool = plain.expandable = ExpandablePool(plain)

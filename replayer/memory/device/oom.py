@@ -35,7 +35,7 @@ _ADVICE_SINCE_2_11 = (
 
 
 def oom_text_of(torch_version: str) -> str:
-    """Return a PyTorch release's out-of-memory message, with zeros in place of the numbers."""
+    """Return the out-of-memory message of a PyTorch release, with all numbers replaced by zeros."""
     release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
     return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_10, _ADVICE_SINCE_2_11) if release >= (2, 11) else DEFAULT_OOM_TEXT
 

@@ -1,4 +1,4 @@
-"""Logs a script's memory requests, to find out whether the script fits on another GPU.
+"""Records the memory requests of a script, to find out whether the script fits on another GPU.
 
     memory.requests = log = RequestLog()    # DeviceMemory logs each executed request
     ...

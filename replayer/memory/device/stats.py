@@ -95,7 +95,7 @@ class PoolStats:
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Return statistics for expandable segments. Free memory in expandable segments does not count as inactive. See
+        """Return statistics for expandable segments. Free memory in expandable segments is not counted as inactive. See
         free_block in PyTorch's c10/cuda/CUDACachingAllocator.cpp."""
         return replace(self, split_free=Quantity().small, split_free_bytes=Quantity().small)
 

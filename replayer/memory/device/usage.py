@@ -70,7 +70,7 @@ class DeviceUsage:
             }
 
     def usage_of_run(self) -> MemoryUse:
-        """Return the memory peaks of the whole run, even after the script has reset them."""
+        """Return the memory peaks of the whole run, even if the script has reset the peaks."""
         return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._counts.of_run())
 
     def reset_peak(self) -> None:

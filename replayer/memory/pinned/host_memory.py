@@ -69,7 +69,7 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """Pin memory without holding the mutex, because pinning is slow."""
+        """Pin memory without holding the lock, because pinning is slow."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)

@@ -20,7 +20,7 @@ _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first 
 
 
 class PageLocks:
-    """Locks and unlocks pages of host memory. If locking fails in several processes of a run, only the first process prints a
+    """Locks and unlocks pages of host memory. If several processes cannot lock memory, only the first process prints a
     warning."""
 
     def __init__(self, run_folder: Path | None = None) -> None:

@@ -238,7 +238,7 @@ def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`. CUDA's softmax kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
+    """Run `torch.softmax`. The softmax kernel on CUDA can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -252,8 +252,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. On CUDA, `one_hot` leaves the check of class numbers to the kernel of `scatter`
-    (ATen/native/Onehot.cpp)."""
+    """Run `one_hot`. On CUDA, `one_hot` does not check the class numbers, but `scatter` does (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if num_classes < 1 and (num_classes != -1 or not labels.numel()):

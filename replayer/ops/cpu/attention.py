@@ -75,8 +75,8 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return the attention weights in the format of flash attention's debug mask. The mask contains dropped weights as
-        negative numbers, and its numbers of rows and columns are multiples of 128."""
+        """Return the attention weights in the format that flash attention uses for debugging. Dropped weights are negative
+        numbers. The numbers of rows and columns are multiples of 128."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
         weights = torch.where(self._kept(weights), weights, -weights).to(q.dtype)
@@ -85,7 +85,7 @@ class _Attention:
     def backward(
         self, grad: TorchAny, out: TorchAny, lse: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None
     ) -> list[TorchAny]:
-        """Compute the gradients from the output and the logsumexp. In ring attention, the output and the logsumexp come from
+        """Compute the gradients from the output and the logsumexp. In ring attention, the output and the logsumexp depend on
         the keys of all ranks."""
         weights, of_out = (self.scores(q, k, bias) - lse[..., : q.size(2), None]).exp(), grad.float()
         of_weights = self._dropped(of_out @ _per_head(v, q).transpose(-2, -1))
@@ -100,7 +100,7 @@ class _Attention:
 
 
 def uniform(shape: TorchAny, seed: int, offset: int) -> torch.Tensor:
-    """Return the random numbers that decide which weights are dropped. A weight is dropped if its random number is smaller
+    """Return random numbers for dropout, one for each attention weight. A weight is dropped if the random number is smaller
     than the dropout probability."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(host_seed(seed, offset)), device="cpu")
 
@@ -185,8 +185,8 @@ Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
-    """Yield the sequences of a call. The tensors `of_q` and `of_k` contain cumulative sequence lengths, and `used` limits the
-    number of keys per sequence."""
+    """Yield the sequences of a call. The tensors `of_q` and `of_k` contain the cumulative lengths of the sequences. `used`
+    limits the number of keys per sequence."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return

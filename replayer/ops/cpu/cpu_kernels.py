@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
-"""Computes CUDA-only ops on the CPU, such as cuDNN's RNNs and attention.
+"""Computes ops on the CPU that PyTorch supports only on CUDA, such as cuDNN's RNNs.
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 
-Backward ops reuse the random state of the forward ops.
+Backward ops use the same random numbers as the forward ops.
 """
 
 from __future__ import annotations
@@ -138,8 +138,7 @@ def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -
 
 
 def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offsets: torch.Tensor, *rest: TorchAny) -> TorchAny:
-    """The CPU kernel of `embedding_bag` rejects a first offset other than 0, so the offset is replaced by 0, as in CUDA's
-    kernel."""
+    """The first offset of `embedding_bag` is replaced by 0, as in the CUDA kernel, because the CPU kernel accepts only 0."""
     bounds = offsets.clone()
     bounds[:1] = 0
     if len(rest) > 4 and rest[4]:  # with the end of the last bag

@@ -23,8 +23,8 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the arguments of an op. Subclasses define `virtual`, which converts virtual tensors, and `plain`, which converts
-    all other tensors."""
+    """Converts the arguments of an op. In a subclass, the method `virtual` converts virtual tensors, and the method `plain`
+    converts all other tensors."""
 
     device_type = "cpu"  # in place of the virtual GPU
 

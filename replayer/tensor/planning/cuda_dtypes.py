@@ -63,8 +63,8 @@ def require_sparse_kernel(func: Op, args: Sequence[TorchAny]) -> None:
 
 
 def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
-    """Return the op's key in cuda_dtypes.json. If an op's dtypes depend on a string argument, the key ends with that argument,
-    as in "scatter_reduce.two amax"."""
+    """Return the op's key in cuda_dtypes.json. If the dtypes of an op depend on a string argument, the key contains this
+    argument, as in "scatter_reduce.two amax"."""
     name = op_name(func)
     keys = _keys_with_string().get(name)
     if keys is None:
@@ -114,7 +114,7 @@ def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exc
 
 
 def compares_dtypes(refused: Exception) -> bool:
-    """Return True for error messages about two dtypes, such as "expected scalar type Float but found Half"."""
+    """Return True if an error message is about two dtypes, such as "expected scalar type Float but found Half"."""
     text = str(refused)
     return len({word for word in re.findall(r"[A-Z]\w+", text) if word in SCALAR_TYPES}) == 2 or any(
         words in text for words in ("mixed dtype", "different dtypes", "expected dtype")

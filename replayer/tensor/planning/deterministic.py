@@ -4,7 +4,7 @@
     alert_not_deterministic(torch.ops.aten.nll_loss2d_forward.default, args)
     # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
 
-The kernel names in the error messages come from the calls of `alertNotDeterministic` in the C++ code of PyTorch 2.14.
+The kernel names in the error messages are the same as in PyTorch 2.14.
 """
 
 from __future__ import annotations

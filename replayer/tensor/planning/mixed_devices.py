@@ -105,7 +105,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
 
 
 def read_tables() -> None:
-    """Read the tables of ops and dtypes before the process is forked into ranks, so that all ranks share the tables' memory."""
+    """Read the tables of ops and dtypes before the process is forked into ranks, which then share the memory of the tables."""
     runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 
@@ -148,7 +148,7 @@ def _no_kernel(func: Op, key: str, keys: Iterable[str]) -> NotImplementedError:
 
 
 def mixed_call(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> Mixed:
-    """Choose how to run an op with tensors on several devices. Raise PyTorch's error if the call is invalid."""
+    """Decide where an op with tensors on several devices runs. Raise PyTorch's error if the call is invalid."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
     if name == "sparse_compressed_tensor":
@@ -291,7 +291,7 @@ def _require_common_device(operands: _Operands, wrapper: str) -> None:
 
 
 def _require_out_device(operands: _Operands) -> None:
-    """Check devices as `set_output_raw_strided` of a structured kernel does."""
+    """Check devices like the function `set_output_raw_strided` in PyTorch's C++ code."""
     here = operands.inputs[0][1].device
     if here.type == "cpu":
         raise RuntimeError("CUDAGuardImpl initialized with non-CUDA DeviceType: cpu")
@@ -400,7 +400,7 @@ def _of_self(operands: _Operands) -> Mixed:
 
 
 def _searchsorted(operands: _Operands) -> Mixed:
-    """The generated check ignores keyword-only arguments, see native/BucketizationUtils.h for `sorter`."""
+    """PyTorch does not check the devices of keyword-only arguments. For `sorter`, see native/BucketizationUtils.h."""
     overload = "Tensor" if isinstance(operands.values["self"], torch.Tensor) else "Scalar"
     wrapper = f"wrapper_CUDA_{overload}_out_searchsorted_out" if operands.out else f"wrapper_CUDA_{overload}_searchsorted"
     inputs = tuple((name, tensor) for name, tensor in operands.inputs if name != "sorter")

@@ -1,4 +1,4 @@
-"""Raises PyTorch's errors for dtypes and overlapping views that CUDA kernels reject.
+"""Raises PyTorch's errors if a CUDA kernel would reject dtypes or overlapping views.
 
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
@@ -229,7 +229,7 @@ def _embedding_bag(weight: torch.Tensor, indices: torch.Tensor, *options: TorchA
 
 
 def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> None:
-    """Reject dtypes that cannot be multiplied by a float. See ATen/native/sparse/cuda/SparseBlas.cpp."""
+    """Raise PyTorch's error if a dtype cannot be multiplied by a float. See ATen/native/sparse/cuda/SparseBlas.cpp."""
     if pattern.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         raise no_kernel("mul_cuda", scalar_type(pattern.dtype))
     if not pattern.is_floating_point() and not pattern.is_complex():
@@ -366,10 +366,10 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 
 
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
-    """Require the tensors of a fused optimizer kernel to be without gaps, and to have the same dtype, shape and strides
+    """Check the tensors of a fused optimizer kernel: they must have no gaps, and the same dtype, shape and strides
     (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names`
-    are the names of the lists. If the last name ends with "?", the optimizer uses the last list only with the option
-    `amsgrad`."""
+    are the names of the lists. A "?" at the end of the last name means that the optimizer uses the last list only with the
+    option `amsgrad`."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]

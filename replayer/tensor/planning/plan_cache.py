@@ -1,4 +1,4 @@
-"""Caches the results of shape inference, which takes about 150 microseconds per op.
+"""Caches the shapes of op results, because computing the shapes takes about 150 microseconds per op.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
@@ -69,7 +69,7 @@ class Route:
 
 
 class PlanCache:
-    """Caches result shapes and dtypes by op, input shapes and input dtypes."""
+    """Stores the result shapes and dtypes for each op and its input shapes and dtypes."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
@@ -140,8 +140,8 @@ class PlanCache:
         return self._keep(route, key, plan)
 
     def _of_other_rank(self, func: Op, key: bytes, device: int, args: Args, kwargs: Kwargs) -> Plan | None:
-        """Return the Plan object that another rank has stored for `key`, or None. The rank that stored the Plan object has
-        already checked devices and dtypes."""
+        """Return the Plan object that another rank has stored for `key`, or None. Devices and dtypes were already checked by
+        the rank that stored the Plan object."""
         found = None if self.shared is None else self.shared.find(key)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""Computes the cache keys of op calls. Op calls with the same cache key return tensors with the same shapes and dtypes.
+"""Computes the cache keys of op calls. If two op calls have the same cache key, their results have the same shapes and dtypes.
 
 For each op, this module generates a Python function that returns the cache key of a call. For example:
 
@@ -32,7 +32,7 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 
 def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
     """Return a function that computes cache keys for calls with `count` positional arguments. If `get` is given, the returned
-    function calls `get` with the key, and returns the result."""
+    function passes the key to `get`, and returns the result of `get`."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)

@@ -1,4 +1,4 @@
-"""Uses PyTorch's meta kernels to find out what an op returns and changes.
+"""Finds out which tensors an op returns and changes, using PyTorch's meta kernels.
 
     infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
 
@@ -53,7 +53,7 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
 
 
 def run_elsewhere(tensor_class: type, func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op call whose result is not on a GPU, such as `zeros_like(x, device="cpu")`."""
+    """Run an op if its result is not on a GPU, such as `zeros_like(x, device="cpu")`."""
     if func._schema.name in ("aten::linspace", "aten::logspace"):
         return on_host(func, args, kwargs)
     if "sparse" in func._schema.name:
@@ -204,7 +204,7 @@ _SMALL_SIZE = 8
 
 
 def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op on the CPU with tensors of ones. Return the results as meta tensors."""
+    """Run an op on the CPU, with all tensors filled with ones. Return the results as meta tensors."""
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
 
@@ -219,8 +219,8 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 
 def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> TorchAny:
-    """Replace tensors by ones in host memory. Each size above `largest_size` is reduced to `largest_size`, so equal sizes stay
-    equal. If `largest_size` is not given, raise OverflowError for a tensor with more than `_TRIED_ELEMENTS` elements."""
+    """Replace tensors by ones in host memory. Sizes above `largest_size` are reduced to `largest_size`. If `largest_size` is
+    not given, raise OverflowError for a tensor with more than `_TRIED_ELEMENTS` elements."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -247,7 +247,7 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op on the CPU with tensors of ones to find unsupported dtypes."""
+    """Run an op on the CPU to find unsupported dtypes, with all tensors filled with ones."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):

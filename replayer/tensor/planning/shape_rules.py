@@ -27,7 +27,7 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """cuDNN does not document the size of the reserve space."""
+    """The size of cuDNN's reserve space is not documented."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = _steps_first(data, batch_first, (*data.shape[:-1], (projected or size) * directions))
@@ -114,7 +114,7 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """Give a scalar loss as much memory as a tensor with one loss per element. PyTorch stores the mean or sum in the memory of
+    """Give a mean or summed loss as much memory as the individual losses. PyTorch stores the mean or the sum in the memory of
     the individual losses (aten/src/ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
@@ -122,8 +122,8 @@ def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
 
 
 def _with_scalars(name: str) -> dict[TorchAny, TorchFunction]:
-    """Return a shape rule for foreach ops that read one scalar per tensor from a host tensor. The rule replaces each scalar by
-    1.0."""
+    """Return a shape rule for foreach ops with a host tensor that contains one scalar per tensor. The rule replaces each scalar
+    by 1.0."""
     packet = getattr(aten, f"_foreach_{name}")
     return {packet.Tensor: lambda *lists: packet.ScalarList(*lists[:3], [1.0] * lists[3].numel())}
 

@@ -36,8 +36,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Return a function that checks whether all values of an argument are in a range. The function `limits` returns the start
-    of the range, its end (excluded), and another allowed value or None."""
+    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the start and
+    the end of the range, and another allowed value or None. The end is not part of the range."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
@@ -90,7 +90,7 @@ def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
 
 
 def _bags(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """The kernel of `embedding_bag` replaces the first offset by 0, and ends the last bag at the last index."""
+    """The CUDA kernel of `embedding_bag` replaces the first offset by 0, and the last bag ends at the last index."""
     offsets = host(args[2])
     if offsets is not None and offsets.numel():
         with_last = len(args) > 7 and args[7]

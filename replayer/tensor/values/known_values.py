@@ -39,8 +39,8 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host memory that holds the values of a virtual tensor. Virtual tensors have memory for values only with
-    `--values compute`. New memory contains zeros."""
+    """Return the host memory that contains the values of a virtual tensor. With `--values compute`, virtual tensors have memory
+    for values. New memory contains zeros."""
     # see Note [Payloads] in cpu_compute.py
     known = allocation.known
     if not isinstance(known, torch.Tensor):
@@ -115,7 +115,7 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one thread, because OpenMP threads may wait for milliseconds on a busy machine."""
+    """Use one thread, because several threads are slow on a busy machine."""
     threads = torch.get_num_threads()
     if threads == 1:
         yield

@@ -6,7 +6,7 @@
     if better:                             # None: neither branch is an error
         save()
 
-The bytecode of the script shows whether the code after an `if` or `assert` raises an error.
+The script's bytecode shows whether a branch of an `if` or `assert` raises an error.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
 
-If a value was neither recorded nor computed, the replay assumes a value:
+If a value is unknown, the replay assumes the following:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold in `(x > 0).all()`.
@@ -112,7 +112,7 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """After each replay of a CUDA graph, forget the values of overwritten tensors."""
+    """After a CUDA graph was replayed, forget the values of the tensors that the graph overwrites."""
     capture = gpu().launches.capture_of(stream)
     for allocation in _written(plan, args, kwargs):
         if capture is not None:
@@ -197,8 +197,8 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return how many elements of the result of `==` may be true. For example, `top5 == labels.expand_as(top5)` has at most one
-    true element per label."""
+    """Return the maximum number of true elements in the result of `==`. For example, `top5 == labels.expand_as(top5)` has at
+    most one true element per label."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))

@@ -1,4 +1,4 @@
-"""Simulates how long the stages of nn.DataParallel take: scatter, replicas, gather, and their backward passes.
+"""Simulates the stages of nn.DataParallel, such as scatter and gather.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
@@ -118,8 +118,8 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Add the recorded GPU time of ops that unfinished nn.DataParallel stages have launched so far. Return False if the
-        recording contains no stages of nn.DataParallel."""
+        """Add the recorded GPU time of the ops in all unfinished stages. Return False if the recording contains no stages of
+        nn.DataParallel."""
         stages = self.recorded
         if not stages:
             return False

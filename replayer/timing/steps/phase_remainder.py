@@ -1,4 +1,4 @@
-"""Simulates recorded kernels that match no op of the script, at the end of each phase.
+"""At the end of each phase, simulates recorded kernels that match no op of the script.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -49,7 +49,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher of ops on one GPU, and the CPU thread that launches these ops."""
+        """Return the SegmentMatcher object for one GPU, and the CPU thread that launches ops on this GPU."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread

@@ -174,13 +174,13 @@ class StepTracker:
         self.begins_segment = self.script.begins_segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """Begin the loss phase. A single op such as log_softmax does not begin the loss phase."""
+        """Begin the loss phase. One call of an op such as log_softmax does not begin the loss phase."""
         if self.begins_segment[LOSS]:
             self.script.op(thread, LOSS, self._scheduler.clock.now_ns())
         self._see_phase()
 
     def forward_begins(self, thread: HostThread) -> None:
-        """Begin another forward phase for new autograd nodes after a backward pass with `create_graph=True`."""
+        """After a backward pass with `create_graph=True`, begin another forward phase."""
         self.script.autograd_recorded(thread, True, self._scheduler.clock.now_ns())
         self._see_phase()
 
@@ -230,7 +230,7 @@ class StepTracker:
             self._scheduler.timeline.loader_wait(wait)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """End the training step, unless another optimizer has already ended it."""
+        """End the training step, unless another optimizer has already ended the step."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self._see_phase()
 
@@ -494,8 +494,8 @@ class StepTracker:
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
     """Continue the replay with another recorded step, if it calls the op with the same shapes or with more similar shapes.
-    Return the current phase of the chosen recorded step, or None if no other step is chosen. See Note [Training steps of
-    several shapes] in step_choice.py."""
+    Return the current phase of another recorded step, or None if no other step was chosen. See Note [Training steps of several
+    shapes] in step_choice.py."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or (segment.recorded is not None and segment.recorded.phase_grained):
         return None

@@ -4,8 +4,8 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-The script's threads only store integers. The thread that writes the trace file computes the start and end times of module calls
-from the stored integers.
+The script's threads only store integers. The start and end times of module calls are computed later, in the thread that writes
+the trace file.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return a table with one row per module call, and a column with the enclosing call of each op and module call. The
+        """Return a table with one row per module call, and the module call that contains each op and each module call. The
         arguments `thread`, `start_ns` and `end_ns` have one value per op."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:

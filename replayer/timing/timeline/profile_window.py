@@ -93,7 +93,7 @@ def _with_separate_starts(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts between the clock of this machine and the virtual clock by interpolation. Both times are in µs."""
+    """Converts times between the clock of this machine and the virtual clock. Both times are in µs."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -131,7 +131,7 @@ class _Clocks:
 def with_virtual_gpu(
     kineto: ProfilerJson, window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> ProfilerJson:
-    """Add the events of the virtual GPU to the content of a Kineto file.
+    """Add the events of the virtual GPU to a file written by torch.profiler.
 
     Args:
         shift_ns: Unix time minus the virtual time of `window`
@@ -225,7 +225,7 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. If the op name is empty, the object lists the kernels that belong to no op."""
+    """Describes an op in a profile. An object with an empty op name lists the kernels that belong to no op."""
 
     thread: int
     name: str
@@ -252,7 +252,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return the allocated minus the freed bytes of each op. If an op frees memory that another op has allocated, the bytes are
+    """For each op, return the allocated bytes minus the freed bytes. If an op frees the memory of another op, the bytes are
     counted under the key NONE."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
@@ -328,7 +328,7 @@ def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], li
 def nesting_of(
     threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
 ) -> tuple[Column, Column]:
-    """Sort events so that outer events come first, and return each event's parent."""
+    """Sort events in such a way that outer events come first, and return the parent of each event."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)

@@ -77,7 +77,7 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """Stores data from which the writing thread later creates rows of a trace table."""
+    """Stores data for rows of a trace table. Another thread creates the rows later."""
 
     count: int
     make: Callable[[], Column]
@@ -196,7 +196,7 @@ class _HandedOver:
 
 
 class TimelineWriter:
-    """Collects the rows of a replayed trace, and writes the rows to a file in another thread."""
+    """Collects the rows of a replayed trace. Another thread writes the rows to a file."""
 
     def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
         """`devices` replaces the recorded list of devices."""
@@ -252,8 +252,8 @@ class TimelineWriter:
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events at the virtual time `now_ns`. The matrix `untimed` has a row for each memory event, with all
-        columns except the time."""
+        """Add memory events at the virtual time `now_ns`. Each row of the matrix `untimed` contains a memory event, but not the
+        event's time."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
@@ -321,8 +321,8 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace with the events since the call of the method `watch`. The second result contains the index of the op
-        that follows each memory event."""
+        """Return a trace that contains all events since `watch` was called. The second result contains, for each memory event,
+        the index of the next op."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
