@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import torch
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
@@ -16,7 +17,7 @@ from replayer.compiled.planned_memory import planned_requests
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.region_memory import BlockRequest, RegionMemory
-from replayer.recording.recorded_regions import GraphOps, RecordedCall, Shapes, graph_ops_of
+from replayer.recording.recorded_regions import INPUTS, GraphOps, RecordedCall, Shapes, graph_ops_of
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
@@ -61,7 +62,7 @@ class RegionGraph:
         if not computing():
             fuse_attention(graph.graph)
         graph.recompile()
-        graph.is_region = True  # the graph is no module of the script
+        _LazyGraphModule.force_recompile(graph)  # otherwise, each run would also be a call of a module
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
         self._is_backward = is_backward
         self._ranges = [f"{REGION}{region.name}"]
@@ -101,6 +102,8 @@ class RegionGraph:
         self, inputs: list[TorchAny], recorded: RecordedCall | None, device: int, kept: list[AllocationHandle]
     ) -> tuple[TorchAny, list[AllocationHandle]]:
         here = gpu()
+        if self._left_out:
+            here.steps.region_called()
         launches = here.launches
         without_kernels = nullcontext() if recorded is None else launches.kernels_off()
         recorded = recorded or RecordedCall((), None)
@@ -183,6 +186,9 @@ def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shap
     inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
     known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            yield INPUTS, (tuple(_size(size, known) for size in value.shape),)
     for node in graph.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not node.target.is_view:
             arguments = [one for one in tree_leaves((node.args, node.kwargs)) if isinstance(one, torch.fx.Node)]

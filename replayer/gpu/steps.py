@@ -32,6 +32,7 @@ from replayer.timing.host_threads import HostThread
 from replayer.timing.timeline.host_ranges import NAMED
 from traces.analyses.modules import ModuleNames
 from traces.model.layouts import Shape
+from traces.script.phase_rule import PLAIN
 from traces.script.script_hooks import SINCE_BACKWARD, ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
@@ -100,6 +101,14 @@ class ScriptSteps:
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
         """Do nothing, because the method `watch_nodes` detects new autograd nodes."""
+
+    def region_called(self) -> None:
+        """Begin the phase of a compiled region before the region reads a value."""
+        with self._launches.looking as thread:
+            self._moves_on(thread, self._begin_region)
+
+    def _begin_region(self, thread: HostThread) -> None:
+        self._tracker.op(thread, PLAIN, self._clock.now_ns())
 
     def loss_called(self) -> None:
         with self._launches.looking as thread:

@@ -29,7 +29,11 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
-GraphOps = dict[str, set[Shapes]]  # maps the canonical name of each op in a graph to the op's shapes
+GraphOps = dict[str, set[Shapes]]  # maps the canonical name of each op in a graph to the op's shapes, and INPUTS to the inputs'
+INPUTS = ""
+
+# Before the launch of a CUDA graph, this op copies the inputs of a compiled function into the graph's memory.
+_COPIES_INPUTS = "aten::_foreach_copy_"
 
 # Two compiled functions with different input shapes match if their similarity is at least 0.25 (1 means equal).
 _ALIKE = 0.25
@@ -147,8 +151,11 @@ class RecordedRegions:
         if inputs in variants and inputs:
             return variants[inputs][-1]
         unknown = variants.get((), [])
-        shares = [(_similarity(calls[0].ops, graph_ops()), len(calls), i) for i, calls in enumerate(unknown)]
-        share, _, best = max(shares, default=(0.0, 0, 0))
+        shares = [
+            (_similarity(calls[0].ops, graph_ops()), _copies_inputs(calls[0].ops, graph_ops()), len(calls), i)
+            for i, calls in enumerate(unknown)
+        ]
+        share, *_, best = max(shares, default=(0.0, 0))
         return unknown[best] if share else []
 
 
@@ -171,7 +178,7 @@ def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
 
 
 def _likeness(recorded: Ops, graph_ops: GraphOps) -> float:
-    known, found = set(graph_ops), set[str]()
+    known, found = set(graph_ops) - {INPUTS}, set[str]()
     words = explained = 0
     for one in recorded:
         fused = ops_in_name(one.op)
@@ -187,6 +194,11 @@ def _similarity(recorded: Ops, graph_ops: GraphOps) -> float:
     shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]
     compared = [shape in own for own, shape in zip(known, shapes, strict=True) if own]
     return sum(compared) / len(compared) if compared else 1.0
+
+
+def _copies_inputs(recorded: Ops, graph_ops: GraphOps) -> bool:
+    copied = {canonical_shapes((shape,)) for one in recorded if one.op == _COPIES_INPUTS for shape in one.shapes}
+    return copied <= graph_ops.get(INPUTS, set())
 
 
 def graph_ops_of(ops: Iterable[tuple[str, Shapes]]) -> GraphOps:

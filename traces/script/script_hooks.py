@@ -265,7 +265,7 @@ class ScriptHooks:
                 if (tell := listener.workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
                 listener.module_called(self, grad_enabled())
-                if listener.workload.is_open and not getattr(self, "is_region", False):
+                if listener.workload.is_open:
                     listener.workload.module_called(self, described([args, kwargs]), autocast())
                 if marks is not None:
                     marks[0]((marks[2](id(self)) or marks[3](self)) + len(marks[1]))

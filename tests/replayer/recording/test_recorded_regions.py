@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from replayer.op_signature import KeptBySignature
 from replayer.recording.match_keys import RecordedKeys
-from replayer.recording.recorded_regions import RecordedCall, RecordedRegions, Shapes, graph_ops_of
+from replayer.recording.recorded_regions import INPUTS, RecordedCall, RecordedRegions, Shapes, graph_ops_of
 from tests.replayer.compiled.handmade_recording import STEP_US, Events
 from traces.model.trace import Trace
 
@@ -37,6 +38,25 @@ def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> Non
     for batch in (24, 64, 40):
         assert shapes_of_call(regions, (batch, 8), (8, 4)) == ((batch, 8), (8, 4))
     assert shapes_of_call(regions, (32, 8), (8, 4)) is None
+
+
+def test_inference_in_a_cuda_graph_takes_the_recorded_call_that_copies_inputs_of_the_same_size() -> None:
+    """GIVEN CUDA graphs of a compiled function for batches of 24, 64 and 40 WHEN the function is called with one of these batch
+    sizes THEN it takes the call that copies a batch of this size. Another size takes the last call."""
+    events = Events()
+    for step, batch in enumerate((24, 64, 40)):
+        at = step * STEP_US
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
+        events.op("Torch-Compiled Region: 0/0", at + 100, 150, [])
+        events.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 120, 100)
+        events.op("aten::_foreach_copy_", at + 130, 20, [[batch, 8], [batch, 8]])
+        events.launch("cudaLaunchKernel", at + 140, ("copy_kernel", 2))
+        events.launch("cudaGraphLaunch", at + 160, ("sgemm", 11), graph=step + 1)
+    regions = _regions(events.trace())
+    for batch, copied in ((24, 24), (64, 64), (40, 40), (32, 40)):
+        graph = graph_ops_of([(INPUTS, ((8, 4),)), (INPUTS, ((batch, 8),)), ("aten::mm", ((batch, 8), (8, 4)))])
+        call = regions.call("0/0", (), partial(dict, graph), 0, is_backward=False)
+        assert call is not None and call.ops[0].shapes[0] == (copied, 8)
 
 
 def test_graphs_of_a_compiled_function_with_the_same_kernels_are_one_graph() -> None:

@@ -95,9 +95,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
-    # Before the backward pass, compiled autograd searches for cached code. Ignore this search.
-    nested = enclosing(host, strings.matching(host.name, _REGION.match)) != NONE
-    visible &= ~(nested & strings.matching(host.name, _CACHE_LOOKUP.match))
+    visible[_lookups_of_backward(host, strings)] = False
     # A region compiled by torch.compile may contain an optimizer step, so each op is treated separately.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
@@ -154,6 +152,17 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         facts = name, kind, seed, is_quiet, leads, like, *after_backward
         events.append(StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created, on_main=bool(on_main[row])))
     return _outside_closures(events, host, runs_backward, first_optimizer, strings) if len(runs_backward) else events
+
+
+def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
+    """Return the searches for cached code that are inside a compiled region or directly before compiled autograd."""
+    lookups = np.flatnonzero(strings.matching(host.name, _CACHE_LOOKUP.match))
+    is_region = strings.matching(host.name, _REGION.match)
+    regions = np.flatnonzero(is_region & (host.thread == 0))
+    regions = regions[np.argsort(host.start_ns[regions], kind="stable")]
+    following = np.append(regions, NONE)[np.searchsorted(host.start_ns[regions], host.start_ns[lookups])]
+    is_backward = np.append(strings.matching(host.name, _COMPILED_AUTOGRAD.match), False)[following]
+    return np.asarray(lookups[is_backward | (enclosing(host, is_region)[lookups] != NONE)])
 
 
 def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int], strings: Strings) -> Column:
