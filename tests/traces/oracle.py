@@ -5,7 +5,8 @@
     waits(recording)                                        # [(start_ns, end_ns), ...]
 
 A step owns the work that was launched during its host span. A step is complete on a device when the work of this step and of
-all earlier steps has ended. A step ends with its host span and its own work, and begins where the previous step ended. A wait
+all earlier steps has ended. A step ends with its host span and its own work, and begins where the previous step ended. A step
+without a predecessor starts without queued work, so it does not count if a device has queued work for 90 % of others. A wait
 is a runtime call that returns when device work ends, and could not have returned earlier: CUDA documents the wait, or the call
 lasted for 50 us and the work ended in its last tenth. Queries that follow each other count as one call.
 """
@@ -88,11 +89,13 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
         work.step = next((p for p in places if at is not None and steps[p].start_ns <= at < steps[p].end_ns), None)
     follows = [p > 0 and 0 <= steps[p].number - steps[p - 1].number <= 1 for p in places]
     ends = [step.end_ns for step in steps]
-    paces: list[tuple[bool, float]] = []
+    intervals: list[tuple[bool, dict[int, int]]] = []
+    following = [p for p in steady if follows[p]]
+    is_queued = False
     working: list[int] = []
     host = [ends[p] - (ends[p - 1] if follows[p] else steps[p].start_ns) for p in places]
     for device in sorted({work.device for work in recording.work}):
-        mine, interval = [work for work in recording.work if work.device == device], dict[int, int]()
+        mine, spans = [work for work in recording.work if work.device == device], dict[int, Span]()
         before: int | None = None
         for p in places:
             own = [work for work in mine if work.step == p]
@@ -101,21 +104,31 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
             if done is not None:
                 earlier = [w.end_ns for w in mine if w.step is None and (launched[id(w)] or 0) < steps[p].start_ns]
                 begin = before if follows[p] and before is not None else max([steps[p].start_ns, before or 0, *earlier])
-                interval[p] = done - min(begin, done)
+                spans[p] = (min(begin, done), done)
                 ends[p] = max(ends[p], done) if own else ends[p]
             before = done
+        queued = [(min(launched[id(w)] or steps[0].start_ns, w.start_ns), w.end_ns) for w in mine]
+        counted = [spans[p] for p in following if any(work.step == p for work in mine)]
+        waits_ns = sum(union_ns([span, *queued]) - union_ns(queued) for span in counted)
+        is_queued = is_queued or (any(map(_ns, counted)) and waits_ns <= (1 - 0.9) * sum(map(_ns, counted)))
         launches = [any(work.step == p for work in mine) for p in steady]
         if any(launches):
-            paces.append((all(launches), _per_step([interval[p] for p in steady if p in interval])))
+            intervals.append((all(launches), {p: _ns(span) for p, span in spans.items()}))
             working.append(device)
     windows = [(min(ends[p - 1] if follows[p] else steps[p].start_ns, ends[p]), ends[p]) for p in steady]
     for device in working if union_ns(windows) else ():
-        spans, found.window_ns[device] = spans_of(recording.work, device), union_ns(windows)
-        found.idle_ns[device] = union_ns(windows + spans) - union_ns(spans)
-    found.host_pace_ns = _per_step([host[p] for p in steady]) if steady else None
+        busy, found.window_ns[device] = spans_of(recording.work, device), union_ns(windows)
+        found.idle_ns[device] = union_ns(windows + busy) - union_ns(busy)
+    comparable = following if is_queued else steady
+    found.host_pace_ns = _per_step([host[p] for p in comparable]) if steady else None
+    paces = [(always, _per_step([of[p] for p in comparable if p in of])) for always, of in intervals]
     if paces:
         found.in_all_steps, found.device_pace_ns = max(paces)
     return found
+
+
+def _ns(span: Span) -> int:
+    return span[1] - span[0]
 
 
 def _per_step(times_ns: list[int]) -> float:

@@ -40,7 +40,7 @@ from traces.analyses.launches import launched_ns
 from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
 from traces.figures.measure import busy_by_device, profiled_steps, steady_steps, work_rows
-from traces.figures.pace import StepPace, device_windows, pace
+from traces.figures.pace import StepPace, device_windows, pace, step_times
 from traces.model.intervals import Intervals
 from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, grouped
@@ -237,6 +237,11 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
     if last_ns > of.finish_ns:
         start_ns, end_ns = np.append(start_ns, of.finish_ns), np.append(end_ns, last_ns)
         ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, last_ns)
+    # Another GPU of the process may still compute.
+    begin_ns, last_ns = max(of.finish_ns, last_ns), int(step_times(trace).end_ns[mine].max())
+    if last_ns > begin_ns:
+        start_ns, end_ns = np.append(start_ns, begin_ns), np.append(end_ns, last_ns)
+        ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, NONE)
     return replace(of, start_ns=start_ns, end_ns=end_ns, ended_by=ended_by, launch_ns=launch_ns)
 
 

@@ -216,7 +216,7 @@ LEAST_PHASE_NS = _declare("LEAST_PHASE_NS", 20_000, "ns", CHOSEN,
 # --- data stalls
 
 NOTICEABLE_WAIT = _declare("NOTICEABLE_WAIT", 0.02, "share of a step", CHOSEN,
-    "waits for data and exposed copies below this share are noise", "rule of thumb")
+    "waits for data, exposed copies and late ranks below this share are noise", "rule of thumb")
 BUSY_MACHINE = _declare("BUSY_MACHINE", 0.1, "share of a step", CHOSEN,
     "if steps with data loading are faster than steps without by more than this share, another program was running",
     "rule of thumb")

@@ -128,6 +128,17 @@ class StepTimes:
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
+    def comparable(self, rows: Column) -> Column:
+        """Leave out the steps without a predecessor on the ranks whose GPUs have queued work in the other steps."""
+        # see Note [A step's time]
+        kept = []
+        for rank, own in by_value(self.rank[rows]).items():
+            following = rows[own][self.follows[rows[own]]]
+            waits = (_without_queue(self, device, following) for device, of in self.device_ranks.items() if of == rank)
+            is_queued = any(waits_ns <= (1 - ALWAYS_BUSY) * lasted_ns for waits_ns, lasted_ns in waits if lasted_ns)
+            kept.append(following if is_queued else rows[own])
+        return np.sort(np.concatenate(kept)) if kept else rows
+
     @cached_property
     def gpu_time_ns(self) -> Column:
         return sum(self.gpu_ns.values(), np.zeros(len(self.host_interval_ns), dtype=np.int64))
@@ -240,7 +251,7 @@ def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def _slowest(times: StepTimes, rows: Column) -> tuple[PaceSeries | None, PaceSeries | None]:
     key = rows.tobytes()
     if key not in times.slowest:
-        times.slowest[key] = _slowest_host(times, rows), _slowest_device(times, rows)
+        times.slowest[key] = _slowest_host(times, times.comparable(rows)), _slowest_device(times, rows)
     return times.slowest[key]
 
 
@@ -253,11 +264,12 @@ def _slowest_host(times: StepTimes, rows: Column) -> PaceSeries | None:
 def _slowest_device(times: StepTimes, rows: Column) -> PaceSeries | None:
     steady: list[PaceSeries] = []
     some: list[PaceSeries] = []
+    comparable = times.of_devices(times.comparable(rows))
     for device, mine in times.of_devices(rows).items():
         interval_ns, launches = times.device_interval_ns[device], times.launches[device][mine]
         if not launches.any():
             continue
-        without_data_ns = np.maximum(interval_ns - times.data_wait_ns, 0)
+        without_data_ns, mine = np.maximum(interval_ns - times.data_wait_ns, 0), comparable[device]
         one = PaceSeries(mine[interval_ns[mine] != NONE], interval_ns, without_data_ns, device)
         (steady if launches.all() else some).append(one)
     return max(steady or some, key=_median, default=None)
@@ -295,9 +307,9 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     device_ns = None if slowest is None else _median(slowest)
     mean_ns = mean(chosen.interval_ns[chosen.rows])
     busy, mean_busy = [], []
-    of_all = np.array_equal(rows, with_kernels)
+    of_all, comparable = np.array_equal(rows, with_kernels), times.comparable(with_kernels)
     lasted_of_step_ns = np.maximum(times.end_ns - times.begin_ns, 1)
-    for device, mine in times.of_devices(with_kernels).items():
+    for device, mine in times.of_devices(comparable).items():
         own_ns = times.gpu_ns[device][mine] if device in times.gpu_ns else mine[:0]
         if pace_ns and own_ns.any():
             # GPU work of two steps may overlap.
@@ -309,10 +321,10 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
             mean_busy.append(float(busy_ns.sum() / np.where(measured, lasted_ns, mean_ns).sum()))
     gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)
-    waits_ns, profiled_ns = (0, 0) if slowest is None else _without_queue(times, slowest.device, with_kernels)
-    has_queue = device_ns is not None and waits_ns <= (1 - ALWAYS_BUSY) * profiled_ns
-    runs_ahead = has_queue and (device_ns or 0) - host_ns > max(RUNS_AHEAD * host_ns, waits_ns)
-    falls_behind_ns = _falls_behind(times, slowest, pace_ns) if has_queue else 0
+    waits_ns, profiled_ns = (0, 0) if slowest is None else _without_queue(times, slowest.device, comparable)
+    is_queued = device_ns is not None and waits_ns <= (1 - ALWAYS_BUSY) * profiled_ns
+    runs_ahead = is_queued and (device_ns or 0) - host_ns > max(RUNS_AHEAD * host_ns, waits_ns)
+    falls_behind_ns = _falls_behind(times, rows, slowest.device, pace_ns) if slowest is not None and is_queued else 0
     noise = noise_floor(chosen.interval_ns[chosen.rows])
     mean_step = None
     differs = abs(mean_ns - pace_ns) > (DEFAULT_TOLERANCE if noise is None else MUCH_SPREAD) * pace_ns
@@ -384,12 +396,10 @@ def _median(of: PaceSeries) -> int:
     return median_per_step(of.interval_ns[of.rows]) or 0
 
 
-def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) -> int:
-    if slowest is None:
-        return 0
-    rows = np.unique(slowest.rows)
+def _falls_behind(times: StepTimes, rows: Column, device: int, pace_ns: int) -> int:
+    rows = times.of_devices(rows)[device]
     # The GPU still computes for `lag_ns` nanoseconds after the host has finished a step.
-    lag_ns = np.maximum(times.completion_ns[slowest.device] - times.host_end_ns, 0)
+    lag_ns = np.maximum(times.completion_ns[device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > FALLS_BEHIND_SHARE * pace_ns).mean() < STEPS_FALLING_BEHIND:
         return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from traces.analyses.stragglers import late_ranks
-from traces.comparison.thresholds import LONG_STEP, MUCH_SPREAD, SLOW_STEP
+from traces.comparison.thresholds import LONG_STEP, MUCH_SPREAD, NOTICEABLE_WAIT, SLOW_STEP
 from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, is_cut, problems_of
 from traces.figures.summary import Summary, summarize
@@ -187,8 +187,9 @@ def _step(summary: Summary) -> str:
 
 
 def _late_ranks(summary: Summary) -> str:
-    late = late_ranks(summary.analyses.stragglers)[:_LATE_RANKS]
     steps = max(summary.counts.steps // len(summary.ranks), 1)
+    least_ns = NOTICEABLE_WAIT * steps * (summary.pace.pace_ns if summary.pace is not None else 0)
+    late = [row for row in late_ranks(summary.analyses.stragglers) if row.late_ns >= least_ns][:_LATE_RANKS]
     listed = " and ".join(f"rank {row.rank} is {time_text(row.late_ns / steps)} late" for row in late)
     return f"in each step, {listed} at collectives" if listed else ""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.traces.analyses.streams import two_streams
+from tests.traces.figures.test_pace import Work, a_trace
 from tests.traces.handmade import MS, US, Call, calls, data_parallel, training
 from traces.analyses.idle import IdleReason, data_waits, idle_spans, idle_times
 from traces.figures.bottleneck import PaceLimit
@@ -119,6 +120,15 @@ def test_idle_time_before_a_late_first_kernel_has_an_unknown_reason(late_ns: int
     trace.steps.duration_ns[0] = 2 * MS
     spans = idle_spans(trace)
     assert spans.reason[spans.end_ns == launched_ns + late_ns].tolist() == [reason]
+
+
+def test_a_gpu_is_idle_while_another_gpu_of_its_process_ends_the_last_step() -> None:
+    """GIVEN a step that launches 2 ms of work on one GPU and 8 ms on another one THEN both are measured for 9 ms, and the first
+    one is idle for 1 ms before its work and for 6 ms after it. No launch ends the idle time after the host's step."""
+    trace = a_trace([(0, 4)], [Work(0, 1, 3), Work(0, 1, 9, device=1)], devices=(0, 0))
+    short, long = idle_times(trace)["cuda:0"], idle_times(trace)["cuda:1"]
+    assert [(of.window_ns, of.busy_ns, of.idle_ns) for of in (short, long)] == [(9 * MS, 2 * MS, 7 * MS), (9 * MS, 8 * MS, MS)]
+    assert short.by_reason["unknown"] == 5 * MS and short.by_reason["host"] == MS + 5 * US  # a launch call takes 5 us
 
 
 def test_waits_for_data_are_counted_per_rank() -> None:

@@ -106,6 +106,19 @@ def test_the_possible_gain_is_computed_from_the_mean_idle_time() -> None:
     )
 
 
+def test_the_wait_before_the_first_work_is_no_possible_gain_if_the_host_runs_ahead() -> None:
+    """GIVEN three steps of 20 ms on the host and 50 ms on the GPU WHEN the GPU gets its first work after 20 ms of 170 ms, and
+    is then always busy THEN a step of 50 ms cannot be shorter."""
+    trace = a_trace(
+        [(0, 20), (20, 40), (40, 60)],
+        [Work(19, 20, 70), Work(39, 70, 120), Work(59, 120, 170)],
+        loader=[(0, 0, 19)],
+    )
+    summary = summarize(trace)
+    assert summary.bottleneck == PaceLimit("device", 0, 0.0)
+    assert summary.busy_shares == {"cuda:0": pytest.approx(150 / 170)}
+
+
 def test_a_late_rank_limits_all_ranks() -> None:
     """GIVEN steps of 100 ms on two GPUs WHEN rank 0 communicates from 20 ms and rank 1 launches nothing before 80 ms and
     communicates from 90 ms THEN rank 1 is 70 ms late because of its host."""

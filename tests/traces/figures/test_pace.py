@@ -366,6 +366,16 @@ def test_a_gpu_with_a_constant_lag_does_not_fall_behind() -> None:
     assert (of.limit, of.falls_behind_ns) == ("device", 0)
 
 
+@pytest.mark.parametrize(("host_ms", "expected"), [(8, 10), (16, 13)], ids=["queued", "waiting"])
+def test_the_first_step_does_not_count_if_the_gpu_has_queued_work_in_the_others(host_ms: float, expected: float) -> None:
+    """GIVEN two steps in which the GPU works for 10 ms, the first time from 4 to 14 ms WHEN the second launch is queued before
+    the GPU has ended the first step THEN only the 10 ms of the second step count. WHEN the GPU waits from 14 to 16 ms for the
+    second launch THEN both steps count: 14 and 12 ms."""
+    begin = max(host_ms, 14)
+    of = pace(a_trace([(0, host_ms), (host_ms, 2 * host_ms)], [Work(3, 4, 14), Work(host_ms, begin, begin + 10)]))
+    assert of is not None and of.device_ns == expected * MS
+
+
 @pytest.mark.parametrize(
     ("completed", "falls_behind_ms"),
     [
