@@ -34,10 +34,10 @@ class GroupOperations:
         self.coalesced: list[VirtualWork | CapturedWork] | None = None
         self.carries_objects = 0  # object collectives in progress, which may use CPU tensors
         self._store = store
-        self._rank, self._size, self._global_ranks = rank, size, global_ranks
+        self._rank, self._size, self.global_ranks = rank, size, global_ranks or list(range(size))
         self._timeout_s = timeout_s
         self._exchange: StoreExchange | None = None
-        self._watchdog = Watchdog(rank, timeout_s)
+        self._watchdog = Watchdog(self.global_ranks[rank], timeout_s)
         self._comm_streams: dict[tuple[str, int], CommStream] = {}
 
     def set_timeout(self, timeout_s: float) -> None:
@@ -103,11 +103,13 @@ class GroupOperations:
         place = "cpu" if comm_stream.device == NONE else "cuda"
         if place == "cuda" and call.tensors and not comm_stream.has_announced_gpu:
             message.gpu, comm_stream.has_announced_gpu = _gpu_of_machine(comm_stream.device), True
-        pending = self._store_exchange().post(f"{call.channel}/{place}", call.members(self._size), message)
+        members = call.members(self._size)
+        pending = self._store_exchange().post(f"{call.channel}/{place}", members, message)
         tracker = here.simulator.tracker
         steps = tracker.number, here.recording.index_of(tracker.step.step)
         position = here.ranks.costs.position(call.name, message.size_bytes, self._size, *steps)
-        work = kind(self._play, self._watchdog, comm_stream, Called(call_ns, row, message, position), pending, call)
+        called = Called(call_ns, row, message, position, [self.global_ranks[member] for member in members])
+        work = kind(self._play, self._watchdog, comm_stream, called, pending, call)
         comm_stream.in_flight.append(work)
         return work
 
@@ -123,18 +125,18 @@ class GroupOperations:
     def _store_exchange(self) -> StoreExchange:
         if self._exchange is None:
             here = gpu()
-            known = here.ranks.read_clock_offset, here.ranks.deadlocks, self._global_ranks, self.group_name
+            known = here.ranks.read_clock_offset, here.ranks.deadlocks, self.global_ranks, self.group_name
             self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, here.clock, *known)
         return self._exchange
 
     def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
         here, message = gpu(), called.message
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
-        all_arrived_ns = max(other.arrived_ns for other in messages)
-        stream = comm_stream.stream
+        arrived_ns = [other.arrived_ns for other in messages]
+        self._watchdog.check(message, dict(zip(called.ranks, arrived_ns, strict=True)))
+        all_arrived_ns, stream = max(arrived_ns), comm_stream.stream
         if stream is None:
             return all_arrived_ns
-        self._watchdog.check(message, min(other.arrived_ns for other in messages), all_arrived_ns)
         transfer = here.ranks.costs.next(message.operation, size_bytes, self._size, called.position)
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)

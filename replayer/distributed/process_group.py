@@ -234,13 +234,14 @@ class VirtualNccl(_NcclGroup):
         tensors = _listed(tensors)
         root = opts.rootRank if isinstance(opts, dist.BroadcastOptions) else int(opts or 0)
         self._require_member("Broadcast", root)
-        return self.operations.run(GroupCall("broadcast", tensors, tensors, values.of_rank(root), detail=f"from rank {root}"))
+        detail = f"from rank {self._global(root)}"
+        return self.operations.run(GroupCall("broadcast", tensors, tensors, values.of_rank(root), detail=detail))
 
     @_by_device
     def reduce(self, tensors: TorchAny, opts: TorchAny) -> TorchAny:
         self._require_member("Reduce", opts.rootRank)
         how, outputs = Reduction.of(opts.reduceOp, tensors), tensors if opts.rootRank == self._rank else []
-        detail = f"{how.name} to rank {opts.rootRank}"
+        detail = f"{how.name} to rank {self._global(opts.rootRank)}"
         return self.operations.run(GroupCall("reduce", tensors, outputs, how.combine, detail=detail, factor=how.factor))
 
     @_by_device
@@ -299,7 +300,7 @@ class VirtualNccl(_NcclGroup):
         if opts.rootRank == self._rank:
             self._require_one_per_rank("output", onto)
         sent, wants = [inputs[0].numel()] * self._size, [tensor.numel() for tensor in onto] or None
-        detail = f"to rank {opts.rootRank}"
+        detail = f"to rank {self._global(opts.rootRank)}"
         call = GroupCall("gather", inputs, onto, values.concatenated, sends=sent, wants=wants, detail=detail)
         return self.operations.run(call)
 
@@ -312,7 +313,7 @@ class VirtualNccl(_NcclGroup):
         combine = values.part_of_rank(values.of_rank(root), self._rank, [outputs[0].numel()] * self._size)
         sends = [tensor.numel() for tensor in given] if self._rank == root else None
         wants = [outputs[0].numel() if rank == root else 0 for rank in range(self._size)]
-        detail = f"from rank {root}"
+        detail = f"from rank {self._global(root)}"
         call = GroupCall("scatter", given, outputs, combine, like=outputs, sends=sends, wants=wants, detail=detail)
         return self.operations.run(call)
 
@@ -331,6 +332,9 @@ class VirtualNccl(_NcclGroup):
         work = self.operations.run(GroupCall("barrier", [], [], None, device=gpu().current.device()))
         work.blocks_host = True
         return work
+
+    def _global(self, rank: int) -> int:
+        return self.operations.global_ranks[rank]
 
     def _require_member(self, operation: str, rank: int) -> None:
         """Raise NCCL's error if the root or the peer is not in the group."""

@@ -20,12 +20,13 @@ Note [Waits between ranks]
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter_ns, sleep
 
@@ -62,9 +63,19 @@ class PendingExchange:
         self._exchange = exchange
         self._channel, self._number, self._members, self._message = channel, number, members, message
         self._messages: list[RankMessage] | None = None
+        self._polls: _Wait | None = None
 
     def is_complete(self) -> bool:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
+
+    def arrives_within(self, seconds: float) -> bool:
+        """Wait at most this long for the messages of all ranks. Raise the errors of `messages` for missing ranks, counting from
+        the first call of this method."""
+        if self._messages is None:
+            self._polls = self._polls or self._exchange.new_wait()
+            poll = self._polls, seconds
+            return self._exchange.poll(self._channel, self._number, self._members, self._message, *poll)
+        return True
 
     def messages(self) -> list[RankMessage]:
         """Return one message per rank, in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank
@@ -72,6 +83,12 @@ class PendingExchange:
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
+
+
+@dataclass
+class _Wait:
+    began_ns: int
+    look_s: float  # the next check for missing ranks, in seconds after the beginning
 
 
 class DeadlockDetector:
@@ -184,6 +201,13 @@ class StoreExchange:
         except DistError:
             return False
 
+    def new_wait(self) -> _Wait:
+        return _Wait(perf_counter_ns(), self._check_after_s)
+
+    def poll(self, channel: str, number: int, members: Sequence[int], own: RankMessage, wait: _Wait, longest_s: float) -> bool:
+        keys = [f"{channel}/{number}/{member}" for member in members]
+        return self._await(keys, keys, members, own, wait, longest_s)
+
     def read(self, channel: str, number: int, members: Sequence[int], own: RankMessage) -> list[RankMessage]:
         messages = self._messages(channel, number, members, own)
         self._require_agreement(messages, members, list(members).index(self.rank))
@@ -217,8 +241,8 @@ class StoreExchange:
             elif waited_s > SHUTDOWN_GRACE_S:
                 running = [rank for rank in range(self.size) if not self._store.check([ended_key(rank)])]
                 sys.stderr.write(
-                    f"trace: rank 0 ended before {_ranks(running)}{self._of_group}: these ranks did not end within"
-                    f" {SHUTDOWN_GRACE_S:g} s\n"
+                    f"trace: {self._ranks([0])} ended before {self._ranks(running)}{self._of_group}: these ranks did not end"
+                    f" within {SHUTDOWN_GRACE_S:g} s\n"
                 )
                 return
 
@@ -250,8 +274,8 @@ class StoreExchange:
             conflict = conflict_of(messages, own, place)
             if conflict:
                 raise RuntimeError(
-                    f"rank {members[place]} of the group called {message} where rank {self.rank} called {messages[own]}:"
-                    f" {conflict}; NCCL would hang or corrupt data here"
+                    f"{self._ranks([members[place]])} of the group called {message} where {self._ranks([self.rank])} called"
+                    f" {messages[own]}: {conflict}; NCCL would hang or corrupt data here"
                 )
 
     def _set(self, key: str, messages: list[RankMessage]) -> None:
@@ -277,16 +301,30 @@ class StoreExchange:
                     self._store.delete_key(_piece_key(key, place))
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
-    def _await(self, awaited: Sequence[str], keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
+    def _await(
+        self,
+        awaited: Sequence[str],
+        keys: Sequence[str],
+        members: Sequence[int],
+        own: RankMessage,
+        polls: _Wait | None = None,
+        longest_s: float = math.inf,
+    ) -> bool:
         # see Note [Waits between ranks]
-        began_ns, pause_s, look_s = perf_counter_ns(), self._first_pause_s, self._check_after_s
+        began_ns, pause_s, wait = perf_counter_ns(), self._first_pause_s, polls or self.new_wait()
         with self._waiting(own.operation):
             while not self._store.check(awaited):
-                waited_s = (perf_counter_ns() - began_ns) * 1e-9
-                if waited_s >= min(look_s, self.timeout_s):
-                    if not self._looks_for_missing(keys, members, own, waited_s):
+                now_ns = perf_counter_ns()
+                waited_s = (now_ns - wait.began_ns) * 1e-9
+                if waited_s >= min(wait.look_s, self.timeout_s):
+                    missing = self._missing_members(keys, members, own, waited_s)
+                    if not missing:
                         return bool(self._store.check(awaited))
-                    look_s = waited_s + max(self._check_after_s, waited_s / _LOOKS_PER_WAIT)
+                    if polls is None:
+                        self._require_no_deadlock(missing, own)
+                    wait.look_s = waited_s + max(self._check_after_s, waited_s / _LOOKS_PER_WAIT)
+                if (now_ns - began_ns) * 1e-9 >= longest_s:
+                    return False
                 sleep(pause_s)
                 pause_s = self._next_pause_s(pause_s, waited_s)
         return True
@@ -295,7 +333,8 @@ class StoreExchange:
         most_s = min(max(self._longest_pause_s, waited_s / _PAUSES_PER_WAIT), _LONGEST_OF_ALL_PAUSES_S)
         return min(2 * pause_s, most_s)
 
-    def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
+    def _missing_members(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> list[int]:
+        """Return members that have not posted. Raise an error if a missing member has ended or the timeout has passed."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
@@ -309,19 +348,21 @@ class StoreExchange:
         self._broken = bool(gone or (missing and is_late))
         if gone:
             raise RuntimeError(
-                f"{_ranks(gone)} of the group ended without calling {own.counterpart}, which other ranks wait for"
+                f"{self._ranks(gone)} of the group ended without calling {own.counterpart}, which other ranks wait for"
             )
         if missing and is_late:
             raise NotCalledInTime(
-                f"{_ranks(missing)} of the group did not call {own.counterpart} within {self.timeout_s:g} s: it ended,"
+                f"{self._ranks(missing)} of the group did not call {own.counterpart} within {self.timeout_s:g} s: it ended,"
                 " hangs or is busy; set the limit with init_process_group's timeout"
             )
-        if missing and self._deadlocks is not None:
+        return missing
+
+    def _require_no_deadlock(self, missing: Sequence[int], own: RankMessage) -> None:
+        if self._deadlocks is not None:
             self._is_recorded = True
             circle = self._deadlocks.find_deadlock(f"{own}{self._of_group}", [self._global_ranks[member] for member in missing])
             if circle:
                 raise RuntimeError(f"these ranks wait for each other: {circle}; NCCL would hang here")
-        return bool(missing)
 
     def _missing(self, keys: Sequence[str], members: Sequence[int], most: int) -> list[int]:
         if self._store.check(keys):
@@ -333,6 +374,11 @@ class StoreExchange:
         if len(missing) < most:
             missing += self._missing(keys[half:], members[half:], most - len(missing))
         return missing
+
+    def _ranks(self, members: Sequence[int]) -> str:
+        """Name members of the group by their ranks in the default group."""
+        numbers = ", ".join(str(self._global_ranks[member]) for member in members)
+        return f"rank{'s' if len(members) > 1 else ''} {numbers}"
 
     @contextmanager
     def _waiting(self, operation: str) -> Iterator[None]:
@@ -360,7 +406,3 @@ def _for_all(channel: str, number: int) -> str:
 
 def _piece_key(key: str, place: int) -> str:
     return f"{key}/{place}"
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -2,7 +2,7 @@
 """Ends the process if a collective takes too long, as NCCL's watchdog thread does.
 
     watchdog = Watchdog(rank=0, timeout_s=600)
-    watchdog.check(message, first_ns, last_ns)  # returns if the last rank came in time
+    watchdog.check(message, {0: 5_000, 1: 7_000})   # returns if the ranks called the operation within the timeout
 
 With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from typing import NoReturn
 
 from replayer.distributed.rank_message import RankMessage, backend_error
@@ -34,17 +35,18 @@ class Watchdog:
         self.timeout_s = timeout_s
         self._rank = rank
 
-    def check(self, message: RankMessage, first_ns: int, last_ns: int) -> None:
-        """End the process if the times at which two ranks call an operation differ by more than the timeout. A late rank must
-        also end, because the first rank no longer waits."""
+    def check(self, message: RankMessage, arrived_ns: Mapping[int, int]) -> None:
+        """End the process if the times at which this rank and another rank call an operation differ by more than the timeout.
+        A late rank must also end, because the first rank no longer waits. `arrived_ns` is the time of each rank's call."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
-        after_ns, before_ns = last_ns - message.arrived_ns, message.arrived_ns - first_ns
+        first, last = min(arrived_ns, key=arrived_ns.__getitem__), max(arrived_ns, key=arrived_ns.__getitem__)
+        after_ns, before_ns = arrived_ns[last] - message.arrived_ns, message.arrived_ns - arrived_ns[first]
         if max(after_ns, before_ns) > limit_ns:
             clock.wait_until(message.arrived_ns + limit_ns)
-            apart, when = (after_ns, "after") if after_ns > limit_ns else (before_ns, "before")
+            other, apart, when = (last, after_ns, "after") if after_ns > limit_ns else (first, before_ns, "before")
             apart_s = apart / 1e9 / float(clock.speed)
-            self.end(message, f"another rank called {message.operation} {apart_s:.6g} s {when} rank {self._rank}")
+            self.end(message, f"rank {other} called {message.operation} {apart_s:.6g} s {when} rank {self._rank}")
 
     def end(self, message: RankMessage, reason: str) -> NoReturn:
         text = self._text(message, round(self.timeout_s * 1_000))

@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ from traces.model.trace import NONE
 
 # torch calls methods by several names, but the type stubs have only one of them
 _Work: TorchAny = dist.Work
+
+_LONGEST_POLL_S = 1.0
 
 
 class _Awaited(_Work):  # type: ignore[misc]
@@ -52,6 +55,7 @@ class Called(NamedTuple):
     row: int  # index of the launch in the timeline's host table, or NONE
     message: RankMessage
     position: PositionInStep
+    ranks: Sequence[int]  # all ranks that take part
 
 
 class VirtualWork(_Awaited):
@@ -71,6 +75,7 @@ class VirtualWork(_Awaited):
         self._outputs, self._combine = list(call.outputs), call.combine
         self._called = called
         self.device = comm_stream.device
+        self._limit_ns: int | None = None  # of a `wait` with a timeout
         self.end_ns: int | None = None
         self.blocks_host = False
 
@@ -86,36 +91,51 @@ class VirtualWork(_Awaited):
 
     def finish(self) -> None:
         """Finish the collective. Call this method only after all earlier collectives on the same stream are finished."""
-        clock = gpu().clock
-        clock.pause()  # virtual time excludes waiting for other processes
-        try:
+        with self._waiting():
             messages = self._pending.messages()
+            self._refuse_after_limit(max(message.arrived_ns for message in messages))
             self.end_ns = self._play(self._called, messages, self._comm_stream)
             if self._combine is not None:
                 values.assign(self._outputs, self._combine(convert_each(messages, values.values_in)))
+        self._combine = None
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        clock = gpu().clock
+        clock.pause()  # virtual time excludes waiting for other processes
+        try:
+            yield
         except NotCalledInTime as late:
             self._watchdog.end(self._called.message, str(late))
         finally:
             clock.resume()
-        self._combine = None
+
+    def _refuse_after_limit(self, until_ns: int) -> None:
+        here = gpu()
+        if self._limit_ns is not None and until_ns - self._called.call_ns > self._limit_ns:
+            here.simulator.scheduler.block(here.current.thread(), self._called.call_ns + self._limit_ns)
+            self._watchdog.refuse(self._called.message, int(self._limit_ns / here.clock.speed))
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Make the current stream wait for the collective. If `timeout` is given, the host also waits for the collective."""
-        end_ns = self.finished_ns()
         here = gpu()
+        self._limit_ns = int(timeout // timedelta(microseconds=1) * 1_000 * here.clock.speed) if timeout else None
+        end_ns = self.finished_ns()
         if self.device != NONE:
             here.current.stream(self.device).wait(end_ns)
-        if timeout and end_ns - self._called.call_ns > (limit_ns := timeout // timedelta(microseconds=1) * 1_000):
-            here.simulator.scheduler.block(here.current.thread(), self._called.call_ns + limit_ns)
-            self._watchdog.refuse(self._called.message, limit_ns)
+        self._refuse_after_limit(end_ns)
         if self.device == NONE or self.blocks_host or timeout or blocking_wait():
             here.simulator.scheduler.block(here.current.thread(), end_ns)
         return True
 
     def is_completed(self) -> bool:
-        if self.end_ns is None and not self.all_arrived():
-            return False
-        return self.finished_ns() <= gpu().clock.poll_ns()
+        clock = gpu().clock
+        if self.end_ns is None:
+            # a clock that skips the script's waits would run ahead of the clocks of the other ranks
+            with self._waiting():
+                if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
+                    return False
+        return self.finished_ns() <= clock.poll_ns()
 
     def result(self) -> list[TorchAny]:
         return self._outputs

@@ -44,6 +44,7 @@ class Clock(Protocol):
     ahead_ns: int | None = None  # offset from `perf_counter_ns` to `now_ns`, or None if the offset can change
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
     flows: bool = True  # does real time advance the clock? See Note [The recorded clock]
+    skips_waits: bool = False  # do waits take no real time?
 
     def now_ns(self) -> int: ...
 
@@ -95,6 +96,7 @@ class VirtualClock(Clock):
     """Skips waits, which take no real time."""
 
     # see Note [Virtual time]
+    skips_waits = True
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
@@ -195,7 +197,7 @@ class ScaledClock(Clock):
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
         self._clock = clock
         self.speed = Fraction(speed)
-        self.flows = clock.flows
+        self.flows, self.skips_waits = clock.flows, clock.skips_waits
         self._begin_ns = clock.now_ns()
 
     def now_ns(self) -> int:

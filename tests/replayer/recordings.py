@@ -42,7 +42,7 @@ class FakeClock:
     """A clock that advances only when a test or a wait advances it. Tests add to `time_ns`."""
 
     speed = Fraction(1)
-    flows = True
+    flows, skips_waits = True, False
     ahead_ns: int | None = None
 
     def __init__(self, time_ns: int = 1_000_000 * US) -> None:

@@ -264,12 +264,62 @@ def test_a_waiting_rank_rarely_looks_for_missing_ranks(monkeypatch: pytest.Monke
     monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
     looks_s: list[float] = []
 
-    def looks(self: StoreExchange, keys: Any, members: Any, own: Any, waited_s: float) -> bool:
+    def looks(self: StoreExchange, keys: Any, members: Any, own: Any, waited_s: float) -> list[int]:
         looks_s.append(waited_s)
-        return len(looks_s) < 4
+        return [1] if len(looks_s) < 4 else []
 
-    monkeypatch.setattr(StoreExchange, "_looks_for_missing", looks)
+    monkeypatch.setattr(StoreExchange, "_missing_members", looks)
     message = RankMessage(0, "all_reduce", 8, "float32")
     exchange = StoreExchange(HashStore(), 0, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
     assert not exchange._await(["never"], ["never"], [0, 1], message)
     assert all(after - before >= 0.02 for before, after in pairwise([0.0, *looks_s]))
+
+
+def test_a_poll_waits_for_the_messages_and_reports_missing_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN rank 0 polls for 3 s at most WHEN rank 1 posts after 2 s THEN the poll ends. WHEN rank 1 has ended THEN the poll
+    raises an error at the first check, one second after the first poll."""
+    store, passed_s = HashStore(), [0.0]
+    first, second = (StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in (0, 1))
+    message = RankMessage(0, "all_reduce", 8, "float32")
+
+    def pause(seconds: float) -> None:
+        before_s, passed_s[0] = passed_s[0], passed_s[0] + seconds
+        if before_s < 2 <= passed_s[0]:
+            second.post("all", [0, 1], message)
+
+    monkeypatch.setattr(store_exchange, "sleep", pause)
+    monkeypatch.setattr(store_exchange, "perf_counter_ns", lambda: int(passed_s[0] * 1e9))
+    pending = first.post("all", [0, 1], message)
+    assert not pending.arrives_within(0.0) and passed_s[0] == 0
+    assert not pending.arrives_within(1.0) and passed_s[0] == pytest.approx(1.0, abs=0.1)
+    assert pending.arrives_within(3.0) and passed_s[0] == pytest.approx(2.0, abs=0.1)
+    pending = first.post("all", [0, 1], message)
+    second.leave(failed=True)
+    assert not pending.arrives_within(0.9)
+    with pytest.raises(RuntimeError, match="rank 1 of the group ended without calling all_reduce"):
+        pending.arrives_within(0.2)
+
+
+def test_a_poll_ends_after_the_timeout_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a timeout of 10 s THEN polls wait for 9 s, and not for 11 s."""
+    passed_s = [0.0]
+    exchange = StoreExchange(HashStore(), 0, 2, timeout_s=10, clock=RecordedClock(), offset_ns=int)
+    monkeypatch.setattr(store_exchange, "perf_counter_ns", lambda: int(passed_s[0] * 1e9))
+    pending = exchange.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32"))
+    for passed_s[0] in (0.0, 4.0, 9.0):
+        assert not pending.arrives_within(0.0)
+    passed_s[0] = 11.0
+    with pytest.raises(store_exchange.NotCalledInTime, match="rank 1 of the group did not call all_reduce within 10 s"):
+        pending.arrives_within(0.0)
+
+
+def test_errors_of_a_subgroup_name_the_ranks_of_the_default_group() -> None:
+    """GIVEN a group of ranks 5 and 7 that disagree THEN the errors name ranks 5 and 7."""
+    store = HashStore()
+    fifth, seventh = (
+        StoreExchange(store, rank, 2, 60, RecordedClock(), offset_ns=int, global_ranks=[5, 7]) for rank in (0, 1)
+    )
+    pending = fifth.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32"))
+    seventh.post("all", [0, 1], RankMessage(0, "all_reduce", 12, "float32"))
+    with pytest.raises(RuntimeError, match=r"^rank 7 of the group called .* of 3 .* where rank 5 called .* of 2 "):
+        pending.messages()

@@ -21,28 +21,29 @@ S = 1_000_000_000
     [
         (90 * S, 104 * S, 1, None, None),
         (96 * S, 110 * S, 1, None, None),
-        (90 * S - 1, 104 * S, 1, 110 * S, "another rank called all_reduce 10 s before rank 3"),
-        (96 * S, 112 * S, 1, 110 * S, "another rank called all_reduce 12 s after rank 3"),
+        (90 * S - 1, 104 * S, 1, 110 * S, "rank 0 called all_reduce 10 s before rank 3"),
+        (96 * S, 112 * S, 1, 110 * S, "rank 5 called all_reduce 12 s after rank 3"),
         (80 * S, 120 * S, 2, None, None),  # on a clock at double speed, 10 s of the machine are 20 s
-        (70 * S, 100 * S, 2, 120 * S, "another rank called all_reduce 15 s before rank 3"),
-        (100 * S, 130 * S, 2, 120 * S, "another rank called all_reduce 15 s after rank 3"),
+        (70 * S, 100 * S, 2, 120 * S, "rank 0 called all_reduce 15 s before rank 3"),
+        (100 * S, 130 * S, 2, 120 * S, "rank 5 called all_reduce 15 s after rank 3"),
     ],
 )
 def test_ranks_may_call_a_collective_as_far_apart_as_the_timeout(
     first_ns: int, last_ns: int, speed: int, waits_until_ns: int | None, says: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a timeout of 10 s, and a rank that called at 100 s."""
+    """GIVEN a timeout of 10 s, and rank 3, which called at 100 s."""
     waited: list[int] = []
     clock = SimpleNamespace(speed=speed, wait_until=waited.append)
     monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=clock))
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
     message: Any = SimpleNamespace(arrived_ns=100 * S, operation="all_reduce", count=7)
+    arrived_ns = {0: first_ns, 3: 100 * S, 5: last_ns}
     if says is None:
-        Watchdog(3, 10.0).check(message, first_ns, last_ns)
+        Watchdog(3, 10.0).check(message, arrived_ns)
         assert not waited
         return
     with pytest.raises(dist.DistBackendError) as error:
-        Watchdog(3, 10.0).check(message, first_ns, last_ns)
+        Watchdog(3, 10.0).check(message, arrived_ns)
     assert str(error.value).endswith(f"({says})") and "OpType=ALLREDUCE, NumelIn=7, Timeout(ms)=10000)" in str(error.value)
     assert waited == [waits_until_ns]
 

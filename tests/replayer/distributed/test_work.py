@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,11 +41,13 @@ class _Work:
         self.is_finished = True
 
 
-def _ended(monkeypatch: pytest.MonkeyPatch, end_ns: int) -> tuple[VirtualWork, list[int]]:
+def _ended(monkeypatch: pytest.MonkeyPatch, end_ns: int | None, speed: int = 1) -> tuple[VirtualWork, list[int]]:
     """Return a collective on the CPU that was called at 5 ms, and the times until which the host was blocked."""
     blocked: list[int] = []
     scheduler = SimpleNamespace(block=lambda thread, until_ns: blocked.append(until_ns))
-    here = SimpleNamespace(simulator=SimpleNamespace(scheduler=scheduler), current=SimpleNamespace(thread=lambda: None))
+    simulator, current = SimpleNamespace(scheduler=scheduler), SimpleNamespace(thread=lambda: None)
+    clock = SimpleNamespace(pause=lambda: None, resume=lambda: None, speed=Fraction(speed))
+    here = SimpleNamespace(simulator=simulator, current=current, clock=clock)
     monkeypatch.setattr(module, "gpu", lambda: here)
 
     def refuse(message: object, limit_ns: int) -> None:
@@ -71,6 +74,30 @@ def test_a_wait_with_a_timeout_fails_after_the_timeout_counted_from_the_call(
         work.wait(timedelta(microseconds=timeout_us))
     assert blocked == [CALL_NS + limit_ns]
     assert work.wait() and blocked == [CALL_NS + limit_ns, CALL_NS + limit_ns + 1]
+
+
+def test_a_wait_with_a_timeout_fails_before_the_watchdog_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a clock at double speed, and another rank that calls 4 ms and 1 ns later THEN a wait of 2 ms fails, and the
+    watchdog does not check the timeout of the group."""
+    work, blocked = _ended(monkeypatch, None, speed=2)
+    work._pending = SimpleNamespace(messages=lambda: [SimpleNamespace(arrived_ns=CALL_NS + apart) for apart in (0, 4_000_001)])  # type: ignore[assignment]
+    work._play = lambda *_: pytest.fail("the watchdog of the group would end the process")
+    work._comm_stream.in_flight.append(work)
+    with pytest.raises(_Refused, match=r"^2000000$"):
+        work.wait(timedelta(milliseconds=2))
+    assert blocked == [CALL_NS + 4_000_000]
+
+
+@pytest.mark.parametrize(("skips_waits", "seconds"), [(True, module._LONGEST_POLL_S), (False, 0.0)])
+def test_a_poll_waits_for_other_ranks_only_on_a_clock_that_skips_waits(
+    skips_waits: bool, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, _ = _ended(monkeypatch, None)
+    here: Any = vars(module)["gpu"]()
+    here.clock.skips_waits = skips_waits
+    waits_s: list[float] = []
+    work._pending = SimpleNamespace(arrives_within=waits_s.append)  # type: ignore[assignment]
+    assert not work.is_completed() and waits_s == [seconds]
 
 
 @pytest.mark.parametrize(("now_ns", "completed"), [(CALL_NS - 1, False), (CALL_NS, True)])
