@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traces.analyses.launches import LOADED
-from traces.comparison.thresholds import MOSTLY_BUSY, MUCH_IN_ONE_CALL
+from traces.comparison.thresholds import DEFAULT_TOLERANCE, MOSTLY_BUSY, MUCH_IN_ONE_CALL
 from tui.formatting import counted, share_text, time_text
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def bottleneck_text(summary: Summary) -> str:
         the = "the" if step == "recording" else "a"
         gains = of.gain_ns and share_text(of.share) != _NOTHING
         idle = f" Without {without}, {the} {step} could be up to {shorter}." if gains else ""
-        return f"The GPU limits the pace: {why}.{idle}"
+        return f"The GPU limits the pace: {why}.{idle}{_unexplained(summary, mean.pace_ns)}"
     if pace.device_ns is None:
         return f"{takes}; no GPU work was recorded."
     gained = f" {whole} could be up to {shorter}." if shorter else ""
@@ -92,6 +92,15 @@ def bottleneck_text(summary: Summary) -> str:
     if of.limit in ("host", "data") and busy > MOSTLY_BUSY:
         return f"The GPU is busy {share_text(busy)} of the time; otherwise, it mostly waits for {_WAITS_FOR[of.limit]}.{gained}"
     return f"The GPU waits for {_WAITS_FOR[of.limit]}.{gained}"
+
+
+def _unexplained(summary: Summary, pace_ns: int) -> str:
+    idle = summary.analyses.idle.values()
+    share = sum(of.by_reason.get("unknown", 0) for of in idle) / max(sum(of.window_ns for of in idle), 1)
+    if share <= DEFAULT_TOLERANCE:
+        return ""
+    why = "why the GPU is idle" if len(idle) == 1 else "why a GPU is idle"
+    return f" For {time_text(share * pace_ns)} of it ({share_text(share)}), the recording does not show {why}."
 
 
 def is_lower_bound(summary: Summary) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.traces.handmade import US, training
+from traces.analyses.idle import IdleTime
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.pace import StepPace, pace
 from traces.figures.summary import summarize
@@ -94,6 +95,11 @@ def test_a_host_that_runs_ahead_is_described_by_the_time_it_needs(steps: int, re
 
 def test_the_busiest_gpu_shows_that_gpus_limit_the_pace() -> None:
     """GIVEN a host that does not run ahead of two GPUs."""
-    of, shares = paced(pace_ns=100 * US), {"cuda:0": 0.95, "cuda:1": 0.6}
-    summary: Any = SimpleNamespace(pace=of, bottleneck=PaceLimit("device", None, None), busy_shares=shares, provenance={})
-    assert bottleneck_text(summary) == "The GPU limits the pace: the GPU is busy 95.0 % of a 100.0 µs step."
+    of, shares, none = paced(pace_ns=100 * US), {"cuda:0": 0.95, "cuda:1": 0.6}, SimpleNamespace(idle={})
+    known: dict[str, Any] = {"pace": of, "bottleneck": PaceLimit("device", None, None), "busy_shares": shares, "provenance": {}}
+    text = "The GPU limits the pace: the GPU is busy 95.0 % of a 100.0 µs step."
+    assert bottleneck_text(SimpleNamespace(analyses=none, **known)) == text  # type: ignore[arg-type]
+    # WHEN one of the GPUs is idle for 40 % of the time without a recorded reason THEN the text says so, averaged over the GPUs
+    idle = {"cuda:0": IdleTime(500, 475, {"unknown": 0}, 5), "cuda:1": IdleTime(500, 300, {"unknown": 200}, 5)}
+    unexplained = " For 20.0 µs of it (20.0 %), the recording does not show why a GPU is idle."
+    assert bottleneck_text(SimpleNamespace(analyses=SimpleNamespace(idle=idle), **known)) == text + unexplained  # type: ignore[arg-type]
