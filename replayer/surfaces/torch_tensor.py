@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
@@ -138,16 +139,33 @@ def _unbound(of_host: TorchFunction, name: str) -> TorchFunction:
 
 
 def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
+    has_read_with_grad = False
+
     @stands_for(read)
     def read_in_python(*args: TorchAny) -> TorchAny:
+        nonlocal has_read_with_grad
         reading = STATE.reading
         before, reading.within = reading.within, True
         try:
-            return read(*args)
+            # PyTorch may warn of the first read of a tensor that requires a gradient.
+            if has_read_with_grad or not args or has_torch_function_unary(args[0]) or not args[0].requires_grad:
+                return read(*args)
+            has_read_with_grad = not torch.is_warn_always_enabled()
+            return _warning_the_caller(read, *args)
         finally:
             reading.within = before
 
     return read_in_python
+
+
+def _warning_the_caller(read: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
+    """Read a value. Warnings name the script's line, as without the wrapper `read_in_python`."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = read(*args)
+    for of in caught:
+        warnings.warn(of.message, of.category, stacklevel=3)
+    return value
 
 
 def _refuse_quantized(device: TorchAny) -> None:

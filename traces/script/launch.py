@@ -11,6 +11,7 @@ the environment variables of torchrun.
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import importlib.util
 import json
@@ -67,7 +68,10 @@ def run_child(
             key "replayer"
         ranks: the number of processes to fork, or 0 to run the script without a fork
         meanwhile: is called with the child's process id while the child process runs
+
+    Raises FileNotFoundError if the script does not exist.
     """
+    words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
         write_session(session, options_of_package, trigger=trigger, root=root)
@@ -92,6 +96,16 @@ def run_child(
         triggered=frozenset(pid for pid, events in handshakes.items() if "trigger" in events),
         started=frozenset(pid for pid, events in handshakes.items() if "started" in events),
     )
+
+
+def _words(words: Sequence[str]) -> list[str]:
+    """Return the words after `python`. `torchrun` is a module unless a file has this name. Raises FileNotFoundError."""
+    first, *rest = words
+    if first.startswith("-") or Path(first).exists():
+        return [first, *rest]
+    if first == "torchrun":
+        return ["-m", "torch.distributed.run", *rest]
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), first)
 
 
 def ranks_per_machine(ranks: int) -> int:

@@ -63,7 +63,7 @@ def run(replay: ReplayOptions) -> int:
 
         prediction = predict(recorded, conditions, strict=replay.strict)
     require_ranks(replay.ranks, available_bytes())
-    require_torchrun(_words(replay))
+    require_torchrun(replay.script)
     require_writable(replay.output)
     require_writable(replay.report)
     config = config_for(recorded, config, replay.gpu_memory)
@@ -88,16 +88,10 @@ def _run(replay: ReplayOptions, options_of_package: dict[str, object], recorded:
         from tui.commands.replay_view import can_view, run_with_view  # imports textual
 
         if can_view():
-            return run_with_view(options_of_package, _words(replay), replay.ranks, recorded, replay.trace, out)
+            return run_with_view(options_of_package, replay.script, replay.ranks, recorded, replay.trace, out)
         say("--view needs a terminal; replaying without it")
     with reporting_steps(out, replay.script, recorded) as meanwhile:
-        return run_child(options_of_package, _words(replay), ranks=replay.ranks, meanwhile=meanwhile)
-
-
-def _words(replay: ReplayOptions) -> list[str]:
-    if replay.script[0] == "torchrun" and not Path("torchrun").exists():
-        return ["-m", "torch.distributed.run", *replay.script[1:]]
-    return replay.script
+        return run_child(options_of_package, replay.script, ranks=replay.ranks, meanwhile=meanwhile)
 
 
 def _slow_ranks(text: str, nproc: int) -> dict[str, float]:

@@ -80,8 +80,26 @@ def test_a_child_process_reports_its_events_and_how_it_ended(
     code: int, returncode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", Child(code))
-    found = run_child({}, ["train.py"])
+    found = run_child({}, [__file__])
     assert found == ChildResult(returncode, 5, frozenset((5, 6, 7)), frozenset((5, 6)), frozenset((5,)))
+
+
+def test_a_script_that_does_not_exist_is_not_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """GIVEN the name of no file THEN no process starts. Options of Python, and `torchrun`, are not names of files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", Child())
+    with pytest.raises(FileNotFoundError) as refused:
+        run_child({}, ["nosuch.py", "--lr", "1"])
+    assert refused.value.filename == "nosuch.py"
+    for words in (["-m", "nosuch"], ["-u", "nosuch.py"], ["torchrun", "nosuch.py"], ["."]):
+        assert run_child({}, words).returncode == 0
+
+
+def test_torchrun_is_a_module_unless_a_file_has_this_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert launch._words(["torchrun", "train.py"]) == ["-m", "torch.distributed.run", "train.py"]
+    (tmp_path / "torchrun").touch()
+    assert launch._words(["torchrun", "train.py"]) == ["torchrun", "train.py"]
 
 
 @pytest.mark.parametrize(
