@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from replayer.ops.host_reads import _checks_lengths, _finds_limits, _has_elements, _removes_duplicates
+from replayer.ops.host_reads import _checks_lengths, _finds_limits, _has_elements, _removes_duplicates, reads_an_argument
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,26 @@ def test_many_values_are_sorted_for_isin_after_their_duplicates_are_removed(size
     assert _removes_duplicates(data, torch.zeros(least)) and not _removes_duplicates(data, torch.zeros(least - 1))
     assert not _removes_duplicates(data, torch.zeros(least), assume_unique=True)
     assert not _removes_duplicates(data, torch.zeros(least - 1), assume_unique=True)
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "dtype", "numel", "accumulates", "reads"),
+    [
+        (True, "bool", 2, [], True),
+        (True, "bool", 1, [], False),  # a fill with a number of the host, without indices
+        (True, "bool", 1, [False], False),
+        (True, "bool", 1, [True], True),
+        (True, "int64", 2, [], False),
+        (False, "bool", 2, [], False),
+    ],
+)
+def test_the_places_of_a_mask_are_read_unless_one_number_is_written_there(
+    on_gpu: bool, dtype: str, numel: int, accumulates: list[bool], reads: bool
+) -> None:
+    index: Any = torch.zeros(4, dtype=getattr(torch, dtype))
+    if on_gpu:
+        index.allocation = None
+    args = [torch.zeros(4), [index], torch.zeros(numel), *accumulates]
+    assert reads_an_argument(torch.ops.aten.index_put_.default, args, {}) is reads
+    args[2].allocation = None  # type: ignore[union-attr]
+    assert reads_an_argument(torch.ops.aten.index_put_.default, args, {}) is (on_gpu and dtype == "bool")

@@ -286,6 +286,15 @@ def test_saving_keeps_the_partial_file_of_a_killed_recorder(tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path)) == ["t.msgpack", "t.msgpack.part"]
 
 
+def test_a_file_is_written_beside_the_partial_files_and_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(os, "replace", lambda part, target: written.append(Path(part).name))
+    for left in ("none", "t.part", "t.2.part"):
+        (tmp_path / left).touch()
+        save(small_trace(), tmp_path / "t")
+    assert written == ["t.part", "t.2.part", "t.3.part"]
+
+
 def test_saving_to_a_path_that_is_not_a_regular_file_gives_an_error(tmp_path: Path) -> None:
     for target, says in ((tmp_path, "not a regular file"), (Path(os.devnull), "not a regular file")):
         with pytest.raises(TraceWriteError, match=f"^{target}: not written: it is {says}$"):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 
+from traces.format.items import unpacked_bytes
+from traces.format.trace_file import load, save
 from traces.format.unpack_limit import VARIABLE, TooLarge, UnpackLimit, size_text
+from traces.model.trace import HostSpans, Thread, Trace, TraceFormatError
 
 
 def test_the_memory_limit_grows_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +52,16 @@ def test_other_values_are_rejected(value: str, monkeypatch: pytest.MonkeyPatch) 
 )  # fmt: skip
 def test_sizes_in_messages_have_units(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text
+
+
+@pytest.mark.parametrize(("less_bytes", "fits"), [(0, True), (1, False)])
+def test_the_limit_applies_to_the_estimated_size_of_all_rows_and_texts(
+    less_bytes: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = Trace(threads=[Thread(0, 1, "main")])
+    names = [trace.strings.add(f"op {number}") for number in range(2000)]
+    trace.host = HostSpans.of(name=names, start_ns=range(2000), duration_ns=[1] * 2000)
+    save(trace, tmp_path / "t.msgpack")
+    monkeypatch.setattr(UnpackLimit, "of", lambda file_bytes: UnpackLimit(file_bytes, unpacked_bytes(trace) - less_bytes))
+    with nullcontext() if fits else pytest.raises(TraceFormatError, match="rows and texts of"):
+        assert len(load(tmp_path / "t.msgpack").strings) == 2000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,3 +130,27 @@ def test_no_phase_ends_before_it_begins() -> None:
     splitter.begin_ns = 50
     splitter.op(FORWARD, 10)
     assert splitter.close(60) == [("other", 50, 50), ("forward", 50, 60)]
+
+
+@pytest.mark.parametrize("phase", EXPLICIT)
+@given(ops=st.lists(st.sampled_from([PLAIN, LOSS, ASIDE, FORWARD]), max_size=5))
+def test_ops_inside_a_reported_phase_belong_to_it(phase: str, ops: list[int]) -> None:
+    splitter = PhaseSplitter()
+    splitter.enter(phase, 0)
+    for number, kind in enumerate(ops, start=1):
+        assert not splitter.begins_phase(kind) and not splitter.op(kind, 10 * number)
+    splitter.leave(phase, 90)
+    assert splitter.close(100) == [Segment(phase, 0, 100)]
+
+
+@pytest.mark.parametrize("phase", ["forward", "loss", "other"])
+@pytest.mark.parametrize(("kind", "after"), [(PLAIN, "forward"), (LOSS, "loss"), (ASIDE, "other")])
+def test_any_op_after_the_end_of_a_reported_phase_begins_a_phase_at_this_end(phase: str, kind: int, after: str) -> None:
+    """Unlike after an op, which does not say when its phase ends. A phase with the same name goes on."""
+    splitter = PhaseSplitter()
+    splitter.enter(phase, 0)
+    splitter.leave(phase, 50)
+    assert splitter.begins_phase(kind)
+    splitter.op(kind, 70)
+    ended = [Segment(phase, 0, 100)] if after == phase else [Segment(phase, 0, 50), Segment(after, 50, 100)]
+    assert splitter.close(100) == ended
