@@ -1,0 +1,81 @@
+"""`trace predict`: the predictions of a sweep, and their costs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from replayer.prediction.conditions import Conditions
+from traces.model.trace import Trace, TraceError
+from tui.commands import predict
+from tui.options import PredictOptions
+
+
+@pytest.fixture
+def recorded_batch(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Predictions are the conditions themselves."""
+    found = {"batch": 8}
+
+    class Predictor:
+        def __init__(self, recorded: Trace) -> None: ...
+
+        def recorded_batch(self) -> int:
+            return found["batch"]
+
+        def predict(self, conditions: Conditions, *, strict: bool) -> Conditions:
+            return conditions
+
+    monkeypatch.setattr(predict, "Predictor", Predictor)
+    return found
+
+
+def swept(sweep: str, **conditions: Any) -> list[tuple[int, int, int]]:
+    found: list[Any] = predict._sweep(Trace(), PredictOptions("t", sweep=sweep), Conditions(**conditions))
+    return [(one.gpus, one.nproc, one.batch) for one in found]
+
+
+def test_a_sweep_over_batches_goes_from_a_quarter_to_eight_times_the_batch(recorded_batch: dict[str, int]) -> None:
+    assert swept("batch") == [(0, 0, size) for size in (2, 4, 8, 16, 32, 64)]
+    assert swept("batch", batch=6, gpus=2)[:3] == [(2, 0, 2), (2, 0, 3), (2, 0, 6)]
+    assert swept("batch", recorded_batch=100)[-1] == (0, 0, 800)
+    recorded_batch["batch"] = 1
+    assert swept(" batch ,") == [(0, 0, size) for size in (1, 2, 4, 8)]  # a batch has at least one sample
+
+
+def test_a_sweep_over_gpus_divides_the_batch_but_ranks_have_batches_of_their_own(recorded_batch: dict[str, int]) -> None:
+    assert swept("gpus") == [(0, 0, 0), (2, 0, 0), (4, 0, 0), (8, 0, 0)]
+    assert swept("gpus", batch=4) == [(0, 0, 4), (2, 0, 4), (4, 0, 4)]
+    assert swept("nproc", batch=4) == [(0, count, 4) for count in (0, 2, 4, 8)]
+    assert [one for one in swept("gpus,batch") if one[0] == 8] == [(8, 0, size) for size in (8, 16, 32, 64)]
+    assert len(swept("nproc,batch")) == 4 * 6
+
+
+@pytest.mark.parametrize(
+    ("sweep", "error"),
+    [("colour,batch,size", "not colour, size"), (",", "not nothing"), ("batch", "give it with --recorded-batch N")],
+)
+def test_a_sweep_over_something_else_is_rejected(sweep: str, error: str, recorded_batch: dict[str, int]) -> None:
+    recorded_batch["batch"] = 0
+    with pytest.raises(TraceError, match=error):
+        swept(sweep)
+    assert swept("gpus")[0] == (0, 0, 0)  # needs no batch size
+
+
+@pytest.mark.parametrize(
+    ("price", "samples_per_s", "conditions", "cost"),
+    [
+        (3.6, 100.0, {}, 1e-5),
+        (3.6, 100.0, {"gpus": 4}, 4e-5),
+        (3.6, 100.0, {"nproc": 8}, 8e-5),
+        (0, 100.0, {}, None),
+        (3.6, None, {}, None),
+    ],
+)
+def test_a_sample_costs_the_price_of_all_gpus_for_the_time_it_takes(
+    price: float, samples_per_s: float | None, conditions: dict[str, int], cost: float | None
+) -> None:
+    prediction: Any = SimpleNamespace(conditions=Conditions(**conditions), samples_per_s=samples_per_s)
+    found = predict._cost_per_sample(prediction, PredictOptions("t", price=price))
+    assert found == (None if cost is None else pytest.approx(cost))
