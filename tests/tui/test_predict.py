@@ -74,7 +74,7 @@ def test_a_sweep_over_something_else_is_rejected(sweep: str, error: str, recorde
     ],
 )
 def test_a_sample_costs_the_price_of_all_gpus_for_the_time_it_takes(
-    price: float, samples_per_s: float | None, conditions: dict[str, int], cost: float | None
+    price: float, samples_per_s: float | None, conditions: dict[str, Any], cost: float | None
 ) -> None:
     prediction: Any = SimpleNamespace(conditions=Conditions(**conditions), samples_per_s=samples_per_s)
     found = predict._cost_per_sample(prediction, PredictOptions("t", price=price))

@@ -52,7 +52,8 @@ def test_the_places_of_a_mask_are_read_unless_one_number_is_written_there(
     index: Any = torch.zeros(4, dtype=getattr(torch, dtype))
     if on_gpu:
         index.allocation = None
-    args = [torch.zeros(4), [index], torch.zeros(numel), *accumulates]
+    value: Any = torch.zeros(numel)
+    args = [torch.zeros(4), [index], value, *accumulates]
     assert reads_an_argument(torch.ops.aten.index_put_.default, args, {}) is reads
-    args[2].allocation = None  # type: ignore[union-attr]
+    value.allocation = None
     assert reads_an_argument(torch.ops.aten.index_put_.default, args, {}) is (on_gpu and dtype == "bool")

@@ -220,6 +220,31 @@ def test_graphs_of_one_phase_are_matched_in_order_of_their_kernel_counts() -> No
     assert [duration_us for _, _, duration_us in run.kernels()][-13:] == [2] * 9 + [3] * 4
 
 
+def test_host_time_after_a_graph_is_that_after_its_last_recorded_op() -> None:
+    """The recorded product ends at 15 us, and the sum begins at 20 us."""
+    run = Graphs()
+    graph = run.captured(lambda: run.gpu.launches.launch(op("mm"), 0))
+    run.gpu.launches.replay_graph(graph)
+    run.gpu.launches.launch(op("sum"), 0)
+    run.gpu.launches.flush()
+    launched, summed = (row[3] for row in run.log.host)
+    assert summed - launched == 5 * US
+
+
+def test_a_loss_in_a_graph_begins_the_loss_phase() -> None:
+    run = Graphs()
+
+    def calls() -> None:
+        run.gpu.launches.launch(op("mm"), 0)
+        run.gpu.launches.launch(op("nll_loss_forward"), 0)
+
+    graph = run.captured(calls)
+    run.gpu.launches.replay_graph(graph)
+    run.gpu.launches.flush()
+    run.gpu.steps.optimizer_stepped(True)
+    assert [name for name, *_ in run.log.phases] == ["forward", "loss"]
+
+
 def test_launching_a_graph_without_ops_adds_no_launch() -> None:
     run, event = Graphs(), VirtualEvent()
     stream = run.gpu.current.stream(0)

@@ -15,6 +15,13 @@ from tests.goldens import assert_golden
 from tests.traces.handmade import training
 from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace
 
+PID = os.getpid()
+
+
+def span(name: str, category: str, start_us: float, took_us: float, *, thread: int = PID) -> dict[str, Any]:
+    times = {"ts": start_us, "dur": took_us}
+    return {"ph": "X", "cat": category, "name": name, "pid": PID, "tid": thread, **times, "args": {}}
+
 
 @pytest.mark.parametrize("base_ns", [0, 1_700_000_000_000_000_000])
 def test_ops_unknown_to_kineto_are_placed_inside_the_spans_that_call_them(base_ns: int) -> None:
@@ -28,11 +35,6 @@ def test_ops_unknown_to_kineto_are_placed_inside_the_spans_that_call_them(base_n
         duration_ns=[20_000, 40_000, 10_000],
     )  # fmt: skip
     window.device = DeviceSpans.of(device=[], stream=[], kind=[], name=[], start_ns=[], duration_ns=[], launch=[])
-    pid = os.getpid()
-
-    def span(name: str, category: str, start_us: float, took_us: float) -> dict[str, Any]:
-        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": pid, "ts": start_us, "dur": took_us, "args": {}}
-
     kineto = {
         "traceEvents": [
             span("aten::mm", "cpu_op", 1000.0, 10.0),
@@ -47,7 +49,7 @@ def test_ops_unknown_to_kineto_are_placed_inside_the_spans_that_call_them(base_n
     assert (spans["aten::mm"]["ts"], ends["aten::mm"]) == (100.0, 120.0)
     assert (spans["aten::copy_"]["ts"], ends["aten::copy_"]) == (130.0, 170.0)
     assert 120.0 <= spans["scatter"]["ts"] <= 130.0 and ends["scatter"] == 170.0 == spans["gather"]["ts"]
-    assert spans["aten::relu"]["tid"] != pid == spans["aten::copy_"]["tid"]
+    assert spans["aten::relu"]["tid"] != PID == spans["aten::copy_"]["tid"]
 
 
 @pytest.mark.parametrize("base_ns", [0, 1_700_000_000_000_000_000])
@@ -58,11 +60,6 @@ def test_the_profiler_range_of_a_batch_wait_has_its_recorded_length(base_ns: int
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
     name = window.strings.add("aten::mm")
     window.host = HostSpans.of(thread=[0], kind=[HostKind.OP], name=[name], start_ns=[100_000], duration_ns=[20_000])
-    pid = os.getpid()
-
-    def span(name: str, category: str, start_us: float, took_us: float) -> dict[str, Any]:
-        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": pid, "ts": start_us, "dur": took_us, "args": {}}
-
     loading = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     kineto = {
         "traceEvents": [
@@ -91,28 +88,27 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
     The result is in golden/profile_window.txt: each event with its thread, start and duration in us.
     """
     window = training(2, jitter_us=(0, 3))
-    pid, begin_ns = os.getpid(), int(window.steps.start_ns[0])
+    begin_ns = int(window.steps.start_ns[0])
 
     def own_us(time_ns: int) -> float:
         return 1_000 + (time_ns - begin_ns) / 4_000
 
-    def span(name: str, category: str, start_ns: int, end_ns: int, **args: int) -> dict[str, Any]:
+    def recorded(name: str, category: str, start_ns: int, end_ns: int, **args: int) -> dict[str, Any]:
         start_us = own_us(start_ns)
-        times = {"ts": start_us, "dur": own_us(end_ns) - start_us}
-        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": pid, **times, "args": args}
+        return span(name, category, start_us, own_us(end_ns) - start_us) | {"args": args}
 
     host = window.host
     ops = np.flatnonzero(host.kind == HostKind.OP).tolist()
     starts, ends = host.start_ns.tolist(), host.end_ns.tolist()
     names = [window.strings[name] for name in host.name.tolist()]
-    events = [span(names[row], "cpu_op", starts[row], ends[row], **{"External id": row + 1}) for row in ops]
+    events = [recorded(names[row], "cpu_op", starts[row], ends[row], **{"External id": row + 1}) for row in ops]
     first_end_ns = int(window.steps.end_ns[0])
-    events.append(span("epoch", "user_annotation", begin_ns + 1_000, int(host.end_ns.max()) + 4_000))
-    events.append(span("first step", "user_annotation", begin_ns + 25_000, first_end_ns - 1_000))
+    events.append(recorded("epoch", "user_annotation", begin_ns + 1_000, int(host.end_ns.max()) + 4_000))
+    events.append(recorded("first step", "user_annotation", begin_ns + 25_000, first_end_ns - 1_000))
     kineto = {"traceEvents": events, "baseTimeNanoseconds": 0}
     ties = [(round(own_us(time_ns) * 1_000), time_ns) for time_ns in (begin_ns - 8_000, int(window.steps.end_ns[-1]) + 40_000)]
     found = with_virtual_gpu(kineto, window, 0, ties)
-    threads = {pid: "main"}
+    threads = {PID: "main"}
     lines = []
     for event in found["traceEvents"]:
         times = [round(event[key] - (begin_ns / 1_000 if key == "ts" else 0), 3) for key in ("ts", "dur") if key in event]
@@ -131,16 +127,47 @@ def test_spans_of_a_thread_without_virtual_ops_stay_between_the_ops_of_the_main_
     )
     window.device = DeviceSpans.of(device=[], stream=[], kind=[], name=[], start_ns=[], duration_ns=[], launch=[])
 
-    def span(name: str, thread: int, start_us: float, took_us: float) -> dict[str, Any]:
-        category = "cpu_op" if name == "aten::mm" else "user_annotation"
-        return {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": thread, "ts": start_us, "dur": took_us, "args": {}}
-
-    spans = [span("aten::mm", 7, 1000.0, 10.0), span("aten::mm", 7, 1100.0, 10.0), span("replica", 8, 1028.0, 54.0)]
+    ops = [span("aten::mm", "cpu_op", start_us, 10.0, thread=7) for start_us in (1000.0, 1100.0)]
+    spans = [*ops, span("replica", "user_annotation", 1028.0, 54.0, thread=8)]
     kineto = {"traceEvents": spans, "baseTimeNanoseconds": 0}
     found = with_virtual_gpu(kineto, window, 0, [(990_000, 490_000), (2_000_000, 900_000)])
     replica = next(event for event in found["traceEvents"] if event["name"] == "replica")
     # 90 us between both ops are 10 us on the virtual clock; the replica begins after 18 of them and ends after 72
     assert (replica["tid"], replica["ts"], replica["dur"]) == (8, 512.0, 6.0)
+
+
+@pytest.mark.parametrize("earlier_us", [0, 2_000])
+def test_each_thread_keeps_the_times_of_its_ops_and_stays_between_those_of_other_threads(earlier_us: int) -> None:
+    """GIVEN two threads, whose ops take 10 us on both clocks, and an op of a third thread that Kineto did not see. On the
+    virtual clock, the first thread's ops are 200 us apart, and the second thread's op runs soon after the first of them.
+
+    GIVEN ranges of the first thread THEN a range that begins with the second thread's op begins with it on the virtual clock,
+    and a range that begins within an op unknown to Kineto begins at this op's end. Kineto's base time may be earlier."""
+    window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, row, f"thread {row}") for row in range(3)])
+    names = [window.strings.add(name) for name in ("aten::mm", "aten::add", "aten::relu", "aten::copy_", "aten::mm")]
+    window.host = HostSpans.of(
+        thread=[0, 1, 2, 0, 0], kind=[HostKind.OP] * 5, name=names, duration_ns=[10_000] * 5,
+        start_ns=[3_100_000, 3_120_000, 3_140_000, 3_200_000, 3_300_000],
+    )  # fmt: skip
+    window.device = DeviceSpans.of(device=[], stream=[], kind=[], name=[], start_ns=[], duration_ns=[], launch=[])
+    own_us = 5_000.0 + earlier_us
+    events = [
+        span("aten::mm", "cpu_op", own_us, 10.0),
+        span("aten::mm", "cpu_op", own_us + 100, 10.0),
+        span("aten::add", "cpu_op", own_us + 50, 10.0, thread=PID + 1),
+        span("with the second thread", "user_annotation", own_us + 50, 1.0),
+        span("within the copy", "user_annotation", own_us + 76.5, 20.0),  # 206 us, between 130 us at 60 us and 300 us at 100 us
+    ]
+    base_ns = 9_000_000 - earlier_us * 1_000
+    found = with_virtual_gpu(
+        {"traceEvents": events, "baseTimeNanoseconds": base_ns}, window, 9_000_000,
+        [(13_990_000, 3_000_000), (14_200_000, 3_400_000)],
+    )  # fmt: skip
+    spans = {event["name"]: event for event in found["traceEvents"] if event.get("ph") == "X"}
+    starts_us = {name: round(event["ts"] - earlier_us - 3_000, 3) for name, event in spans.items()}
+    assert (starts_us["aten::mm"], starts_us["aten::add"], starts_us["aten::copy_"]) == (300, 120, 200)
+    assert (starts_us["with the second thread"], starts_us["within the copy"]) == (120, 210)
+    assert (spans["aten::add"]["tid"], spans["aten::relu"]["tid"]) == (PID + 1, PID + 2)  # the next free id
 
 
 @pytest.mark.parametrize(("wait_ns", "op_ns", "next_ns"), [(110, 15, 115), (111, 10, 112)])
