@@ -44,7 +44,7 @@ class GpuChecks:
             return excerpt_between(trace, self._begin_ns, _FOREVER_NS)
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare the test's timeline with a recording. In the report, A is the recording and B is the pytest test."""
+        """Compare the test's timeline with a recording. In the report, A stands for the recording and B for the test."""
         return self.gpu.compare_with(recording, self.timeline(), tolerance)
 
     @property
@@ -61,7 +61,7 @@ class GpuChecks:
         return max(peaks)
 
     def assert_fits(self, size: str) -> None:
-        """Fail if the test's peak of reserved memory exceeds `size`, such as "16GiB"."""
+        """Fail if the peak of reserved memory exceeds `size`, such as "16GiB"."""
         __tracebackhide__ = True
         with our_packages():
             from tui.formatting import size_text
@@ -86,7 +86,7 @@ class GpuChecks:
             )
 
     def assert_same_program(self, recording: Trace | str | os.PathLike[str]) -> None:
-        """Fail if the test and the recording do not run the same program."""
+        """Fail if the test runs a different program than the recording."""
         __tracebackhide__ = True
         report = self.compare(recording)
         if report.is_same_program is None:

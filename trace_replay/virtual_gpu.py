@@ -174,7 +174,7 @@ class InProcessGpu:
             return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in library_messages(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:
-        """Pass an error message to a function whenever the script makes an unsupported CUDA call."""
+        """Whenever the script makes an unsupported CUDA call, pass an error message to a function."""
         with our_packages():
             _child().watch_refusals(listener)
 
@@ -191,7 +191,7 @@ class InProcessGpu:
             return now_ns
 
     def values_not_computed(self) -> int:
-        """Return how many placeholders the script has read instead of GPU values."""
+        """Return how many unknown GPU values the script has read."""
         with our_packages():
             return int(_child().values_not_computed())
 
@@ -236,8 +236,8 @@ def start(
 
     The argument `what` is the path of a recording, a measured model such as "v100/resnet50", or a GPU such as "a100". If `what`
     is a GPU, the step times are published measurements of the script's model, or estimates if there are no measurements. All
-    other arguments work like the corresponding options of `trace replay`. Raises ValueError for an argument that the option
-    would reject, and TraceError for an unknown recording or GPU.
+    other arguments work like the corresponding options of `trace replay`. Raises ValueError for an invalid argument, and
+    TraceError for an unknown recording or GPU.
     """
     global _running
     _check(values, clock, gpus, speed)

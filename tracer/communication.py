@@ -53,8 +53,7 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Remember that the script called this collective from Python, so that its entry in PyTorch's flight recorder is
-        skipped."""
+        """Remember that the script called the collective from Python, because PyTorch's flight recorder lists it, too."""
         if self._flight is not None:
             self._flight.called(began_ns)
 

@@ -139,7 +139,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing, to measure the cost of a wrapper."""
+    """Do nothing. The function is used to measure the time of a wrapper."""
 
 
 class _Costed(Protocol):
@@ -147,7 +147,7 @@ class _Costed(Protocol):
 
 
 def counted_as_cost(method: T) -> T:
-    """Decorate a method to take the recorder's lock and to measure the method's time."""
+    """Return a method that takes the recorder's lock and measures the time of the call."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Runs torch.profiler in windows of consecutive training steps, and writes one file per window.
+"""Runs torch.profiler for a few training steps at a time, and writes one file for each profile.
 
     profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
     profiler.begin_step(13, "prepare")      # attaches; the first step under the profiler is slow
@@ -194,8 +194,8 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Return the profiler options. With the profiler option `trace_only` (PyTorch 2.14 and newer), PyTorch creates no
-        Python objects for recorded events."""
+        """Return the profiler options. The profiler option `trace_only` (PyTorch 2.14 and newer) avoids creating Python objects
+        for recorded events."""
         # see Note [Memory or threads]
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}

@@ -159,8 +159,8 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Return the total size of the workspaces of all cuBLAS handles, or None if unknown. Blocks with exactly the size of a
-        cuBLAS workspace count as workspaces."""
+        """Return the total size of the workspaces of all cuBLAS handles, or None if unknown. All blocks with the exact size of
+        a cuBLAS workspace are counted."""
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
         if not keeps or getattr(torch._C, "_cuda_isHistoryEnabled", bool)():
@@ -214,7 +214,8 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver or, if it is unknown, the CUDA version that the driver supports."""
+    """Return the version of the NVIDIA driver, or the CUDA version that the driver supports if the driver's version is
+    unknown."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()
@@ -265,8 +266,8 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in a text. Paths in the script's folder become relative. Paths outside the script's folder are
-    reduced to their last part.
+    """Shorten absolute paths in a text. Paths in the script's folder become relative. For paths outside the script's folder,
+    only the last part is stored.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

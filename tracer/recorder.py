@@ -167,8 +167,8 @@ class Recorder:
         self.cost.calls += 1
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader. The function `describe` returns the DataLoader's settings and is called at most
-        once per DataLoader."""
+        """Return the number of a DataLoader. The function `describe` returns the settings of the DataLoader. It is called at
+        most once for each DataLoader."""
         return self._facts.loader(loader, describe)
 
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
@@ -184,7 +184,7 @@ class Recorder:
     # --- writing
 
     def write_regularly(self) -> None:
-        """Start a thread that writes collected data if the script's thread has not written it within half a second."""
+        """Start a thread that writes the collected data if the script's thread has not written for half a second."""
         # see Note [The writing thread] in recording_writer.py
 
         def write() -> None:

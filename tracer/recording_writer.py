@@ -148,8 +148,8 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
-        """Write collected data in the script's thread, if a write is due before the next step ends. The argument `step_ns` is
-        the expected duration of the next step."""
+        """Write the collected data now if the next write is due before the next step ends. The argument `step_ns` is the
+        expected duration of the next step."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))

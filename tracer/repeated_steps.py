@@ -110,7 +110,7 @@ class RepeatedSteps:
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop comparing the current step with the earlier step, and return the current step's calls and times so far."""
+        """Stop comparing the current step with the earlier step. Return the calls and times of the current step so far."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -139,6 +139,6 @@ class RepeatedSteps:
             self.expected = [tuple(of[:4]) for of in self.known]
 
     def ended(self) -> list[int]:
-        """Begin the next step, and return the times of all calls in the last step."""
+        """Begin the next step, and return the times of all calls in the step before."""
         times_ns, self.times_ns = self.times_ns, []
         return times_ns

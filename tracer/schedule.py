@@ -43,8 +43,8 @@ class _KindOfStep:
 
     @classmethod
     def occurs(cls, kinds: _Kinds, key: tuple[object, ...], number: int) -> _KindOfStep:
-        """Return the kind of step number `number`. If `_MOST_KINDS` kinds of steps have been seen, no step of a new kind is
-        profiled."""
+        """Return the kind of step number `number`. After `_MOST_KINDS` kinds of steps, the recorder profiles no new kind of
+        step."""
         known = kinds.get(key)
         if known is None:
             known = cls(number)
@@ -85,7 +85,7 @@ class Schedule:
 
     @property
     def profile(self) -> str:
-        """Return what torch.profiler does in the current step: "record", "prepare" (while starting) or "" (while off)."""
+        """Return "record" if torch.profiler records the current step, "prepare" while torch.profiler starts, or ""."""
         if self._first_profiled <= self._count < self._end:
             return "record"
         if self._end and self._count == self._prepare:
@@ -101,7 +101,7 @@ class Schedule:
 
     @property
     def compares_work(self) -> bool:
-        """Return True if a step with a new kind of work would be profiled."""
+        """Return True if the recorder would profile a new kind of step."""
         return self._work_windows_left > 0
 
     def kind(self, evaluation: bool) -> StepKind:
@@ -140,7 +140,7 @@ class Schedule:
         self._window = None
 
     def end_step(self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0) -> None:
-        """End the current step. Steps with equal `work`, a hash of ops and shapes, are steps of one kind."""
+        """End the current step. Steps with the same hash of ops and shapes (`work`) are steps of one kind."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work)

@@ -1,4 +1,4 @@
-"""Holds the recorder's global variables, which the patched PyTorch functions use.
+"""Contains global variables of the recorder for the patched PyTorch functions.
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # the recorder, created on the first call
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Stores weak references to objects, and compares the objects by identity. The base class is dict, because testing whether
-    a dict is empty runs no Python code."""
+    """Stores weak references to objects, and compares the objects by identity. The base class is dict, because checking whether
+    a dict is empty is fast."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -78,7 +78,7 @@ started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder. In processes that are not recorded, this function returns None."""
+    """Set the function that creates the recorder. Return None if the process is not recorded."""
     _STATE.make = make
     _STATE.forget_recorder()
 

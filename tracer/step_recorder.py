@@ -84,7 +84,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store a call of the capturing thread, or return False in other threads."""
+        """Store a call of the thread that captures the CUDA graph. Return False in all other threads."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -141,8 +141,8 @@ class StepRecorder:
     # --- reports
 
     def _reporter(self) -> Callable[..., None]:
-        """Return the closure that handles all reports. A closure is faster than a method. One large closure is faster than
-        several small ones, because the variables of a frequently called closure stay in the processor's caches."""
+        """Return the closure that handles all reports. A closure is faster than a method. The function contains one large
+        closure, which is faster than several small closures."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
         offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event

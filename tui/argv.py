@@ -7,7 +7,8 @@
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-Words after the script's name belong to the script, except `--trace FILE`. The word `python` before the script is left out.
+All words after the name of the script belong to the script, except `--trace FILE`. The word `python` before the script is
+ignored.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def fit(text: str, width: int) -> str:
 
 
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Shorten texts to `width` characters, so that different texts remain different."""
+    """Shorten texts to `width` characters. Different texts stay different."""
     short = [fit(text, width) for text in texts]
     alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
     if not alike or width < _LEAST_APART:
@@ -133,7 +133,7 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """Return a short name for each kernel. Kernels with equal short names keep their full names."""
+    """Return a short name for each kernel. If two kernels would get the same short name, their names are not shortened."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 

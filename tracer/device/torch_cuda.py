@@ -1,6 +1,6 @@
 """Calls PyTorch's C functions for streams and events, because the Python functions take 3 to 9 us each.
 
-CPU builds of PyTorch lack the C functions for streams and events (`torch/_C/__init__.pyi`, PyTorch 2.13 and 2.14.1).
+CPU builds of PyTorch do not have the C functions for streams and events.
 
 Note [Events are never destroyed]
     PyTorch destroys a CUDA event together with its Python object. After a sticky CUDA error, PyTorch prints a warning for each

@@ -3,7 +3,7 @@
     dist.all_reduce(gradient)           # operation, bytes of this rank's input, dtype, group, backend, duration
     dist.all_gather_object(facts, x)    # consists of several collectives: one row with their total bytes
 
-Collectives started in C++ come from the profile or from PyTorch's flight recorder (flight_recorder.py).
+If C++ code starts a collective, it is found in the profile or in PyTorch's flight recorder (flight_recorder.py).
 
 Note [When a collective has ended]
     A blocking collective ends when the call returns, or with NCCL when a CUDA event after the call completes. An asynchronous
@@ -244,7 +244,7 @@ class _CollectiveWrappers:
 
 def install(torch: ModuleType) -> None:
     """Wrap the functions that communicate between ranks, in all PyTorch modules that import them. Deprecated functions are not
-    wrapped, so that their warnings show the line of the script."""
+    wrapped, because a wrapper would change the line number in the warning."""
     dist = torch.distributed
     if not dist.is_available():
         return

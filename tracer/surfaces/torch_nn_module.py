@@ -4,7 +4,7 @@
     model.cuda()                # set-up: its copies are not input batches
     ranges.begin()              # the profiler now records "nn.Module: ResNet_0", "nn.Module: Conv2d_0", ...
 
-Copying a module's parameters to a GPU is set-up, and belongs to no training step.
+Copying the parameters of a module to a GPU belongs to no training step.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 class ModuleRanges:
     """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call. `Module.__call__` is replaced only in
-    profiled steps. If torch.compile has compiled code, no ranges are added, because replacing `Module.__call__` would cause
-    another compilation."""
+    profiled steps. If torch.compile has compiled code, no ranges are added, because replacing `Module.__call__` would compile
+    the code again."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module

@@ -1,11 +1,11 @@
-"""Wraps torch.optim. A training step ends when the `step` of the first optimizer returns.
+"""Wraps torch.optim. A training step ends when the method `step` of the first optimizer returns.
 
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-A compiled `step` has no profiler range, so the recorder adds the range "optimizer". Calls of a closure are in a
-range "Optimizer.closure".
+A compiled method `step` has no profiler range, so the recorder adds the range "optimizer". Calls of a closure are in a range
+"Optimizer.closure".
 """
 
 from __future__ import annotations

@@ -44,14 +44,15 @@ class WithoutReads:
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
     @cache
     def without_gpu() -> bool:
-        """Return True if the machine has no GPU. `torch.cuda.device_count` asks NVML, so it also works in forked processes."""
+        """Return True if the machine has no GPU. The function `torch.cuda.device_count` works in forked processes, because it
+        uses NVML."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if reads of the tensor are recorded. On a machine without a GPU, reads of CPU tensors are recorded, but
-        not the step counts that an optimizer reads."""
+        """Return True if reads of the tensor are recorded. On a machine without a GPU, reads of CPU tensors are recorded,
+        except those of an optimizer."""
         if DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()

@@ -41,8 +41,8 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """Represents an asynchronous collective. Tensors and Work objects are not stored, because references would keep their
-    memory allocated."""
+    """Represents an asynchronous collective. Tensors and Work objects are not stored, because a reference would keep the memory
+    allocated."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
@@ -57,7 +57,7 @@ class PendingCollective:
 
 
 class CollectiveWriter:
-    """Writes collectives to the file as soon as their durations are known."""
+    """Writes a collective to the file when its duration is known."""
 
     def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output

@@ -47,8 +47,7 @@ _LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
 
 
 class FlightEntry(TypedDict):
-    """Contains the fields that the recorder reads from an entry of PyTorch's flight recorder. An entry describes one
-    collective."""
+    """Contains the fields of a flight recorder entry that are recorded. An entry describes one collective."""
 
     record_id: int
     retired: NotRequired[bool]
@@ -108,8 +107,8 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads PyTorch's flight recorder for each backend. All methods except `called` require the caller to hold the recorder's
-    lock."""
+    """Reads PyTorch's flight recorder for each backend. Callers must hold the recorder's lock, except for the method
+    `called`."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0

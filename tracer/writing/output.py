@@ -32,7 +32,7 @@ _FIRST_FLUSH_NS = 10_000_000  # first time between writes; it doubles after each
 
 class RecordingFile:
     """Collects the rows of all tables, and writes the rows to the file. Python's garbage collector ignores tuples of numbers. A
-    signal handler never sees half a row, because each row is added with one `append`."""
+    signal handler never sees an incomplete row, because each row is added with one `append`."""
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path

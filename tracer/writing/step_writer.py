@@ -91,8 +91,8 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """If a step equals the previous steps, return the collection of these steps. If the step differs from the previous
-        steps, write the collected steps, and begin a new collection."""
+        """If a step is like the previous steps, return the collection of these steps. If a step differs from the previous
+        steps, write the collected steps and begin a new collection."""
         alike = self._alike
         if (
             alike is None
@@ -108,7 +108,7 @@ class StepWriter:
         return alike
 
     def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
-        """Write the first `count` steps of a run of equal steps.
+        """Write the first `count` steps of a sequence of equal steps.
 
         Args:
             ticks_ns: when the GPU passed the events of these steps; without a GPU, []

@@ -1,4 +1,4 @@
-"""Gives each thread a row in the trace's table of threads.
+"""Assigns a row in the table of threads to each thread.
 
     threads = ThreadRows(rank=0)
     threads.row()               # 0: the calling thread is the script's

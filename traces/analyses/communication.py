@@ -6,7 +6,7 @@
     of.hidden_ns        # time in which it also computed
     of.exposed_per_step_ns      # mean over the steps with kernels, of communication launched in these steps
 
-A communication kernel ends when the data of the slowest rank has arrived.
+A communication kernel cannot end before the data of the slowest rank has arrived.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def communication_kernels(trace: Trace) -> Column:
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """Return for each NCCL kernel of nn.DataParallel whether it is a "broadcast" or a "reduce"."""
+    """For each NCCL kernel of nn.DataParallel, return "broadcast" or "reduce"."""
     if len(trace.collectives):
         return {}
     table = trace.device
@@ -94,8 +94,8 @@ def communication(trace: Trace) -> Communication:
 
 
 def exposed_copies_ns(trace: Trace) -> int:
-    """Return how many nanoseconds per step a device spends only on copies from or to the host. A copy belongs to the step that
-    launched it."""
+    """Return the time per step in which a device only copies data from or to the host, in nanoseconds. A copy belongs to the
+    step in which it was launched."""
     rows, names = profiled_steps(trace), trace.device.name
     to_host = trace.strings.matching(names, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (trace.device.kind == DeviceKind.MEMCPY) & to_host

@@ -4,7 +4,7 @@
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
 torch.profiler records each module call as a range named "nn.Module: ...". For old PyTorch releases, modules are found in the
-Python stacks of ops. GPU work of the backward pass is attributed to the module that called the corresponding forward op.
+Python stacks of ops. GPU work in the backward pass belongs to the module that called the corresponding forward op.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """Return each kernel's duration and caller, and whether the kernel belongs to the backward pass."""
+    """For each kernel, return the duration, the caller, and whether the kernel belongs to the backward pass."""
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     counts_to = caller[np.where(forward != NONE, forward, launch)]

@@ -1,4 +1,4 @@
-"""Lists the ops and phases that allocated the memory in use at a device's memory peak.
+"""Lists the ops and phases that allocated the memory at the memory peak of a device.
 
     peak = held_at_peak(trace, device=0)
     peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): most bytes first
@@ -76,7 +76,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Memory events of a replay have no thread, so the ops of all threads are searched."""
+    """In a replay, the thread of a memory event is unknown, so the ops of all threads are searched."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

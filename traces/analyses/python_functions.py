@@ -1,4 +1,4 @@
-"""Measures the host time of each Python function, and the GPU time of the work that the function launched.
+"""Measures the host time and the GPU time of each Python function.
 
     for function in function_times(trace): print(function.name, function.gpu_ns, function.own_gpu_ns)
     # "train.py(41): step", "resnet.py(98): forward", ...

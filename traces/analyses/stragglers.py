@@ -41,7 +41,7 @@ _FEW_SIMILAR = 8  # if there are more similar ranks, they are shown as one
 # see Note [Late ranks]
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """Counts the collectives at which a rank arrived last, and sums up the rank's delays."""
+    """Counts how often a rank was the last to reach a collective, and sums up the delays."""
 
     rank: int
     collectives: int
@@ -84,7 +84,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Divides ranks into those that are shown one by one (`first`), and those with similar work (`similar`)."""
+    """Divides ranks into those that are shown separately (`first`) and those with similar work (`similar`)."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ def rank_groups(*traces: Trace) -> RankGroups:
 
 
 def _standing_out(trace: Trace) -> list[int]:
-    """Return the ranks that delay other ranks, the latest first, and then the ranks with an unusual amount of work."""
+    """Return the ranks that delay other ranks, followed by the ranks with an unusual amount of work."""
     found = stragglers(trace)
     similar = set(_with_similar_work(trace, similar_ranks(found) if found else trace.ranks))
     return [rank for rank in dict.fromkeys([*(of.rank for of in found), *trace.ranks]) if rank not in similar]
@@ -127,7 +127,7 @@ def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Tra
 
 
 def without_waits(trace: Trace) -> Trace:
-    """Return a copy of the trace in which no communication kernel waits for slower ranks."""
+    """Return a copy of the trace, with the waits for slower ranks removed from all communication kernels."""
     table, spans, ranks = _timed_collectives(trace), trace.device, device_ranks(trace)
     kernels = np.flatnonzero(communication_kernels(trace))
     kernel_at = dict(zip(zip(ranks[kernels].tolist(), spans.start_ns[kernels].tolist(), strict=True), kernels, strict=True))

@@ -156,7 +156,7 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """A copy of pageable memory may return as soon as the data is in the driver's staging buffer."""
+    """The call for a copy of pageable memory may return before the copy ends, when the driver has buffered the data."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS

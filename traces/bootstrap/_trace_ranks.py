@@ -5,8 +5,8 @@
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-Environment variables such as OMP_NUM_THREADS must be set before the run, because torch reads them during its import. If a rank
-fails, the parent process stops all other ranks.
+Environment variables such as OMP_NUM_THREADS must be set before torch is imported. If a rank fails, the parent process stops
+all other ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def path_of(script: str) -> Iterator[None]:
-    """Set `sys.path` to the value that Python will use when it runs the script."""
+    """Set `sys.path` to the same value as Python does when it runs the script."""
     beside = [] if sys.flags.safe_path else [_folder_of(script)]
     sys.path[:0] = beside
     try:
@@ -100,8 +100,8 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """At exit, delete the global variables of the script's modules, so that open files are closed. Modules that were imported
-    before the fork stay in memory, because all ranks share the memory of these modules."""
+    """At exit, delete the global variables of the script's modules, which closes open files. Modules that were imported before
+    the fork stay in memory, because all ranks share the memory of these modules."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
     for name, module in list(sys.modules.items()):
@@ -114,8 +114,8 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of memory that all ranks share, so
-    each rank would need a copy of this memory at its exit. `on_exit` exists in glibc only."""
+    """End the process without running C++ destructors. PyTorch's destructors would write to 60 MB of memory that all ranks
+    share, so each rank would need a copy of this memory. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):

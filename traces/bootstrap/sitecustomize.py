@@ -3,8 +3,8 @@
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
-Python imports a module called `sitecustomize` before any user code runs, even in subprocesses such as torchrun's workers. The
-user's own module `sitecustomize` still runs.
+Python imports the module `sitecustomize` before the script runs, even in subprocesses such as torchrun's workers. The user's
+own module `sitecustomize` still runs.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """After a failed script, exit without teardown. In a forked process, hide nanobind's messages about leaked objects."""
+    """After a failed script, exit without teardown. In a forked process, hide messages about leaked objects (from the library
+    nanobind)."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):
         for stream in (sys.stdout, sys.stderr):

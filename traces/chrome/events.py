@@ -119,8 +119,8 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Correlation ids start 2**16 above the largest op id. Holistic Trace Analysis stores row numbers with as many bits as
-        correlation ids, and 16 bits would be too few."""
+        """Correlation ids are at least 2**16 larger than the largest op id. In Holistic Trace Analysis, row numbers have as
+        many bits as correlation ids, and 16 bits are not enough."""
         launch = self.trace.device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)
         launches, number = np.unique(launch, return_inverse=True)
@@ -189,8 +189,8 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Create ranges for steps and for nn.DataParallel stages, unless the trace already contains them. Programs that read
-        Chrome traces expect ranges "ProfilerStep#" on the main thread."""
+        """Create ranges for steps and for nn.DataParallel stages, unless the trace already contains them. Other tools expect
+        ranges with the name "ProfilerStep#" on the main thread."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
         found, texts = [HostSpans.empty()], []

@@ -2,8 +2,8 @@
 
     export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
 
-If the trace has several ranks, each rank is written to its own file, such as NAME_rank0.json.gz. Time stamps are microseconds
-since `baseTimeNanoseconds`, a value in the file's header.
+If the trace has several ranks, each rank is written to a separate file, such as NAME_rank0.json.gz. Time stamps are in
+microseconds since `baseTimeNanoseconds`, which is in the header of the file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _header(trace: Trace, rank: int) -> ProfilerJson:
 
 
 def write_events(events: Iterable[ProfilerJson], header: ProfilerJson, path: Path) -> None:
-    """Write a Chrome trace. The file appears under its final name only when it is complete. Raises OSError."""
+    """Write a Chrome trace. The file gets its final name when it is complete. Raises OSError."""
     with atomic_write(path) as raw:
         if path.suffix == ".gz":
             # no name and no time, so the same trace gives the same bytes

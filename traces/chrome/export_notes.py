@@ -1,4 +1,4 @@
-"""Adds data to the header of an exported Chrome trace, so that importing the file restores the original trace.
+"""Adds data to the header of a Chrome trace, which `trace import` needs to restore the original trace.
 
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
@@ -31,7 +31,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Stores properties of events that the Chrome format cannot express."""
+    """Stores properties of events that the Chrome format does not support."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times

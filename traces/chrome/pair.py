@@ -2,7 +2,7 @@
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted, so that the first matching steps start together.
+The second trace is shifted to make the first matching steps start together.
 """
 
 from __future__ import annotations

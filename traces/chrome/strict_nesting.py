@@ -16,7 +16,8 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the start of each span. An annotation that begins during a kernel is moved to the kernel's end."""
+    """Return the start of each span. If an annotation begins during a kernel, the annotation is moved to the end of the
+    kernel."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])
@@ -35,7 +36,7 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
 def nested_ends(
     tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
 ) -> Column:
-    """Clip end times, so that no events overlap partially.
+    """Reduce end times until no events overlap partially.
 
     Args:
         keep_later: always clip the earlier of two overlapping events

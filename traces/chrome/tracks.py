@@ -1,4 +1,4 @@
-"""Creates extra timeline tracks for events without a thread or CUDA stream, such as the phases of a training step.
+"""Creates timeline tracks for events without a thread or a CUDA stream, such as training phases.
 
     for track in side_tracks(trace):
         track.name, [span.name for span in track.spans()]   # ("phases", ["loader", "h2d", "forward", ...])

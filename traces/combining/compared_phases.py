@@ -200,13 +200,13 @@ def compared_phases(
 
 
 def _contains(times_ns: Column, phases: Phases) -> Column:
-    """Return whether each phase contains one of the sorted times."""
+    """For each phase, return True if the phase contains one of the sorted times."""
     within: Column = np.diff(np.searchsorted(times_ns, np.stack((phases.start_ns, phases.end_ns))), axis=0)[0] > 0
     return within
 
 
 def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
-    """Keep only the steps with the most common numbers of events, if they are the majority of the steps."""
+    """If most steps have the same numbers of events, keep only these steps."""
     # see Note [Profiled steps with other work]
     counts = [steps.counts[at][:, [OP, PLAIN_OP, LAUNCH]].sum(axis=0).tobytes() for at in places]
     usual, times = Counter(counts).most_common(1)[0] if counts else (b"", 0)

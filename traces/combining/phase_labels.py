@@ -44,7 +44,7 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """Return pairs such as ("backward", 3) if most steps have three backward phases, with the profiler and without it."""
+    """Return pairs such as ("backward", 3), which means that most steps have three backward phases."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():
@@ -75,6 +75,6 @@ def _occurrences(trace: Trace) -> tuple[Column, Column]:
 
 
 def _usual_count(counts: list[int], steps: int) -> int:
-    """Return the most common number in `counts`, unless it applies to at most half of the steps."""
+    """Return the number in `counts` that applies to more than half of the steps."""
     count, times = Counter(counts).most_common(1)[0] if counts else (0, 0)
     return count if 2 * times > steps else 0

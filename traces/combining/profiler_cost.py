@@ -132,8 +132,7 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Of all factors that make the phase about as long as in steps without the profiler, return the factor closest to
-    `usual`."""
+    """Several factors may make a phase about as long as without the profiler. Return the factor closest to `usual`."""
     # see Note [The clean steps decide]
     if not phase.calls:
         return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)
@@ -204,7 +203,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return a factor for each phase. The time of a profiled phase times its factor is the time without the profiler. The keys
+    """Return a factor for each phase. The time with the profiler times the factor is the time without the profiler. The keys
     are labels, such as "backward#1/2", and names of phases."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]

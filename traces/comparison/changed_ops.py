@@ -222,7 +222,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Leave out missing ops that the trace calls only in other steps than the given ones."""
+    """Leave out missing ops that the trace contains in other steps."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -236,8 +236,8 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Group different kernels of two traces that do the same work. Return the number of the group for each GPU event in
-    `rows`, or NONE."""
+    """Find groups of different kernels that do the same work in two traces. Return the number of the group for each GPU event
+    in `rows`, or NONE."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     sides, kinds = _sides((first, second), steps, by_phase)
@@ -274,8 +274,8 @@ def ops_in_name(kernel: str) -> str:
 
 @lru_cache(1 << 16)
 def kernel_key(name: str) -> str:
-    """Return a kernel's name without the parameter list, and without the number that Inductor adds ("_0" in
-    "triton_poi_fused_add_0")."""
+    """Return the name of a kernel without parameters and without Inductor's number, such as "_0" in
+    "triton_poi_fused_add_0"."""
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
         return f"Memcpy {direction}" if direction else kernel_text(name).partition(" ")[0]
@@ -535,8 +535,8 @@ def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
 
 
 def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
-    """Return the kinds of kernels that only one trace has, and whose names do not show a kind: the kind of the kernels that the
-    other trace runs in their place, between the same two kernels."""
+    """Return the kinds of kernels that occur in only one trace. If the name of a kernel does not show a kind, use the kind of
+    the kernel that the other trace runs in the same place."""
     names = [{name for stream in side for name in stream} for side in sides]
     runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]
     found: list[dict[str, str]] = [{}, {}]
@@ -549,7 +549,7 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
 
 
 def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
-    """Return the kernels that the other trace lacks, by the kernels before and after them that both traces have."""
+    """Return the kernels that are missing in the other trace. The keys are the common kernels before and after them."""
     found: dict[tuple[str, str], set[str]] = {}
     for stream in streams:
         before, run = "", set[str]()

@@ -230,7 +230,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: bool) -> bool | None:
-    """If GPU work is missing from a recording, equal step times prove nothing, so return None instead of True."""
+    """If a recording does not contain all GPU work, return None instead of True."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -364,8 +364,8 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return True if both traces number their CUDA streams in the same way. Profiles from AMD GPUs contained hardware queue
-    numbers instead of stream numbers until June 2026."""
+    """Return True if both traces number their CUDA streams in the same way. Until June 2026, profiles of AMD GPUs contained
+    numbers of hardware queues instead of streams."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]
 
@@ -435,14 +435,14 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
 
 
 def _first_with_memory(trace: Trace) -> int:
-    """Return the number of the first step with memory events. First steps compile code and capture CUDA graphs, which takes
-    memory that later steps do not take, so the recording's peak and the replay's peak leave out the same first steps."""
+    """Return the number of the first step with memory events. The first steps may need more memory, for example to compile
+    code, so memory peaks do not include the first steps."""
     steps, events = trace.steps, trace.memory
     rows = np.flatnonzero(steps.end_ns > events.time_ns.min()) if len(events) else np.zeros(0, dtype=np.int64)
     return int(steps.number[rows].min()) if len(rows) else 0
 
 
 def _without_compilations(trace: Trace, first: int) -> Column:
-    """Return the steps from step number `first` on that compile nothing."""
+    """Return the steps that compile nothing, beginning with step number `first`."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
     return np.flatnonzero((trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling))

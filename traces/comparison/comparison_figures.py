@@ -86,8 +86,8 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Compares the memory peaks of one device in two traces. The memory rise of a step is its peak memory minus the memory at
-    its start."""
+    """Compares the memory peaks of one device in two traces. The memory rise of a step is the peak memory minus the memory at
+    the start of the step."""
 
     recorded_peak_bytes: int | None
     replayed_peak_bytes: int | None
@@ -225,7 +225,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return a copy of the comparison with `fits=None` (unknown) instead of `fits=True`, because a script that failed early
-        might need more memory later."""
+        """Return a copy with `fits=None` instead of `fits=True`. If a script failed early, it is unknown whether the script
+        fits into memory."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)

@@ -3,8 +3,9 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-The explanation compares GPU times of phases if the GPU limits the step time, and otherwise host times. Reasons are sorted by
-decreasing size. If the host limits the step time, the explanation lists phases first, then idle time and communication.
+If the GPU limits the step time, the explanation compares GPU times of phases. Otherwise, it compares host times. Reasons are
+sorted by decreasing size. If the host limits the step time, the explanation lists phases first, then idle time and
+communication.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
 
 
 def slow_steps_sentence(comparison: Comparison) -> str:
-    """Return a warning if two traces have similar median step times but different mean step times, else an empty string."""
+    """Return a warning if the median step times of two traces are similar but the mean step times differ, else an empty
+    string."""
     name = "pace_ns" if comparison.judged == "steps" else "without_data_ns"
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
     error = comparison.figures[comparison.judged].error
@@ -229,7 +231,8 @@ def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
 
 
 def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
-    """Yield each GPU whose work time differs between two traces by at least twice the smallest difference of all GPUs."""
+    """For each GPU, compare the busy time in two traces. Yield the GPUs whose difference is at least twice the smallest
+    difference."""
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):
         return
@@ -329,8 +332,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """Return the number of GPUs by which each trace's GPU times are divided, and a note that times are means over GPUs. If both
-    traces use equally many GPUs, GPU times are not divided, and the note is empty."""
+    """Return the numbers of GPUs by which GPU times are divided, and a note that times are means over GPUs. If both traces use
+    equally many GPUs, GPU times are not divided, and the note is empty."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

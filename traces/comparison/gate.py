@@ -16,7 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
     recompiles = 0              # recompilations in the second trace
 
-A check fails if the checked value is unknown.
+If a value is unknown, the check fails.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class GateResult:
 
 
 def read_budgets(path: Path) -> dict[str, float]:
-    """Read a budget file into a dictionary. Raises OSError, or GateError for a missing file and invalid budgets."""
+    """Read a budget file into a dictionary. Raises GateError if the file is missing or invalid."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

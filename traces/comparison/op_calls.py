@@ -1,4 +1,4 @@
-"""Groups ops that do the same work under different names in different PyTorch releases.
+"""Finds ops that do the same work but have different names in different PyTorch releases.
 
     calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
 
@@ -15,7 +15,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """Some ops call an op with the same name. For each op, return the outermost op of such a chain."""
+    """An op may call another op with the same name. For each op, return the outermost op with the same name."""
     host = trace.host
     if not len(host):
         return np.asarray(ops)

@@ -1,4 +1,4 @@
-"""Measures how long torch.compile kept the CPU busy, and finds the functions that it compiled.
+"""Finds the functions that torch.compile compiled, and measures the compile time.
 
     (first, *_) = compilations(trace, rank=0)
     first.region, first.is_backward, first.step, first.host_ns      # "0/1", False, 7, 843_600_000

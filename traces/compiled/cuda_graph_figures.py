@@ -35,14 +35,14 @@ _LONGEST = 3
 
 
 def graph_launch_of(trace: Trace) -> Column:
-    """For each kernel in a CUDA graph, return the call that launched the graph. For other kernels, return NONE."""
+    """For each kernel of a CUDA graph, return the call that launched the graph. For other kernels, return NONE."""
     return np.asarray(np.append(enclosing(trace.host, is_graph_launch(trace)), NONE)[trace.device.launch])
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that one rank launches in the given steps. If graph ids were not recorded, launches of the same
-    kernels count as launches of one CUDA graph. Names of memsets are not compared, because CUPTI may change the name between
-    launches (CUDA 13, H200)."""
+    """Return the CUDA graphs that one rank launches in the given steps. If graph ids were not recorded, CUDA graphs with the
+    same kernels are treated as one graph. Names of memsets are not compared, because CUPTI may give a memset a different name
+    in each launch (CUDA 13, H200)."""
     step_of = launch_steps(trace)
     chosen = device_ranks(trace) == rank
     if steps is not None and len(steps):
@@ -52,8 +52,8 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
 
 
 def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
-    """Return the GPU work of each CUDA graph, with one dictionary per graph. Each dictionary maps the row of a launch in the
-    table `host` to the rows of the launched work in the table `device`. `rows` limits the device rows."""
+    """Return the GPU work of each CUDA graph, with one dictionary per graph. The keys are row numbers of launches in the table
+    `host`, and the values are row numbers in the table `device`. `rows` limits the device rows."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():

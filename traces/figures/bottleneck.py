@@ -2,9 +2,9 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-A GPU may wait for data, for the host, for copies, for other ranks, or for an unknown reason. If the GPU computes for longer
-than it waits for any single reason, the GPU is the bottleneck. If the GPU waits longer for some reason than it computes, the
-reason with the longest total wait is the bottleneck. While a GPU only copies or only communicates, it counts as waiting.
+A GPU may wait for data, for the host, for copies, for other ranks, or for an unknown reason. If the GPU computes longer than it
+waits for any one reason, the GPU is the bottleneck. Otherwise, the reason with the longest total wait is the bottleneck. A GPU
+that only copies or only communicates is waiting.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
@@ -107,7 +107,7 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Return the longest phase that the GPU finishes soon after the host, or None."""
+    """Return the longest phase in which the GPU finishes soon after the host, or None."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
@@ -127,7 +127,7 @@ def caught_up(trace: Trace) -> CaughtUp | None:
 
 @cached_result
 def why_idle_is_unknown(trace: Trace) -> str:
-    """Return the reason why the idle time of GPUs is unknown, or "" if the idle time is known."""
+    """If the idle time of GPUs is unknown, return the reason, otherwise ""."""
     if reason := why_work_is_hidden(trace):
         return reason
     lost_ns = trace.host.start_ns[launches_without_work(trace)]
@@ -145,7 +145,7 @@ def why_idle_is_unknown(trace: Trace) -> str:
 
 
 def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
-    """Return True if the GPU works for longer than a step after the last step has ended."""
+    """Return True if the GPU still works for longer than a step after the end of the last step."""
     rows = work_rows(trace)
     rows = rows[(launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
     rows = rows[trace.device.start_ns[rows] >= trace.steps.end_ns.max(initial=0)]
@@ -267,8 +267,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index of the first value after a lasting change, for example from about 5 to about 9. Values are replaced by
-    their positions in sorted order, because single values may be outliers."""
+    """Return the index at which the values change and stay changed, for example from about 5 to about 9. The positions of the
+    values in sorted order are used instead of the values, to reduce the effect of outliers."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

@@ -59,7 +59,7 @@ def work_rows(trace: Trace) -> Column:
 
 
 def gpus_per_rank(trace: Trace) -> int:
-    """Return the number of GPUs that each rank uses: more than one with nn.DataParallel or a model split over GPUs."""
+    """Return the number of GPUs that each rank uses, which may be more than one, for example with nn.DataParallel."""
     working = np.unique(trace.device.device[work_rows(trace)])
     return max((len(working) or len(trace.devices)) // max(len(trace.ranks), 1), 1)
 
@@ -81,7 +81,7 @@ def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
 
 
 def busy_ns(trace: Trace) -> int:
-    """Return the GPU busy time: the union of kernels, copies and memsets, summed over GPUs."""
+    """Return the GPU busy time, in which a kernel, copy or memset runs, summed over GPUs."""
     return sum(busy.total_ns for busy in busy_by_device(trace).values())
 
 
@@ -94,9 +94,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If the warm-up or the profiler slowed all
-    training steps, return the first group that is not empty: steps after a profile, profiled steps, warm-up steps, evaluation
-    steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. If there are no such steps, return the
+    steps after a profile, the profiled steps, the warm-up steps or the evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -109,10 +108,9 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If fewer than
-    FEWEST_CLEAN_STEPS evaluation steps ran before the first profiled step, later evaluation steps without the profiler are
-    returned too. If a script only evaluates, no step is marked as warm-up, so this function leaves out slow steps at the
-    beginning."""
+    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If there are
+    fewer than FEWEST_CLEAN_STEPS such steps, later evaluation steps without the profiler are included. If a script only
+    evaluates, no step is marked as a warm-up step, so slow steps at the beginning are left out."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -147,7 +145,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Encode each step's numbers of backward passes and optimizer steps as one integer."""
+    """For each step, encode the numbers of backward passes and optimizer steps as one integer."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -219,8 +217,8 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 @cached_result
 def launch_time_ns(trace: Trace) -> Column:
-    """Return the launch time of each kernel. For an unknown launch, estimate the time from the launches before and after, from
-    the kernel's phase, or from the kernel's start."""
+    """Return the launch time of each kernel. If a launch is unknown, estimate the time from the launches before and after the
+    kernel, from the phase, or from the start of the kernel."""
     # see Note [A step's time] in traces/figures/pace.py
     spans = trace.device
     known = spans.launch != NONE
@@ -332,7 +330,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Return a boolean mask of the copies to the host that hooks of saved tensors made inside other ops."""
+    """Return a boolean mask of the copies to the host that are made by hooks for saved tensors."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
@@ -360,7 +358,8 @@ def launches_without_work(trace: Trace) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return the innermost CPU event that runs at each of the given times, or NONE. `rows` must be ordered by start."""
+    """For each of the given times, return the innermost CPU event that runs at the time, or NONE. `rows` must be ordered by
+    start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)
@@ -412,7 +411,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class HostOpSum:
-    """Counts the calls of ops with one name, and sums up their host times without the ops that they call."""
+    """Counts the calls of ops with one name, and sums up the host times, excluding the time of inner ops."""
 
     name: str
     count: int
@@ -420,7 +419,7 @@ class HostOpSum:
 
 
 def host_op_table(trace: Trace) -> list[HostOpSum]:
-    """Return the ops with the most time on the host, the longest first."""
+    """Return the ops that take the most host time, in decreasing order."""
     host = trace.host
     is_op = host.kind == HostKind.OP
     inner = np.flatnonzero(is_op & (host.earlier_parent != NONE))

@@ -4,8 +4,8 @@
     problems[0].text        # "The recording lacks 4 of 6 kernels, so idle time is not reliable."
     problems[0].severity    # Severity.SERIOUS
 
-`Trace.problems` counts the problems that were found while a recording was read. If a problem has the severity INFORMATION, all
-results remain reliable. A problem of severity SERIOUS makes the main output of `trace info` unreliable.
+`Trace.problems` counts the problems that were found while a recording was read. A problem of severity INFORMATION does not
+affect the reliability of results. A problem of severity SERIOUS makes the main output of `trace info` unreliable.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def serious_problems(trace: Trace) -> list[Problem]:
 
 
 def why_work_is_hidden(trace: Trace) -> str:
-    """Return the reason why the recorded idle times of GPUs are unreliable, or "" if they are reliable."""
+    """If the recorded idle times of GPUs are unreliable, return the reason, otherwise ""."""
     reasons = (_KINDS.get(of.kind, _UNKNOWN).why_work_is_hidden for of in serious_problems(trace))
     return next((reason for reason in reasons if reason), "")
 

@@ -42,8 +42,8 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Compares the step times of two traces, usually a recording and its replay. If the absolute value of `error` is below
-    `noise_floor`, the difference is not significant."""
+    """Compares the step times of two traces, usually a recording and its replay. If |`error`| is less than `noise_floor`, the
+    difference is not significant."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None
@@ -139,7 +139,7 @@ def _changes_repeat(values: Column, period: int, mean: float) -> bool:
 
 
 def slow_starts(values: Column) -> int:
-    """Return the number of slow steps at the beginning, such as steps that compile code or choose kernels."""
+    """Return the number of slow steps at the beginning, such as steps that compile code."""
     most = max(len(values) - FEWEST_STEADY, 0)
     return next((i for i in range(most) if values[i] < SLOW_START * np.median(values[i + 1 :])), most)
 
@@ -154,7 +154,7 @@ def means_of_periods(values: Column, period: int | None = None) -> Column:
 
 def _differ_by(values: Column, period: int) -> float:
     """Return the 90th percentile of the absolute differences between `values[i]` and `values[i + period]`. For short arrays,
-    this function is ten times faster than np.percentile."""
+    np.partition is ten times faster than np.percentile."""
     apart = np.abs(values[period:] - values[:-period])
     last = len(apart) - 1
     below = last * _NINE_IN_TEN // 100

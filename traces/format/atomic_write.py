@@ -1,4 +1,4 @@
-"""Writes files that appear under their final names only when they are complete.
+"""Writes a file under a temporary name, and renames the file when it is complete.
 
     with atomic_write(Path("report.json")) as file:
         file.write(b"{}")

@@ -3,9 +3,9 @@
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 
-Each column stores the first bytes of all integers, then all second bytes, and so on. Many integers have equal bytes at the same
-position, and equal bytes next to each other compress well. Up to 256 numbers are stored as plain msgpack integers or floats,
-because msgpack packs them in 1 µs, and numpy in 50 µs. FORMAT.md describes the encoding.
+A column contains the first bytes of all integers, followed by all second bytes, and so on. The order of the bytes improves
+compression, because bytes at the same position are often equal. Up to 256 numbers are stored as plain msgpack numbers, because
+this takes 1 µs instead of 50 µs. FORMAT.md describes the encoding.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
 
 
 def pack_rows(kind: type[Table], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Return rows of Python numbers as a table that `unpack_table` decodes."""
+    """Encode rows of Python numbers as a table for `unpack_table`."""
     packed = {
         name: pack_numbers(numbers, _METHODS.get(name, LEAST), kind.DTYPES[name])
         for name, numbers in zip(columns, zip(*rows, strict=True), strict=True)

@@ -127,7 +127,7 @@ class Frame:
 
 
 class FrameWriter:
-    """Passes the header and each frame of a file to the function `sink`."""
+    """Calls the function `sink` with the header and each frame of a file."""
 
     def __init__(self, sink: Callable[[bytes], None]) -> None:
         header = HEADER.pack(MAGIC, FORMAT_VERSION)

@@ -1,15 +1,15 @@
 """Stores the call tree of ops as nesting depths and time gaps, which compress better than start times.
 
-The starts and ends of all ops are sorted by time. In this example, each start is written as `(` and each end as `)`, and a gap
-is the time since the previous start or end:
+The starts and ends of all ops are sorted by time. The example shows starts as `(` and ends as `)`. A gap is the time since the
+previous start or end:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-Most training steps run the same ops at the same depths, so depths compress very well. Gaps are sorted by op name, because
-sorted gaps compress 15 % better than start times and durations.
+The depths compress very well, because most training steps call the same ops. The gaps are sorted by op name, which makes the
+file 15 % smaller than with start times and durations.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Sort all starts and ends of ops by time, and return the position of each op's start and end."""
+    """Sort the starts and ends of all ops by time. For each op, return the positions of the start and the end."""
     opens = 2 * np.arange(len(depth)) - depth
     is_open = np.zeros(2 * len(depth), bool)
     is_open[opens] = True
@@ -94,8 +94,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort the starts and ends of all ops by two keys: the op name, and the op name of the previous start or end. The keys have
-    16 bits, because numpy sorts 16-bit integers ten times faster than 64-bit integers."""
+    """Sort the starts and ends of all ops by the op name and by the op name of the previous start or end. The keys have 16
+    bits, because numpy sorts 16-bit integers ten times faster than 64-bit integers."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

@@ -1,4 +1,4 @@
-"""Reads the items of a frame: all at once, or a table only as far as its columns are needed.
+"""Reads the items of a frame. A table can be read partly, if only some columns are needed.
 
     for kind, value in unpack_items(content): ...
     later = LaterTable(table_head(frame.beginning()), 0, frame.pieces(), frame.offset_bytes)
@@ -86,7 +86,7 @@ def table_head(beginning: bytes) -> TableHead | None:
 
 
 class LaterTable:
-    """Unpacks a table only as far as the columns that are read. The columns that select rows come first."""
+    """Unpacks the columns of a table when they are needed. The columns that select rows come first."""
 
     def __init__(self, head: TableHead, first_row: int, pieces: Iterator[bytes], offset_bytes: int) -> None:
         self._head = head

@@ -213,8 +213,7 @@ class Assembly:
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
-        """Raise Damaged if the trace would have so many threads, devices, streams and loaders that it exceeds the memory
-        limit."""
+        """Raise Damaged if the trace has so many threads, devices, streams and loaders that it exceeds the memory limit."""
         tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
         try:
             self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")

@@ -267,7 +267,7 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """An existing file NAME.part is never overwritten, because a killed recorder may have left it."""
+    """An existing file NAME.part is never overwritten, because it may contain the data of a killed recorder."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)

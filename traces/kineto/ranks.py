@@ -171,8 +171,8 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """Return the rank in each file's name, or None. Inference servers write "TP-1-PP-0" for tensor-parallel index 1 and
-    pipeline-parallel index 0."""
+    """For each file, return the rank in the file name, or None. In the files of inference servers, "TP-1-PP-0" means
+    tensor-parallel index 1 and pipeline-parallel index 0."""
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     matches = [_RANK_IN_NAME.search(stem) for stem in stems]
     if not any(matches):

@@ -139,8 +139,8 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _of_killed_script(recording: Trace) -> Trace:
-    """Report that the end of the recording is missing because the script was killed. The recorder always writes whole steps, so
-    the remaining part of the file is complete."""
+    """Print that the script was killed, so the end of the recording is missing. The recorder always writes whole steps, so the
+    remaining part of the file is complete."""
     problems = dict(recording.problems)
     if not problems.pop("truncated-file", 0):
         return recording

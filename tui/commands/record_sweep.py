@@ -38,7 +38,7 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contains the batch sizes to record, and the script's option, such as "--batch-size"."""
+    """Contains the batch sizes to record, and the name of the script's option, such as "--batch-size"."""
 
     text: str  # the sweep as typed by the user
     before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "

@@ -77,7 +77,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Return True if a word names a GPU, and False if it names a trace file or a measured model, such as "v100/resnet50"."""
+    """Return True for the name of a GPU, and False for a trace file or a measured model, such as "v100/resnet50"."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False
@@ -181,7 +181,7 @@ def library_messages(replayed: Trace) -> tuple[str, ...]:
 
 
 def source_sentences(replayed: Trace) -> list[str]:
-    """Describe the source of the step times, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
+    """Describe where the step times come from, for example "v100/resnet50: 12 steps of batch 32 as measured"."""
     counts_by_cell: dict[str, Counter[tuple[int, str]]] = {}
     for played in _played(replayed):
         for cell, batch, how in {(call.cell, call.batch, call.how) for call in played.calls}:

@@ -3,7 +3,7 @@
     line_chart([ChartLine("recorded", xs, ys, "a")], x_label="step", y_label="ms")
     stacked_bars([("A", {"busy": 98.3, "idle": 1.7})], {"busy": "a", "idle": "b"}, {"busy": "GPU busy", "idle": "GPU idle"})
 
-matplotlib charts cannot follow the page's colour scheme.
+SVG charts follow the colour scheme of the page, unlike charts drawn with matplotlib.
 """
 
 from __future__ import annotations

@@ -53,8 +53,7 @@ class NamedTrace:
 
 
 def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05, *, all_ranks: bool = False) -> str:
-    """Build the HTML page of one or two traces. If several ranks behave alike, only the first of them is shown, unless
-    `all_ranks` is true."""
+    """Build the HTML page of one or two traces. Unless `all_ranks` is true, only one of several similar ranks is shown."""
     traces = [trace for _, trace in named]
     note = ""
     if not all_ranks:

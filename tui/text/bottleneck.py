@@ -104,7 +104,7 @@ def _unexplained(summary: Summary, pace_ns: int) -> str:
 
 
 def is_lower_bound(summary: Summary) -> bool:
-    """Return True if a step may take longer than its recorded time, because it is unknown when the GPU finishes its work."""
+    """Return True if it is unknown when the GPU finishes the work of a step."""
     of = summary.bottleneck
     if summary.grain != "kernel" or summary.estimate_error is not None or summary.provenance.get("steps_from") == WHOLE:
         return False

@@ -3,7 +3,7 @@
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
 
-Red marks longer times in the second trace, and blue marks shorter times.
+Times that are longer in the second trace are red, and shorter times are blue.
 """
 
 from __future__ import annotations

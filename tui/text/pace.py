@@ -43,7 +43,7 @@ def loader_note(comparison: Comparison) -> str:
 
 
 def values_sentences(comparison: Comparison) -> list[str]:
-    """Return notes if the script read tensor values that the replay did not compute."""
+    """Return notes about tensor values that the script read but the replay did not compute."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU; GPU times are from the trace."]
     sentences = []

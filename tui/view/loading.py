@@ -24,8 +24,8 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
-    """Start to load the traces, and return an iterator over the progress. If `is_lazy` is true and several ranks behave alike,
-    only the first of them is read."""
+    """Start to load the traces, and return an iterator that yields the progress. If `is_lazy` is true, only one of several
+    similar ranks is read."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0], is_lazy=is_lazy)
     pool.shutdown(wait=False)

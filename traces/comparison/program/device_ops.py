@@ -3,8 +3,7 @@
     ours, theirs = alike_nested((a, *launching_ops(a, a_steps, b)), (b, *launching_ops(b, b_steps, a)), nesting=Nesting.SHARED)
     ours[0].canonical, ours[0].shape        # "convolution", (32, 3, 224, 224)
 
-Ops of the forward pass and the loss are compared, because the forward pass and the loss run the same ops in all PyTorch
-releases.
+Only the forward pass and the loss are compared, because they run the same ops in all PyTorch releases.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Nesting(Enum):
-    """Says which ops are compared between two traces if an op calls other ops."""
+    """If an op calls other ops, decides which of the ops are compared."""
 
     SHARED = 0  # the outermost op that both traces have
     INNERMOST = 1  # the innermost one, because torch.func.vmap runs other ops inside the called ops
@@ -147,7 +146,7 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
 
 
 def _outermost_attention(trace: Trace, row: int) -> int:
-    """Return the outermost attention op around an attention op. The called attention op gets transposed tensors."""
+    """Return the outermost attention op that contains an attention op. The called attention op gets transposed tensors."""
     host = trace.host
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]

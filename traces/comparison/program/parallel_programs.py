@@ -1,10 +1,9 @@
-"""Compares programs that run one model on one GPU, on several GPUs with nn.DataParallel, or in several ranks.
+"""Compares programs that run the same model on different numbers of GPUs or ranks.
 
     otherwise_parallel(((a, a_op, a_step), (b, b_op, b_step)), compare)    # None, or a verdict with OTHER_PARALLELISM
 
-Each replica of nn.DataParallel and each rank of DistributedDataParallel runs the forward pass on its part of the batch, so only
-one replica is compared. nn.DataParallel copies inputs, parameters and outputs between the GPUs, and DistributedDataParallel
-copies buffers. These copies are left out.
+Each replica of nn.DataParallel and each rank of DistributedDataParallel runs the forward pass on a part of the batch. Therefore
+only one replica is compared. These copies are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _OTHER_SIZES = (Sameness.OTHER_BATCH_SIZE, Sameness.OTHER_SHAPES)
 def otherwise_parallel(
     launched: tuple[Launched, Launched], compare: Callable[[list[DeviceOp], list[DeviceOp]], Verdict]
 ) -> Verdict | None:
-    """Return None if both traces have as many replicas and ranks, or if one replica differs by more than its batch size."""
+    """Return None if the numbers of replicas and ranks are equal, or if replicas differ in more than the batch size."""
     (first, *_), (second, *_) = launched
     replicas = _replicas(first), _replicas(second)
     if replicas[0] == replicas[1] and len(first.ranks) == len(second.ranks):

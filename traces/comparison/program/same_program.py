@@ -3,8 +3,8 @@
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-Ops of the forward pass and the loss are compared, because the forward pass and the loss run the same ops in all PyTorch
-releases. Ops are compared by name, largest input shape and input dtype. Equal times are not used as evidence.
+Only the forward pass and the loss are compared, because they run the same ops in all PyTorch releases. Two ops are equal if the
+name, the largest input shape and the input dtype are equal. Equal times are not used as evidence.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 
 def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdict:
-    """Compare kernels instead of ops, because one trace launches most of its work by CUDA graphs, which have no ops."""
+    """Compare kernels instead of ops if most work of a trace is in CUDA graphs, which contain no ops."""
     ours, theirs = (names_of(trace, work_of(trace, steps, DeviceKind.KERNEL)) for trace, steps in (recorded, other))
     alike = similarity(ours, theirs, step_counts(recorded[1], other[1]))
     reason = f"the {which} trace launches most work by CUDA graphs without ops"
@@ -92,7 +92,7 @@ def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdi
 
 
 def _graph_kernels(trace: Trace, steps: Column) -> tuple[list[str], float]:
-    """Return the names of the kernels in CUDA graphs if these take most of the kernel time, and the share of other kernels."""
+    """Return the names of the kernels in CUDA graphs, and the share of GPU time that other kernels take."""
     rows = work_of(trace, steps, DeviceKind.KERNEL)
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():
@@ -171,8 +171,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. If the sizes of copies to the GPU differ, the input shapes count as
-    different."""
+    """Compare two traces without recorded shapes. If the sizes of copies to the GPU differ, the input shapes are different."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:

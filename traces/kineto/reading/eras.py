@@ -128,7 +128,7 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 def exact_digits(data: bytes) -> bytes | None:
     """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 is precise enough.
-    PyTorch nightlies before April 2024 left out zeros right after the decimal point, and wrote 12.005 µs as "12.5"."""
+    Before April 2024, PyTorch nightlies left out zeros after the decimal point: 12.005 µs became "12.5"."""
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None
@@ -175,7 +175,8 @@ class TsUnit:
 
 
 def microseconds_as_ns(values: Column) -> Column:
-    """Convert microseconds to integer nanoseconds. Fractions are converted separately, to avoid rounding errors."""
+    """Convert microseconds to integer nanoseconds. Digits after the decimal point are converted separately, to avoid rounding
+    errors."""
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)
     whole = np.trunc(values)

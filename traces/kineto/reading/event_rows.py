@@ -1,4 +1,4 @@
-"""Copies the needed fields of parsed events into columns.
+"""Copies fields of events into columns.
 
     rows = CategoryEvents("kernel")
     rows.pieces.append(event_fields("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))

@@ -25,13 +25,13 @@ _DEPENDENT_LAUNCH_SINCE = 9
 
 
 def has_dependent_launch(properties: list[ProfilerJson], is_amd: bool) -> bool:
-    """Return True if the GPU supports programmatic dependent launch, or if its properties are unknown."""
+    """Return True if the GPU supports programmatic dependent launch, or if the properties of the GPU are unknown."""
     majors = [major for of in properties if type(major := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all GPU events. A kernel is shortened if it overlaps the next kernel of its stream."""
+    """Return the durations of all GPU events. If two kernels on a stream overlap, the first kernel is shortened."""
     # see Note [One after another]
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)

@@ -4,7 +4,7 @@
     results_among("aten::mm", ["float", "float"])                    # 0
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
-Profilers record no argument names, so a call with `out=` is recognized by its number of arguments.
+The number of arguments shows whether a call used `out=`, because profilers do not record argument names.
 """
 
 from __future__ import annotations

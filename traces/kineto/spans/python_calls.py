@@ -79,7 +79,7 @@ def without_short_calls(profile: Trace) -> Trace:
 
 
 def is_short_call(trace: Trace) -> Column:
-    """Return a boolean mask of the Python calls whose function is very short and never runs an op."""
+    """Return a boolean mask of the calls of very short Python functions that never run an op."""
     # see Note [Folding]
     host = trace.host
     is_call = host.kind == HostKind.PYTHON

@@ -35,7 +35,7 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: Sequence[bytes]) -> tuple[Column, Column]:
-        """Return each op's shapes and dtypes as indices into the string table."""
+        """For each op, return the shapes and dtypes as indices into the string table."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:
@@ -104,7 +104,7 @@ def _key(dims: Any, types: Any) -> bytes:
 
 
 def layouts_of(args: Sequence[ProfilerJson]) -> list[str]:
-    """Return the memory layout of each op's image tensors, such as channels_last."""
+    """For each op, return the memory layout of image tensors, such as channels_last."""
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))
     if strides.count(None) == len(strides):

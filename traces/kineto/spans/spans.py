@@ -271,7 +271,7 @@ def _read_device(
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Return the values of the JSON key "External id", which was spelled "external id" before 2022."""
+    """Return the values of the JSON key "External id", or "external id" in files from before 2022."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 

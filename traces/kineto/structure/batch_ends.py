@@ -1,4 +1,4 @@
-"""Divides an imported recording without step marks, or the time between two step marks, into batches (traces.script.step_rule).
+"""Divides a recording without step marks into batches (traces.script.step_rule).
 
     batches = BatchEnds(host, events, strings)
     batches.between(begin_ns, end_ns)           # the ends of all batches except the last

@@ -1,4 +1,4 @@
-"""Computes the times that CUDA events at phase boundaries would have measured in an imported recording.
+"""For an imported recording, computes the times that CUDA events at phase boundaries would have measured.
 
     markers = Markers(tables.host, tables.device)
     markers.at(boundaries_ns)         # per boundary: the end of all work that was launched before it on the busiest GPU

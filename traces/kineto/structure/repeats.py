@@ -55,7 +55,7 @@ class GpuMarks:
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """Return the training steps that are marked on the GPU timeline, or None without marks."""
+    """Return the training steps that are marked on the GPU timeline, or None if there are no marks."""
     # see Note [Step marks on the GPU]
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
@@ -156,7 +156,7 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the period of a sequence, such as 2 for ABABA, or 0 if it does not repeat (Knuth-Morris-Pratt algorithm)."""
+    """Return the period of a sequence, such as 2 for ABABA, or 0 if there is no period (Knuth-Morris-Pratt algorithm)."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

@@ -1,4 +1,4 @@
-"""Selects the events of an imported recording that the rules for steps and phases would see in a running script.
+"""Selects the events of an imported recording that are needed to find steps and phases.
 
     events = step_events(tables, strings)
     events[0].name, events[0].start_ns      # "loader"; "" for a call of an op, "engine" for the autograd engine
@@ -176,8 +176,8 @@ def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int]
 def _outside_closures(
     events: list[StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
 ) -> list[StepEvent]:
-    """Replace the events inside each optimizer's `step` by events with the name "optimizer", but keep the events inside a
-    closure.
+    """Replace the events inside an optimizer's `step` method by events with the name "optimizer". Events inside a closure are
+    kept.
 
     Note [Closures in profiles]
         Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
@@ -221,16 +221,15 @@ def _closures(events: list[StepEvent]) -> list[tuple[int, int]]:
 
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
-    """Return the ops for which autograd created a node. With each op, the profiler records the sequence number of the thread's
-    next autograd node. The sequence number increases after each op for which autograd creates a node."""
+    """Return the ops for which autograd created a node. For each op, the profiler records the sequence number of the next
+    autograd node in the thread. The sequence number increases after each op for which autograd creates a node."""
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
 
 
 def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """Return for each CPU event whether autograd recorded ops inside the event: 1 if yes, -1 if not, and 0 for an event without
-    ops."""
+    """For each CPU event, return 1 if autograd recorded ops inside the event, -1 if not, and 0 if there are no ops."""
     ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
     numbered = ops & (host.sequence != NONE)
     around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)

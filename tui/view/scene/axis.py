@@ -1,4 +1,4 @@
-"""Defines the time axis of the timeline, and maps screen columns to times in a trace.
+"""Defines the time axis of the timeline, and converts screen columns to times in a trace.
 
     axis = Axis.of([SlotTimes([0, 100], [100, 220]), SlotTimes([500, 590], [590, 720])])  # two slots: (starts, ends) of each
     axis.length_ns                     # 230: the slots are 100 and 130 wide

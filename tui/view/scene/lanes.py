@@ -76,7 +76,7 @@ class Lane:
 
 
 class Curve:
-    """Represents a step function of time, such as allocated memory."""
+    """Represents a value that changes over time, such as the allocated memory."""
 
     def __init__(self, time_ns: Any, value: Any, has_total: bool = True) -> None:
         self.has_total = has_total  # False: memory from before the recording is missing

@@ -104,7 +104,7 @@ class Scene:
 
     @classmethod
     def of(cls, *named: tuple[str, Trace], omits_similar_ranks: bool = False) -> Scene:
-        """Make the timeline's rows, except for those that show host events. If `omits_similar_ranks` is true, only the first of
+        """Make the timeline's rows, except for those that show host events. If `omits_similar_ranks` is true, only one of
         several similar ranks is shown."""
         names, whole = zip(*named, strict=True)
         ranks, traces = without_similar_ranks(whole) if omits_similar_ranks else (rank_groups(*whole), whole)

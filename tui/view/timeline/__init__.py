@@ -1,1 +1,1 @@
-"""Draws the timeline, and holds the visible time range and the visible rows."""
+"""Draws the timeline, and stores which time range and which rows are visible."""

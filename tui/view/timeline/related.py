@@ -19,7 +19,7 @@ from tui.view.timeline.window import Window
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
-    """Return the op or CUDA call that launched a piece of GPU work. For a host event, return the enclosing host event."""
+    """Return the op or the CUDA call that launched a kernel or a copy. For a host event, return the enclosing host event."""
     trace = scene.traces[span.side]
     if span.table == "host":
         row = int(trace.host.parent[span.number])
@@ -48,7 +48,7 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Find the backward op of a forward op, or the forward op of a backward op, by the autograd sequence number."""
+    """Find the backward op of a forward op or the reverse, using the autograd sequence number."""
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
     if start is None or start.table != "host":

@@ -107,7 +107,7 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return how many lines at the top do not scroll: 0 if they would fill more than half of the screen."""
+        """Return how many lines at the top do not scroll, or 0 if they would fill more than half of the screen."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -144,7 +144,7 @@ class ShownRows:
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Exchange a row with the row above (-1) or below (1). Pinned rows are only exchanged with each other."""
+        """Exchange a row with the row above (-1) or below (1). A pinned row can only be exchanged with another pinned row."""
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):

@@ -1,4 +1,4 @@
-"""Holds the visible time range of the timeline and the position of the cursor.
+"""Stores the visible time range of the timeline and the position of the cursor.
 
     window = Window(scene, columns=110, height=30)
     window.zoom(0.5)                      # half as much time, around the cursor
