@@ -42,8 +42,8 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Compares the step times of two traces, usually a recording and its replay. If |`error`| is less than `noise_floor`, the
-    difference is not significant."""
+    """Compares the step times of two traces, usually a recording and its replay. If the absolute value of `error` is below
+    `noise_floor`, the difference is not significant."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None
