@@ -141,8 +141,8 @@ class StepRecorder:
     # --- reports
 
     def _reporter(self) -> Callable[..., None]:
-        """Return the closure that handles all reports. A closure is faster than a method. The function contains one large
-        closure, which is faster than several small closures."""
+        """Return the closure that handles all reports. A closure is faster than a method. One large closure is faster than
+        several small closures."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
         offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event

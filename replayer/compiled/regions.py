@@ -134,8 +134,8 @@ class RegionGraph:
         return results, memory.end()
 
     def _copied_inputs(self, inputs: list[TorchAny]) -> frozenset[int]:
-        """Return the ids of the inputs that are copied into the memory of a CUDA graph before each launch. The copies in the
-        forward pass are kept for the backward pass."""
+        """Return the ids of the inputs that are copied into the memory of a CUDA graph before each launch. The forward pass
+        keeps the copied inputs for the backward pass."""
         if not self._trains or self._is_backward:
             return frozenset()
         changing = (value for i, value in enumerate(inputs) if i not in self._static_inputs)

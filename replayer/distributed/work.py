@@ -90,7 +90,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Finish the collective. Call this method only after all earlier collectives on the same stream are finished."""
+        """Finish the collective. All earlier collectives on the same stream must be finished before the call."""
         with self._waiting():
             messages = self._pending.messages()
             self._refuse_after_limit(max(message.arrived_ns for message in messages))

@@ -86,7 +86,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, and store which thread started it."""
+        """Register the calling thread and its parent thread."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

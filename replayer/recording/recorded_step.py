@@ -138,7 +138,7 @@ class RecordedStep:
         return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
 
     def calls(self, exact: str) -> bool:
-        """Return True if the step calls an op with this key."""
+        """Return True if the step calls an op with the given key."""
         return any(exact in segment.exact for segment in self.segments.values())
 
     def work_ns(self, kernels: Iterable[int]) -> int:

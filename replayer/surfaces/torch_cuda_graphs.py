@@ -1,5 +1,5 @@
-"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops. The method `replay` launches the kernels of the
-ops.
+"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops. The method `replay` launches the kernels of all
+captured ops.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time

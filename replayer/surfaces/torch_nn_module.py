@@ -1,4 +1,4 @@
-"""Patches torch.nn.Module so that moving a module to the GPU does not replace its parameter objects.
+"""Patches torch.nn.Module. When a module moves to the GPU, the Python objects of its parameters stay the same.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

@@ -151,7 +151,7 @@ class SegmentMatcher:
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
         # `deferred` contains ops that match no recorded call, and the row numbers of these ops in the timeline. At the end of
-        # the phase, the ops get the time of recorded kernels that match no op.
+        # the phase, the ops in `deferred` get the time of recorded kernels that match no op.
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
         self.ops_on: dict[int, int] = {}

@@ -183,7 +183,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If the script launches the CUDA graph in a known phase, all ops of the graph belong to this phase.
+        # If the script launches a CUDA graph in a known phase, all ops of the graph belong to this phase.
         is_within_phase, is_in_module = bool(self.tracker.script.entered), self.tracker.script.is_in_module
         for call, args in graph.calls:
             if call != self.play_node:

@@ -97,7 +97,7 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Stop timing a collective. Any thread may call this method, even during a garbage collection."""
+        """Stop timing a collective. Any thread may call the method, even during a garbage collection."""
         self._given_up.append(pending)
 
     def write_done(self, at_end: bool = False) -> None:

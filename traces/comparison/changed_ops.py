@@ -549,7 +549,8 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
 
 
 def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
-    """Return the kernels that are missing in the other trace. The keys are the common kernels before and after them."""
+    """Return the kernels that are missing in the other trace. The keys of the dictionary are the common kernels before and
+    after a missing kernel."""
     found: dict[tuple[str, str], set[str]] = {}
     for stream in streams:
         before, run = "", set[str]()

@@ -94,8 +94,9 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If there are no such steps, return the
-    steps after a profile, the profiled steps, the warm-up steps or the evaluation steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. If all training steps ran during the
+    warm-up or with the profiler, return the steps after a profile, the profiled steps, the warm-up steps or the evaluation
+    steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -108,8 +109,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If there are
-    fewer than FEWEST_CLEAN_STEPS such steps, later evaluation steps without the profiler are included. If a script only
+    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. Include later
+    evaluation steps without the profiler if fewer than FEWEST_CLEAN_STEPS evaluation steps were found. If a script only
     evaluates, no step is marked as a warm-up step, so slow steps at the beginning are left out."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)

@@ -5,7 +5,7 @@
 
 A column contains the first bytes of all integers, followed by all second bytes, and so on. The order of the bytes improves
 compression, because bytes at the same position are often equal. Up to 256 numbers are stored as plain msgpack numbers, because
-this takes 1 µs instead of 50 µs. FORMAT.md describes the encoding.
+packing them takes 1 µs instead of 50 µs. FORMAT.md describes the encoding.
 """
 
 from __future__ import annotations

@@ -408,8 +408,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # The order of the inputs of convolution_backward depends on the PyTorch release. If several inputs may be the output's
-        # gradient, the smallest one is used.
+        # The order of the inputs of convolution_backward depends on the PyTorch release. If several inputs may be the gradient
+        # of the output, the smallest input is used.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

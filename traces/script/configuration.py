@@ -35,7 +35,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class LibraryChoice:
-    """Selects a network and a GPU with published step times. A replay uses these times instead of a recording."""
+    """Selects a network and a GPU with published step times. The replay uses published step times instead of a recording."""
 
     files: tuple[Path, ...]
     model: str = ""  # a network in the first file; "": the one that the script trains

@@ -79,8 +79,7 @@ class CallListener(PhaseListener, Protocol):
     def module_returned(self) -> None: ...
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """This method is called before a backward pass or a loss function, if autograd has recorded ops since the previous
-        backward pass."""
+        """Called before a backward pass or a loss function if autograd has recorded ops since the previous backward pass."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
 

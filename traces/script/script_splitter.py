@@ -71,8 +71,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step calls the model more often than the current step has called it, or None if
-        unknown."""
+        """Return True if the recorded step contains more calls of the model than the current step, or None if unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):

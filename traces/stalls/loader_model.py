@@ -90,7 +90,7 @@ class _Simulation:
         self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
         self.now_ns = self.others_ns = 0.0  # `others_ns`: time computed by other programs
 
-        # The running processes share the CPU cores equally, so all of them have received the same CPU time `_work_ns`.
+        # All running processes get the same CPU time, because they share the CPU cores equally.
         self._work_ns = 0.0
         self._computing: list[tuple[float, int]] = []  # (work clock at the end of the part, worker)
         self._timed: list[tuple[float, int]] = []  # (time, worker) for the end of a read or of the GPU's part of a step

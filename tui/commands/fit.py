@@ -3,7 +3,7 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-A virtual GPU logs the script's memory requests. For each GPU, an emulated memory allocator then executes the logged requests.
+A virtual GPU logs the script's memory requests. Then an emulated memory allocator repeats the requests for each GPU.
 """
 
 from __future__ import annotations

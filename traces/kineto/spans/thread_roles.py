@@ -28,8 +28,8 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Sort the threads by role, such as "main" or "loader". Return the position of each thread in the sorted list, and the
-    sorted list."""
+    """Sort the threads by role, such as "main" or "loader". Return the sorted list of threads, and the position of each thread
+    in the list."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():
