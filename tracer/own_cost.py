@@ -139,7 +139,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing. The time of an empty call shows the overhead of a wrapper."""
+    """Do nothing. The time of a call of this function is the overhead of a wrapper."""
 
 
 class _Costed(Protocol):

@@ -71,7 +71,7 @@ _STATE = _RecorderState()
 os.register_at_fork(after_in_child=_STATE.forget_recorder)
 
 # Return the recorder of the process. Return None in processes that are not recorded, such as DataLoader workers. Raise
-# RuntimeError if `start` was not called. The function is a partial object, which is faster than a Python function.
+# RuntimeError if `start` was not called. Calling a partial object is faster than calling a Python function.
 recorder: Callable[[], Recorder | None] = partial(getattr, _STATE, "recorder")
 # Return the recorder, or None if it was not created yet.
 started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")

@@ -117,7 +117,7 @@ class OpCosts:
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         predicted_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # Some ops take longer than estimated. For example, a small op cannot use all multiprocessors of the GPU.
+        # Some ops take longer than estimated. A small op cannot use all multiprocessors of the GPU.
         excess_ns = took_ns - MOST_SLOWER * predicted_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)

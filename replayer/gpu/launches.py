@@ -221,8 +221,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all GPU launches until the `with` block ends. Then simulate the launches in an order that is always the same.
-        See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all GPU launches until the `with` block ends. At the end, the launches are simulated in an order that is always
+        the same. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads

@@ -203,8 +203,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return a factor for each phase. The time with the profiler times the factor is the time without the profiler. The keys
-    are labels, such as "backward#1/2", and names of phases."""
+    """Return a factor for each phase. The time with the profiler times the factor is the time without the profiler. The keys of
+    the dictionary are labels, such as "backward#1/2", and names of phases."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

@@ -3,8 +3,8 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 A GPU may wait for data, for the host, for copies, for other ranks, or for an unknown reason. If the GPU computes longer than it
-waits for any one reason, the GPU is the bottleneck. Otherwise, the reason with the longest total wait is the bottleneck. A GPU
-that only copies or only communicates is waiting.
+waits for any one reason, the GPU is the bottleneck. If the GPU mostly waits, the reason with the longest total wait is the
+bottleneck. If a GPU only copies data or communicates with other GPUs, it is counted as waiting.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls

@@ -1,7 +1,7 @@
 """Stores the call tree of ops as nesting depths and time gaps, which compress better than start times.
 
-The starts and ends of all ops are sorted by time. The example shows starts as `(` and ends as `)`. A gap is the time since the
-previous start or end:
+The starts and ends of all ops are sorted by time. In the following example, `(` is a start and `)` is an end. A gap is the time
+since the previous start or end:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10

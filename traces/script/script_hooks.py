@@ -241,7 +241,7 @@ class ScriptHooks:
         described, autocast = self._described, self._autocast
         within, since_backward = calls.within, SINCE_BACKWARD
 
-        # The argument must be named `self`, because PyTorch's profiler reads the module from this variable.
+        # PyTorch's profiler reads the module from the local variable `self`, so the argument has this name.
         @stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:

@@ -29,7 +29,7 @@ _COMPOSITE = "CompositeImplicitAutograd"
 
 _MASK_STEP = 8  # alignment of mask rows, in elements
 
-# torch.compile traces functions with fake tensors, which have one of these dispatch keys.
+# torch.compile traces functions with fake tensors, which have special dispatch keys.
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"

@@ -291,7 +291,7 @@ def _require_common_device(operands: _Operands, wrapper: str) -> None:
 
 
 def _require_out_device(operands: _Operands) -> None:
-    """Check devices like the function `set_output_raw_strided` in PyTorch's C++ code."""
+    """Raise the same errors about devices as `set_output_raw_strided` in PyTorch's C++ code."""
     here = operands.inputs[0][1].device
     if here.type == "cpu":
         raise RuntimeError("CUDAGuardImpl initialized with non-CUDA DeviceType: cpu")

@@ -3,7 +3,7 @@
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
 
-If a value is unknown, the replay assumes the following:
+The replay makes these assumptions about unknown values:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold in `(x > 0).all()`.

@@ -1,4 +1,4 @@
-"""For an imported recording, computes the times that CUDA events at phase boundaries would have measured.
+"""Estimates the GPU times of phase boundaries in an imported recording, as if CUDA events had been recorded.
 
     markers = Markers(tables.host, tables.device)
     markers.at(boundaries_ns)         # per boundary: the end of all work that was launched before it on the busiest GPU
