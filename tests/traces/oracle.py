@@ -103,7 +103,8 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
             done = max([work.end_ns for work in own] + ([] if before is None else [before]), default=None)
             if done is not None:
                 earlier = [w.end_ns for w in mine if w.step is None and (launched[id(w)] or 0) < steps[p].start_ns]
-                begin = before if follows[p] and before is not None else max([steps[p].start_ns, before or 0, *earlier])
+                continues = follows[p] and (p in steady) == (p - 1 in steady)
+                begin = before if continues and before is not None else max([steps[p].start_ns, before or 0, *earlier])
                 spans[p] = (min(begin, done), done)
                 ends[p] = max(ends[p], done) if own else ends[p]
             before = done

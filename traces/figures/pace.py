@@ -21,7 +21,8 @@ Note [A step's time]
 
     A step has no predecessor if it is the first of its rank, if the profiler was started or stopped before it, or if numbers
     are missing before it. The host time of such a step is its duration on the host. Its device time runs from its host start,
-    or from the end of earlier work if that is later, to its completion.
+    or from the end of earlier work if that is later, to its completion. So does the device time of a step after a step of
+    another kind, for example after a warm-up step that compiles code and is left out.
 
     host pace       the median host interval of the steady steps, on the slowest rank (medians: see Note [Periodic steps] in
                     `traces.figures.spread`)
@@ -194,6 +195,7 @@ def step_times(trace: Trace) -> StepTimes:
     has_work[step_of[work]] = True
     has_work = has_work[:-1]
     by_events = _timed_by_events(trace, has_work)
+    continues = follows & (steps.kind == np.append(steps.kind, NONE)[before])
     ends = _latest_ends(trace, work, step_of, by_events)
     gpu_ns = _gpu_ns(trace, work, step_of)
     outside = _by_device(trace, work[step_of[work] == NONE])
@@ -207,7 +209,7 @@ def step_times(trace: Trace) -> StepTimes:
         known[mine] = np.where(running == _LONG_AGO, NONE, running)
         last_ns = np.append(known, NONE)[before]
         earlier_ns = np.maximum(last_ns, _ends_outside_steps(trace, outside.get(device, work[:0])))
-        since_ns = np.where(follows & (last_ns != NONE), last_ns, np.maximum(steps.start_ns, earlier_ns))
+        since_ns = np.where(continues & (last_ns != NONE), last_ns, np.maximum(steps.start_ns, earlier_ns))
         since_ns = np.minimum(since_ns, known)
         completion_ns[device] = known
         interval_ns[device] = np.where(known == NONE, NONE, known - since_ns)

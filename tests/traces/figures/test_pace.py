@@ -366,6 +366,16 @@ def test_a_gpu_with_a_constant_lag_does_not_fall_behind() -> None:
     assert (of.limit, of.falls_behind_ns) == ("device", 0)
 
 
+def test_host_work_after_the_gpu_work_of_a_warm_up_step_is_not_part_of_the_next_step() -> None:
+    """GIVEN a warm-up step in which the host works for 5 s after the GPU, and steps of 10 ms THEN the GPU takes 10 ms per step,
+    also on average."""
+    steps = [(0, 5010), (5010, 5020), (5020, 5030), (5030, 5040)]
+    work = [Work(start, start + 1, start + 10) for start, _ in steps]
+    kinds = [StepKind.WARMUP, *[StepKind.STEADY] * 3]
+    of = pace(a_trace(steps, work, kinds=kinds))
+    assert of is not None and (of.pace_ns, of.mean) == (10 * MS, None)
+
+
 @pytest.mark.parametrize(("host_ms", "expected"), [(8, 10), (16, 13)], ids=["queued", "waiting"])
 def test_the_first_step_does_not_count_if_the_gpu_has_queued_work_in_the_others(host_ms: float, expected: float) -> None:
     """GIVEN two steps in which the GPU works for 10 ms, the first time from 4 to 14 ms WHEN the second launch is queued before
