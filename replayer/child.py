@@ -239,7 +239,7 @@ def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
 
 def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
     config, rank = session.config, state.rank().number
-    stats = gpu.simulator.stats
+    stats, pace = gpu.simulator.stats, gpu.recording.library_pace
     missing = sorted(stats.missing.items(), key=lambda item: -item[1])
     notes = ReplayNotes(
         recording=session.trace.name,
@@ -249,8 +249,8 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
         uncharged_ns=stats.uncharged_ns,
         missing=tuple(MissingOp(op, _short(shapes), count) for (op, shapes), count in missing[:_MISSING_LISTED]),
         missing_not_listed=sum(count for _, count in missing[_MISSING_LISTED:]),
-        cells=() if gpu.recording.library_pace is None else gpu.recording.library_pace.notes(),
-        library_messages=() if gpu.recording.library_pace is None else gpu.recording.library_pace.messages(),
+        cells=() if pace is None else pace.notes(),
+        library_messages=() if pace is None else pace.messages(),
         reads_unrecorded=None if config.values == "compute" else stats.reads_unrecorded,
         sizes_assumed=stats.sizes_assumed,
         events_never_recorded=stats.events_never_recorded,
@@ -258,7 +258,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
         compiled=compiled_code(),
     )
     return Trace(
-        grain=trace.grain,
+        grain="kernel" if pace is not None and pace.estimates_all() else trace.grain,
         devices=gpu.recording.devices,
         threads=gpu.current.threads,
         machines={rank: gpu.machine},

@@ -204,6 +204,10 @@ class LibraryPace:
     def notes(self) -> tuple[LibrarySteps, ...]:
         return tuple(self._played)
 
+    def estimates_all(self) -> bool:
+        """Return True if steps ended, and none of them has times from the library."""
+        return bool(self._played) and not any(steps.calls for steps in self._played)
+
     def messages(self) -> tuple[str, ...]:
         more = " (other models of the script without times: {})"
         return tuple(texts[0] + (more.format(len(texts) - 1) if texts[1:] else "") for texts in self._said.values())

@@ -235,3 +235,14 @@ def test_model_calls_before_the_first_step_do_not_count(pace_of: PaceOf) -> None
     assert pace.phase("backward") is None
     pace.step_ended(True)
     assert pace.notes() == (LibrarySteps(1, {}, ()),)
+
+
+def test_without_a_call_of_a_measured_model_all_times_are_estimates(pace_of: PaceOf) -> None:
+    """GIVEN no step THEN it is unknown whether the script calls a measured model."""
+    pace = pace_of()
+    assert not pace.estimates_all()
+    pace.step_ended(True)
+    assert pace.estimates_all()
+    called(pace, 2)
+    pace.step_ended(True)
+    assert not pace.estimates_all()
