@@ -57,6 +57,7 @@ from traces.figures.measure import (
     profiled_steps,
     ran_under_profiler,
     steady_steps,
+    step_windows,
 )
 from traces.figures.pace import (
     HOST,
@@ -77,7 +78,7 @@ from traces.figures.stage_times import stage_errors
 from traces.figures.step_memory import step_rises
 from traces.model.result_cache import result_cache
 from traces.model.run import KINETO, RECORDER, HostFigures, ReplayNotes, Run
-from traces.model.trace import NONE, PHASES, Column, PhaseTiming, Trace
+from traces.model.trace import NONE, PHASES, Column, PhaseTiming, StepKind, Trace
 from traces.model.workload import differ_in_batch_size_alone
 from traces.rates.estimate_errors import expected_error
 
@@ -406,7 +407,9 @@ def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | No
 
 def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[str, MemoryComparison]:
     first = _first_with_memory(recorded) if other.is_replay_of(recorded) else 0
-    sides = (recorded, _without_compilations(recorded, 0)), (other, _without_compilations(other, first))
+    kinds = _kinds_with_memory(recorded) & _kinds_with_memory(other)
+    sides = (recorded, _memory_steps(recorded, 0, kinds)), (other, _memory_steps(other, first, kinds))
+    runs = {other.device_label(row): peak for row, peak in memory_peaks(other).items()}
     a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t, steps).items()} for t, steps in sides)
     rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
     uses = {
@@ -424,6 +427,7 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
             replayed_source=theirs.source if theirs else None,
             recorded_step_rise_bytes=rises_a.get(device),
             replayed_step_rise_bytes=rises_b.get(device),
+            replayed_run_peak_bytes=runs[device].peak_allocated_bytes if device in runs else None,
             capacity_bytes=use.capacity_bytes if use else None,
             capacity_given=use.given if use else None,
             outside_bytes=use.outside_bytes if use else None,
@@ -442,7 +446,20 @@ def _first_with_memory(trace: Trace) -> int:
     return int(steps.number[rows].min()) if len(rows) else 0
 
 
-def _without_compilations(trace: Trace, first: int) -> Column:
-    """Return the steps that compile nothing, beginning with step number `first`."""
+def _kinds_with_memory(trace: Trace) -> set[bool]:
+    """Return the kinds of steps with memory events: True for evaluation, and False for training. A recording has memory events
+    only in profiled steps, which are often training steps, while a replay has memory events in all steps."""
+    events = trace.memory.take(trace.memory.device != NONE)
+    ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
+    steps = step_windows(trace).holding(events.time_ns, ranks)
+    return set((trace.steps.kind[steps[steps != NONE]] == StepKind.EVALUATION).tolist())
+
+
+def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
+    """Return the steps from number `first` on that are of these kinds and compile nothing. If `kinds` is
+    empty, steps of all kinds are returned."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
-    return np.flatnonzero((trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling))
+    chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
+    if kinds:
+        chosen &= np.isin(trace.steps.kind == StepKind.EVALUATION, list(kinds))
+    return np.flatnonzero(chosen)

@@ -86,8 +86,8 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Compares the memory peaks of one device in two traces. The memory rise of a step is the peak memory minus the memory at
-    the start of the step."""
+    """Compares the memory peaks of one device in two traces, in training or evaluation steps if one trace has memory events
+    only in these. The memory rise of a step is its peak memory minus the memory at its start."""
 
     recorded_peak_bytes: int | None
     replayed_peak_bytes: int | None
@@ -95,6 +95,7 @@ class MemoryComparison:
     replayed_source: str | None
     recorded_step_rise_bytes: int | None
     replayed_step_rise_bytes: int | None
+    replayed_run_peak_bytes: int | None = None  # includes the steps that are not compared
     capacity_bytes: int | None = None
     capacity_given: bool | None = None  # whether --gpu-memory set the capacity
     outside_bytes: int | None = None  # capacity taken by anything other than PyTorch's allocator

@@ -114,7 +114,7 @@ def check(budgets: Mapping[str, float], comparison: Comparison) -> GateResult:
 
 def _figures(of: Comparison) -> dict[str, float | None]:
     devices = of.memory.values()
-    peak_bytes = _most(m.replayed_peak_bytes for m in devices)
+    peak_bytes = _most(m.replayed_run_peak_bytes for m in devices)
     before_bytes, after_bytes = (_most(m.compared_bytes[side] for m in devices) for side in (0, 1))
     both: dict[str, tuple[float | None, float | None]] = {
         "step_time": (of.steps.recorded_ns, of.steps.replayed_ns),

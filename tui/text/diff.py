@@ -162,6 +162,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     sentences = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
     sentences += comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
+    sentences += _memory_differs(comparison)
     lags = (comparison.paces.recorded, comparison.paces.replayed)
     sentences += [text for name, of in zip(names, lags, strict=True) if (text := lag_sentence(of, f"The GPU of {name}"))]
     if _has_only_phases(comparison):
@@ -198,6 +199,15 @@ def warning_sentences(comparison: Comparison) -> list[str]:
         exposures = [f"{which} {sentence}" for which, of in sides if (sentence := exposure_sentence(of))]
         sentences.append(f"Communication between ranks: {'; '.join(exposures) or 'calls and bytes are in the details'}.")
     return sentences
+
+
+def _memory_differs(comparison: Comparison) -> list[str]:
+    if not comparison.within_tolerance:
+        return []
+    both = (of.compared_bytes for of in comparison.memory.values())
+    errors = [b / a - 1 for a, b in both if a and b is not None]
+    most = max(errors, key=abs, default=0.0)
+    return [f"Memory is not judged, but differs by {error_text(most)}."] if abs(most) > comparison.tolerance else []
 
 
 def estimate_sentences(comparison: Comparison) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from tui.formatting import ABSENT, size_text
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
     sentences = []
     if any("summed" in (of.recorded_source, of.replayed_source) for of in memory.values()):
         sentences.append("Memory that was allocated before a recording began is not in its memory peak.")
+    for device, of in memory.items():
+        whole = of.replayed_run_peak_bytes or 0
+        if whole > (1 + DEFAULT_TOLERANCE) * (of.replayed_peak_bytes or whole):
+            sentences.append(
+                f"{device}: the peak of the whole second trace is {size_text(whole)}. Memory is compared only in steps of a"
+                " kind that has memory events in both traces."
+            )
     return sentences + fit_sentences(memory)
 
 

@@ -114,6 +114,20 @@ def test_memory_peaks_are_compared_in_later_steps_that_compile_nothing() -> None
     assert compare(recorded, early).memory["cuda:0"].compared_bytes == (300, 700)
 
 
+def test_memory_peaks_are_compared_in_the_kinds_of_steps_with_memory_events_in_both_traces() -> None:
+    """GIVEN memory events in training steps of the recording, and in training and evaluation steps of the replay THEN the peak
+    in training steps is compared. GIVEN no such common kind of step THEN the peaks of the whole traces are compared."""
+    recorded, replay = _with_peaks(3, {0: 300}), _with_peaks(3, {0: 300, 2: 900})
+    for trace in (recorded, replay):
+        trace.steps.kind[2] = StepKind.EVALUATION
+    memory = compare(recorded, replay).memory["cuda:0"]
+    assert (memory.compared_bytes, memory.replayed_run_peak_bytes) == ((300, 300), 900)
+    assert compare(replay, recorded).memory["cuda:0"].compared_bytes == (300, 300)
+    assert compare(replay, replay).memory["cuda:0"].compared_bytes == (900, 900)
+    evaluation = replace(replay, memory=replay.memory.take(np.arange(2, 4)))
+    assert compare(recorded, evaluation).memory["cuda:0"].compared_bytes == (300, 900)
+
+
 def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
     """GIVEN a replay of 6 steps, of which 4 have kernels that are half as long as recorded WHEN these kernels are estimates
     THEN the GPU time of the other 2 steps is compared, and that of all steps if no step has recorded times."""

@@ -61,6 +61,15 @@ def test_the_brief_diff_shows_the_verdict_and_four_figures_and_caveats() -> None
     assert len(text.splitlines()) <= 24 < len(_text(found).splitlines())  # the lines of a terminal
 
 
+def test_a_memory_peak_beyond_the_tolerance_is_mentioned_beside_pass() -> None:
+    """GIVEN a step of the recorded time with 90 % less memory THEN a sentence beside PASS names the 90 %."""
+    found = a_replay()
+    assert not any("Memory is not judged" in sentence for sentence in warning_sentences(found))
+    less = replace(found.memory["cuda:0"], recorded_peak_bytes=1000, replayed_peak_bytes=100)
+    sentences = warning_sentences(replace(found, memory={"cuda:0": less}))
+    assert "Memory is not judged, but differs by -90.0 %." in sentences
+
+
 def test_diff_says_first_that_the_programs_differ() -> None:
     for details in (False, True):
         text = _text(compare(training(batch=32), training(batch=64)), details=details)

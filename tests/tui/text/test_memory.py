@@ -72,6 +72,13 @@ def test_the_memory_sentence_says_whether_the_run_fits(changed: dict[str, Any], 
     assert sentence.startswith(f"cuda:0: {said}")
 
 
+def test_the_peak_of_the_whole_trace_is_shown_if_it_exceeds_the_compared_peak_by_more_than_5_percent() -> None:
+    known: dict[str, Any] = {"capacity_given": False, "replayed_peak_bytes": 100 * MIB}
+    assert memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=105 * MIB)}) == []
+    [sentence] = memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=106 * MIB)})
+    assert sentence.startswith("cuda:0: the peak of the whole second trace is 106.0 MiB. Memory is compared only in steps of a")
+
+
 @pytest.mark.parametrize(
     "changed", [{"capacity_given": False}, {"capacity_given": False, "fits": None}, {"capacity_bytes": None}]
 )
