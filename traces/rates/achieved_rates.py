@@ -59,6 +59,7 @@ from traces.rates.op_traffic import (
     is_inductor_kernel,
     is_resize,
     moved_once,
+    output_gradient,
     traffic,
     triton_traffic,
 )
@@ -407,14 +408,10 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
         if call.output is None:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
-    if call.op == "convolution_backward" and len(wide) >= 3:
-        # The order of the inputs of convolution_backward depends on the PyTorch release. If several inputs may be the gradient
-        # of the output, the smallest input is used.
-        for weight in reversed(wide):
-            others = [shape for shape in wide if shape is not weight]
-            gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]
-            if gradients:
-                return (1 if call.is_half else 2) * _convolution_flops(min(gradients, key=prod), weight), False
+    images = [of for of in call.operands if len(of.shape) > 2]
+    if call.op == "convolution_backward" and len(images) >= 3 and (found := output_gradient(images)) is not None:
+        gradient, weight = found
+        return (1 if call.is_half else 2) * _convolution_flops(gradient.shape, weight.shape), False
     return flops(call.op, call.parsed), call.op.startswith("convolution")
 
 

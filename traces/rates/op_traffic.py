@@ -104,7 +104,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
         return moved_once(sizes + (prod(output) * own if output is not None else 0))
     if op == "convolution_backward":
         images = [of for of in wide if len(of.shape) > 2]
-        gradient = _output_gradient(images)
+        gradient, _ = output_gradient(images) or (min(images, key=lambda of: of.elements, default=None), None)
         return moved_once(sizes + sum(of.bytes for of in images if of is not gradient))
     if op.startswith("attention") and wide:
         return moved_once(sizes + sum(of.bytes for of in (wide[1:4] if op.endswith("backward") else wide[:1])))
@@ -134,15 +134,16 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 
 
-def _output_gradient(images: list[Operand]) -> Operand | None:
-    """The gradient of a convolution's output has as many channels as the weight has output channels."""
+def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
+    """Return the gradient of a convolution's output, and the weight. The order of the inputs of convolution_backward depends on
+    the PyTorch release. The gradient has as many channels as the weight has output channels. If several inputs may be the
+    gradient, the smallest input is used."""
     for weight in reversed(images):
-        found = [
-            of for of in images if of is not weight and of.shape[1] == weight.shape[0] and len(of.shape) == len(weight.shape)
-        ]
+        others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
+        found = [of for of in others if of.shape[1] == weight.shape[0]]
         if found:
-            return min(found, key=lambda of: of.elements)
-    return min(images, key=lambda of: of.elements, default=None)
+            return min(found, key=lambda of: of.elements), weight
+    return None
 
 
 def _broadcast(shapes: tuple[Shape, ...]) -> int:
