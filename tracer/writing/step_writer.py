@@ -79,10 +79,9 @@ class StepWriter:
             return
         times_ns = step.times_ns
         alike = self._alike_with(plan, begin.of, step.kind, step.number, times_ns[0], begin.ticks_ns, rank)
-        if step.reads or step.found:
-            row = self._output.count("steps") + alike.steps
-            self.write_reads(step.reads, row, rank)
-            self.write_found(step.found, row, rank)
+        row = self._output.count("steps") + alike.steps
+        self.write_reads(step.reads, row, rank)
+        self.write_found(step.found, row, rank)
         alike.times_ns += times_ns[1:]
         alike.ticks_ns += passed_ns
         alike.steps += 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from tests.traces.figures.test_pace import Work, a_trace
 from tests.traces.handmade import data_parallel, phase_grained, training
@@ -13,6 +15,7 @@ from tests.traces.kineto.test_odd_files import call, imported, kernel, span
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import RankLateness
 from traces.combining.merge import merge_ranks
+from traces.comparison import explain as explain_module
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both
 from traces.comparison.explain import Explanation, explain, slow_steps_sentence
@@ -189,6 +192,21 @@ def test_gpu_work_of_phases_is_the_reason_if_the_device_limits_both_traces() -> 
         for name in ("h2d", "forward", "loss", "backward", "optimizer")
     }
     assert not any(reason.text.startswith("GPU work") for reason in explained(waiting(8_000), waiting(9_000)).reasons)
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "wait_ms", "said"),
+    [(110, 5, "5.0 ms longer"), (110, 4.9, ""), (110, -20, ""), (90, -5, "5.0 ms shorter"), (90, -4.9, ""), (90, 20, "")],
+)
+def test_a_wait_explains_a_phase_if_it_is_at_least_half_of_the_difference(after_ms: int, wait_ms: float, said: str) -> None:
+    """GIVEN a phase of 100 ms in A, which waits for the GPU for 30 ms."""
+    comparison = compare(training(3), training(3))
+    times = {"recorded_median_ns": 100_000_000, "replayed_median_ns": after_ms * 1_000_000}
+    waits = {"wait_recorded_median_ns": 30_000_000, "wait_replayed_median_ns": round((30 + wait_ms) * 1_000_000)}
+    phase = replace(comparison.phases["forward"], **times, **waits)
+    with patch.object(explain_module, "_on_gpu", return_value=False):
+        [reason] = explain_module._phases(replace(comparison, phases={"forward": phase}))
+    assert reason.text.partition("its wait for the GPU is ")[2] == said
 
 
 def test_a_phase_on_the_host_names_its_shorter_wait_for_the_gpu() -> None:
