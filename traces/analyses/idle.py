@@ -41,7 +41,7 @@ from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
 from traces.figures.measure import busy_by_device, profiled_steps, steady_steps, work_rows
 from traces.figures.pace import StepPace, device_windows, pace, step_times
-from traces.model.intervals import Intervals
+from traces.model.intervals import Intervals, containing
 from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
@@ -257,8 +257,8 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     cuts = np.sort(edges[(edges >= of.start_ns[0]) & (edges <= of.end_ns[-1])])
     cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]  # np.unique would hash, which is ten times slower
     middle = (cuts[:-1] + cuts[1:]) // 2
-    gap = np.searchsorted(of.start_ns, cuts[:-1], side="right") - 1
-    inside = (gap >= 0) & (cuts[:-1] < of.end_ns[gap])
+    gap = containing(of.start_ns, of.end_ns, cuts[:-1])
+    inside = gap != NONE
     cuts, ends, middle, gap = cuts[:-1][inside], cuts[1:][inside], middle[inside], gap[inside]
     launch_ns, on_host = of.launch_ns[gap], cuts < of.launch_ns[gap]
     other_stream = np.where(is_communication[gap], IdleReason.COLLECTIVE, IdleReason.STREAM)

@@ -17,6 +17,7 @@ import numpy as np
 from traces.combining.merge import merge_ranks
 from traces.format.growing_file import Follower
 from traces.format.trace_file import load
+from traces.model.intervals import containing
 from traces.model.row_order import in_order, new_positions, repointed
 from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
@@ -28,10 +29,8 @@ def with_node_numbers(trace: Trace) -> Trace:
     ops = np.flatnonzero(host.kind == HostKind.OP)
     if not len(steps) or not (host.forward_thread[ops] > 0).any():
         return trace
-    step = np.searchsorted(steps.start_ns, host.start_ns[ops], side="right") - 1
-    inside = (step >= 0) & (host.start_ns[ops] < steps.end_ns[step])
-    ops, step = ops[inside], step[inside]
-    order = np.argsort(step, kind="stable")
+    step = containing(steps.start_ns, steps.end_ns, host.start_ns[ops])
+    order = np.argsort(step, kind="stable")[(step == NONE).sum() :]
     ops, step = ops[order], step[order]
     bounds = np.searchsorted(step, np.arange(len(steps) + 1))
     spread = int(host.sequence.max()) + 1

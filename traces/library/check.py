@@ -76,7 +76,7 @@ def _of_cell(cell: LibraryCell, path: Path) -> Iterator[Fault]:
             if bad.any():
                 at = int(cell.batches[bad.argmax()])
                 yield Fault(WARNING, name, f"{phase} at batch {at} varies by more than {MOST_NOISE:.0%}: record more steps")
-        if len(times) > 1 and (drops := times[1:] < LEAST_OF_SMALLER_BATCH * times[:-1]).any() and times.max() > SHORT_PHASE_NS:
+        if (drops := times[1:] < LEAST_OF_SMALLER_BATCH * times[:-1]).any() and times.max() > SHORT_PHASE_NS:
             at = int(cell.batches[1:][drops.argmax()])
             yield Fault(WARNING, name, f"{phase} at batch {at} takes less than half as long as at the next smaller batch")
         if _ends_on_a_line(cell.batches, times):

@@ -53,11 +53,17 @@ class Intervals:
         return np.asarray(self.before(end_ns) - self.before(start_ns))
 
     def holds(self, time_ns: Any) -> Column:
-        times = np.asarray(time_ns)
-        if not len(self.start_ns):
-            return np.zeros(len(times), dtype=bool)
-        row = np.searchsorted(self.start_ns, times, side="right") - 1
-        return np.asarray((row >= 0) & (times < self.end_ns[row]))
+        return np.asarray(containing(self.start_ns, self.end_ns, time_ns) != NONE)
+
+
+def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
+    """For each time, return the index of the interval [start, end) that contains the time, or NONE. The intervals must be
+    sorted and must not overlap."""
+    times = np.asarray(time_ns)
+    if not len(start_ns):
+        return np.full(len(times), NONE)
+    row = np.searchsorted(start_ns, times, side="right") - 1
+    return np.where((row >= 0) & (times < end_ns[row]), row, NONE)
 
 
 class TimeWindows:
@@ -81,9 +87,8 @@ class TimeWindows:
             rows = self._rows_of.get(int(owners[rows_of_owner[0]]))
             if rows is None:
                 continue
-            place = np.searchsorted(self._start_ns[rows], times[rows_of_owner], side="right") - 1
-            row = rows[place]
-            found[rows_of_owner] = np.where((place >= 0) & (times[rows_of_owner] < self._end_ns[row]), row, NONE)
+            place = containing(self._start_ns[rows], self._end_ns[rows], times[rows_of_owner])
+            found[rows_of_owner] = np.append(rows, NONE)[place]
         return found
 
 

@@ -15,6 +15,7 @@ import math
 
 import numpy as np
 
+from traces.figures.measure import host_ranks, step_windows
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, HostKind, Trace, parse_shapes
 
@@ -51,19 +52,16 @@ class RecordedOutputSizes:
 def _shown_in_profile(trace: Trace, rank: int) -> dict[tuple[int, Key], list[int]]:
     # see Note [Sizes in a profile]
     shown: dict[tuple[int, Key], list[int]] = {}
-    steps = np.flatnonzero(trace.steps.rank == rank)
     names = {trace.strings.find(op): (op, show) for op, show in ((NONZERO, _found_by), (REPEAT_INTERLEAVE, _repeated_by))}
     host = trace.host
-    for row in np.flatnonzero(np.isin(host.name, [*names]) & (host.kind == HostKind.OP)).tolist():
-        if trace.threads[int(host.thread[row])].rank != rank:
-            continue
+    rows = np.flatnonzero(np.isin(host.name, [*names]) & (host.kind == HostKind.OP) & (host_ranks(trace) == rank))
+    steps = step_windows(trace).holding(host.start_ns[rows], np.full(len(rows), rank))
+    for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
         op, show = names[int(host.name[row])]
         searched = _first_shape(trace, row)
         count = None if searched is None else show(trace, row, searched)
         if searched is not None and count is not None:
-            at = int(np.searchsorted(trace.steps.start_ns[steps], host.start_ns[row], side="right")) - 1
-            inside = at >= 0 and host.start_ns[row] < trace.steps.end_ns[steps[at]]
-            shown.setdefault((int(steps[at]) if inside else NONE, (op, searched)), []).append(count)
+            shown.setdefault((step, (op, searched)), []).append(count)
     return shown
 
 

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.model.intervals import Intervals, union_by_group
+from traces.model.intervals import Intervals, containing, union_by_group
+from traces.model.trace import NONE
 
 TIMES = st.integers(0, 30)
 SPANS = st.lists(st.tuples(TIMES, TIMES).map(sorted), max_size=8)
@@ -41,3 +42,15 @@ def test_unions_computed_by_group_equal_the_union_of_each_group(spans: list[tupl
     group, start, length = (np.array([span[place] for span in spans], np.int64) for place in range(3))
     expected = [Intervals(start[group == one], (start + length)[group == one]).total_ns for one in range(4)]
     assert union_by_group(group, start, start + length, 4).tolist() == expected
+
+
+@given(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 4), st.lists(st.integers(-2, 30), max_size=6))
+def test_the_interval_that_contains_a_time_includes_its_start_and_not_its_end(
+    lengths: list[int], first: int, times: list[int]
+) -> None:
+    """Intervals and the gaps between them alternate. Both may be empty."""
+    edges = np.cumsum([first, *lengths, 0][: len(lengths) // 2 * 2 + 2])
+    start, end = edges[:-1:2], edges[1::2]
+    found = [[number for number in range(len(start)) if start[number] <= time < end[number]] for time in times]
+    assert containing(start, end, times).tolist() == [numbers[0] if numbers else NONE for numbers in found]
+    assert Intervals(start, end).holds(times).tolist() == [bool(numbers) for numbers in found]

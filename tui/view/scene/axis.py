@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from traces.model.trace import Column
+from traces.model.intervals import containing
+from traces.model.trace import NONE, Column
 
 
 class Pieces(NamedTuple):
@@ -87,10 +88,10 @@ class SlotTimes:
         back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again, so trace time jumps back
         found: list[tuple[Column, Column]] = [(times[:0], times[:0])]
         for slots in np.split(np.arange(len(self.start_ns)), back):
-            if len(slots):
-                slot = slots[np.maximum(np.searchsorted(self.start_ns[slots], times, side="right") - 1, 0)]
-                held = np.flatnonzero((self.start_ns[slot] <= times) & (times < self.end_ns[slot]))
-                found.append((self.at_ns[slot[held]] + times[held] - self.start_ns[slot[held]], held))
+            place = containing(self.start_ns[slots], self.end_ns[slots], times)
+            held = np.flatnonzero(place != NONE)
+            slot = slots[place[held]]
+            found.append((self.at_ns[slot] + times[held] - self.start_ns[slot], held))
         positions, which = (np.concatenate(column) for column in zip(*found, strict=True))
         order = np.argsort(positions, kind="stable")
         return positions[order], which[order]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.model.intervals import Intervals
+from traces.model.intervals import Intervals, containing
 from traces.model.trace import NONE, Column
 
 
@@ -55,11 +55,7 @@ class Lane:
 
     def rows_at(self, time_ns: Any) -> Column:
         """For each time in `time_ns`, return the index of the event that runs at that time, or NONE."""
-        times = np.asarray(time_ns, dtype=np.int64)
-        if not len(self.start_ns):
-            return np.full(len(times), NONE, dtype=np.int64)
-        position = np.searchsorted(self.start_ns, times, side="right") - 1
-        return np.asarray(np.where((position >= 0) & (times < self.end_ns[position]), position, NONE))
+        return containing(self.start_ns, self.end_ns, time_ns)
 
     def nearest(self, time_ns: int) -> int:
         if not len(self.start_ns):
