@@ -214,8 +214,6 @@ def _clean_loader_ns(trace: Trace, rank: int) -> Column:
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
     rows = np.flatnonzero((phases.name == trace.strings.find(LOADER)) & np.isin(phases.step, clean))
     steps = np.unique(phases.step[rows])
-    if not len(steps):
-        return np.zeros(0)
     waited_ns = np.bincount(phases.step[rows], phases.duration_ns[rows], len(trace.steps))[steps]
     whole_ns = trace.steps.duration_ns[steps]
     missing_ns = median_or_zero(whole_ns) - median_or_zero(whole_ns - waited_ns) - median_or_zero(waited_ns)

@@ -17,8 +17,6 @@ from traces.names.equivalent_ops import canonical_op
 def calls_of(trace: Trace, ops: Column) -> Column:
     """An op may call another op with the same name. For each op, return the outermost op with the same name."""
     host = trace.host
-    if not len(host):
-        return np.asarray(ops)
     is_op = host.kind == HostKind.OP
     numbers: dict[str, int] = {}
     of_text = [numbers.setdefault(canonical_op(text), len(numbers)) for text in trace.strings.texts]

@@ -64,7 +64,7 @@ class CallOwners:
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
     """For each id, return the last event with this id before a given time, or NONE."""
     rows = np.flatnonzero(ids > 0)
-    if not len(rows) or not len(wanted):
+    if not len(rows):
         return np.full(len(wanted), NONE, "i4")
     rows = rows[np.lexsort((start_ns[rows], ids[rows]))]
     of_rows = ids[rows]
