@@ -32,7 +32,7 @@ Ops = tuple[OpSignature, ...]
 GraphOps = dict[str, set[Shapes]]  # maps the canonical name of each op in a graph to the op's shapes, and INPUTS to the inputs'
 INPUTS = ""
 
-# Before the launch of a CUDA graph, this op copies the inputs of a compiled function into the graph's memory.
+# Before a compiled function launches a CUDA graph, `_foreach_copy_` copies the inputs into the memory of the graph.
 _COPIES_INPUTS = "aten::_foreach_copy_"
 
 # Two compiled functions with different input shapes match if their similarity is at least 0.25 (1 means equal).

@@ -133,7 +133,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
         if number != signal.SIGINT or not _in_foreground_of_a_terminal():
             _signal_all(running, number)
 
-    # For each signal, Python writes a byte to this pipe and wakes the parent process.
+    # For each signal, Python writes a byte to a pipe and thereby wakes the parent process.
     signals, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)

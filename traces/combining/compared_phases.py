@@ -70,8 +70,8 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """For each kind of step, return the profiled steps and the steps without the profiler. The kind with the most profiled
-    steps comes first."""
+    """For each kind of step, return the profiled steps and the steps without the profiler. The kind of step with the most
+    profiled steps comes first."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]

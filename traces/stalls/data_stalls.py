@@ -62,7 +62,7 @@ class Stalls:
     gpu: Pace
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded
     prepared: Pace
-    fetched: Pace | None  # None if no storage was modeled, or if no file was read from the modeled storage
+    fetched: Pace | None  # None if no storage was modelled, or if no file was read from the modelled storage
     batch_samples: float
     step_batches: int
     workers: int  # number of workers of all loaders that provide batches for a step
@@ -172,7 +172,7 @@ def stalls_of(
     if paces[0].step_ns > paces[1].step_ns * (1 + BUSY_MACHINE):
         notes.append("Steps with a ready batch took longer than steps with loading: this machine was busy. Run again.")
     if late is not None and paces[1].step_ns > late.step_ns * (1 + BUSY_MACHINE):
-        notes.append("Loading cached data took longer than loading from the modeled disk: this machine was busy. Run again.")
+        notes.append("Loading cached data took longer than loading from the modelled disk: this machine was busy. Run again.")
     if not cached.read_bytes:
         notes.append("No file was read through Python's open while loading: reads by C or C++ code are not counted.")
     elif cached.stored_bytes > READ_FROM_DISK * cached.read_bytes:

@@ -31,7 +31,7 @@ class Loading:
     wall_ns: int = 0  # time to fetch a batch from its data set and collate it
     cpu_ns: int = 0  # CPU time of the process from one fetch to the next, including handing over
     stored_bytes: int = 0  # bytes that this machine's own storage delivered because no cache had them
-    waited_ns: int = 0  # time in `wall_ns` spent waiting for the modeled disk
+    waited_ns: int = 0  # time in `wall_ns` spent waiting for the modelled disk
     read_bytes: int = 0
     missed_bytes: int = 0  # bytes in `read_bytes` that were not in the cache
     dropped: int = 0  # number of files, or places in files, that this machine was asked to drop from its cache
@@ -184,7 +184,7 @@ class StorageClient:
         assert self._answers is not None
         answer = self._answers.readline()
         if not answer.endswith(b"\n"):
-            raise ConnectionError("the modeled storage ended before the script")
+            raise ConnectionError("the modelled storage ended before the script")
         return answer
 
 

@@ -193,10 +193,10 @@ def test_a_busy_machine_in_the_second_run_is_reported_with_the_stall() -> None:
     """GIVEN cached data that took longer to load than the same data from the modelled disk, and longer than the GPU WHEN
     compared THEN both facts are reported."""
     found = stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(20), [loading(10)])
-    assert any(note.startswith("Loading cached data took longer than loading from the modeled disk") for note in found.notes)
+    assert any(note.startswith("Loading cached data took longer than loading from the modelled disk") for note in found.notes)
     assert found.bottleneck is Bottleneck.PREPARATION and found.preparation_share > 0
     assert not any(
-        "modeled disk" in note for note in stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(30), []).notes
+        "modelled disk" in note for note in stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(30), []).notes
     )
     assert not stalls_of(run_of(20), run_of(20), [loading(10)], 2, []).notes
 
