@@ -203,7 +203,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 def _leave(session: ReplaySession) -> NoReturn:
     distributed = torch.distributed
-    # Rank 0 may run the key-value store, so it waits until the other ranks have ended.
+    # Rank 0 may run the key-value store, so rank 0 waits until all other ranks have ended.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

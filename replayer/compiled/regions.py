@@ -69,7 +69,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # Leave out the recorded copies to the host if the graph makes these copies itself.
+        # Leave out the recorded copies to the host if the graph itself copies the values.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()

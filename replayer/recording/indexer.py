@@ -98,7 +98,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # The factor 1 leaves times unchanged if the recording contains no steps.
+        # If the recording contains no steps, times are multiplied by 1.
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()

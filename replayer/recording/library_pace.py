@@ -245,7 +245,7 @@ class LibraryPace:
             times = cell.for_batch(batch, extrapolates=True)
             return self._made(cell, times, trains, Origin.ROOFLINE, "estimated: outside the measured range")
         self.is_known_to_fit = True
-        self._say(f"the script trains {cell.name}; times were measured on a {cell.gpu.device}, {_source(cell)}")
+        self._say(f"the script trains {cell.name}; times were measured on {cell.gpu.device}, {_source(cell)}")
         if times.is_scaled:
             self._say(f"batch {batch} of {cell.name} was not measured; times are interpolated between the nearest batch sizes")
         return self._made(cell, times, trains, Origin.SCALED if times.is_scaled else Origin.PHASE)

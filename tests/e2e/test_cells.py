@@ -136,7 +136,7 @@ def test_the_model_of_a_script_is_found_and_batch_sizes_can_change(library: Path
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["4 20 70", "4 20 70", "2 10 30", "3 15 50", "eval 20"]
     said = done.stderr
-    assert "trace: the script trains g9/net; times were measured on a Test GPU G9, example.org/study 0123456789\n" in said
+    assert "trace: the script trains g9/net; times were measured on Test GPU G9, example.org/study 0123456789\n" in said
     assert "trace: batch 3 of g9/net was not measured; times are interpolated between the nearest batch sizes\n" in said
     assert "evaluation is estimated to take as long as g9/net's forward pass in training" in said
     assert "2 steps of batch 4 as measured, 1 step of batch 2 as measured, 1 step of batch 3 interpolated" in said

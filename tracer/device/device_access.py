@@ -36,7 +36,7 @@ PATIENCE_NS = 1_000_000_000
 
 DEFAULT_STREAM = 0  # the handle of CUDA's legacy default stream
 
-# After one of these errors (driver_types.h), all later CUDA calls fail.
+# After certain CUDA errors (driver_types.h), all later CUDA calls fail.
 _STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 _OF_A_CAPTURE = range(900, 909)
 _OF_THE_DEVICE = re.compile("(CUDA|HIP) error: ")  # torch.AcceleratorError without a code

@@ -18,8 +18,8 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Limits prevent 64-bit overflow in sums. The largest time is 2**62 ns, in the year 2116. The largest duration is 2**56 ns,
-# about two years.
+# Limits prevent 64-bit overflow in sums. Times are limited to 2**62 ns, which is in the year 2116. Durations are limited to
+# 2**56 ns, which is about two years.
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")

@@ -27,8 +27,8 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 _MISSING = object()
-# In the script's process, the names of this tool's modules begin with one of these words (Note [Private module names] in
-# traces/bootstrap/_trace_names.py).
+# In the script's process, the names of this tool's modules begin with one of the following words (Note [Private module names]
+# in traces/bootstrap/_trace_names.py).
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 # The arguments of a torch function may be objects of any type.

@@ -28,7 +28,8 @@ from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
 # An `OnCall` function is called before a module's `forward` method, and may return a function that is called after `forward`.
-# The arguments are the module, the input shapes and dtypes, the autocast dtype, and whether gradients are enabled.
+# The arguments of an `OnCall` function are the module, the shapes and dtypes of the inputs, the autocast dtype, and whether
+# gradients are enabled.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None] | None]
 
 

@@ -345,7 +345,7 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
     return narrowed
 
 
-# On CUDA, each of the following ops is a single kernel. Other devices split the op into several ops.
+# CUDA runs each of the following ops as a single kernel.
 _WITH_CUDA_KERNEL = (aten._fused_rms_norm.default, aten.mish_backward.default, aten.silu_backward.default)
 
 
