@@ -14,13 +14,14 @@ import pytest
 from replayer.memory.device.request_log import LogEntry, RankRequests, RequestKind, RequestLog
 from tests.tui.json_types import PAGE, faults
 from traces.format.trace_file import save
+from traces.model.layouts import Shape
 from traces.model.run import Run
 from traces.model.trace import Trace, TraceError
 from traces.model.workload import InputTensor, WorkloadSignature
 from traces.names.cards import card_of
 from traces.script.launch import ChildResult
 from tui.commands import fit
-from tui.commands.fit import _FitRun, _position_of, _timeline, run
+from tui.commands.fit import _batch_dimension, _FitRun, _position_of, _timeline, run
 from tui.commands.fit_times import KnownTimes
 from tui.options import FitOptions
 
@@ -41,6 +42,7 @@ class Script:
 
     def __init__(self, **how: Any) -> None:
         usual = {"code": 0, "steps": 4, "drift": 0, "default": 8, "said": b"", "most": 1 << 20, "times": 1, "torch": True}
+        usual |= {"sequence": ()}
         self.how: dict[str, Any] = usual | how
         self.batches: list[int] = []
 
@@ -54,7 +56,7 @@ class Script:
         if self.how["steps"] or not self.how["code"]:
             log = requests(batch, self.how["steps"], self.how["drift"]) if self.how["torch"] else RequestLog()
             RankRequests(0, self.how["steps"] or 9, [log, RequestLog()]).write(out, 7)
-            workload = WorkloadSignature(inputs=(InputTensor((batch, 3), "float32"),))
+            workload = WorkloadSignature(inputs=(InputTensor((*self.how["sequence"], batch, 3), "float32"),))
             save(Trace(grain="kernel", workload=workload), out / "replay-7.msgpack")
         return ChildResult(self.how["code"], 7, frozenset({7}), frozenset({7} if self.how["torch"] else ()), frozenset({7}))
 
@@ -124,6 +126,39 @@ def test_fit_tries_all_gpus_even_if_none_fits(script: Any, capsys: pytest.Captur
     assert run(FitOptions(["train.py", "-b", "4000"])) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum(" NO " in line for line in lines) > 40 and not any(" yes " in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "words", "batches"),
+    [
+        (35, ["-b", "44"], [44, 22]),
+        (35, [], [8, 17]),  # half of the first size
+        (16, [], [8, 9]),  # half of the first size is the batch size, so the next number is tried
+    ],
+)
+def test_the_batch_dimension_is_the_one_that_the_option_changes(
+    script: Any, capsys: pytest.CaptureFixture[str], sequence: int, words: list[str], batches: list[int]
+) -> None:
+    """GIVEN inputs of sequence x batch x 3 THEN the batch size is the second size, and the limit is that of a batch first."""
+    ran = script(sequence=(sequence,))
+    assert run(FitOptions(["train.py", *words], "v100-sxm2-16gb", batch_option="-b", json=True)) == 0
+    facts = told(capsys)
+    assert (ran.batches, facts["batch"]) == (batches, batches[0])
+    assert [one["largest_batch"] for one in facts["gpus"]] == [57]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "batch", "dimension"),
+    [
+        ((35, 20), (35, 17), 17, 1),
+        ((64, 3, 32, 32), (32, 3, 32, 32), 32, 0),
+        ((31, 20), (29, 10), 10, 1),  # padded sequences, which also change in length
+        ((8, 4), (16, 4), 4, 0),  # the option counts something else
+        ((8, 4), (8, 4), 4, 0),
+    ],
+)
+def test_the_batch_dimension_of_two_inputs(first: Shape, second: Shape, batch: int, dimension: int) -> None:
+    assert _batch_dimension(first, second, batch) == dimension
 
 
 def test_fit_verifies_batch_limits_by_running_the_script(script: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from traces.format.trace_file import save
 from traces.library.catalogue import device_named
 from traces.library.limits import MeasuredLimit
 from traces.model.json_facts import Json, extended
+from traces.model.layouts import Shape
 from traces.model.machine import Machine
 from traces.model.trace import Device, StepKind, Steps, Trace, TraceError
 from traces.model.workload import WorkloadSignature
@@ -61,11 +62,16 @@ class _FitRun:
     steps: int  # number of training steps
     ended: int  # number of training and evaluation steps
     timeline: Trace | None = None  # timeline of the training process, or of the first rank
+    batch_dimension: int = 0  # of the first input: 1 if the sequence comes first, as by default in nn.LSTM
+
+    @property
+    def shape(self) -> Shape:
+        inputs = self.workload.inputs
+        return inputs[0].shape if inputs else ()
 
     @property
     def batch(self) -> int | None:
-        inputs = self.workload.inputs
-        return inputs[0].shape[0] if inputs and inputs[0].shape else None
+        return self.shape[self.batch_dimension] if self.batch_dimension < len(self.shape) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +90,14 @@ def run(fit: FitOptions) -> int:
     need = _need(fit, first, option)
     scaled: list[ScaledRequests] = []
     if option and need.batch is not None:
-        scaled, need = _scaled(fit, first, need, option, cards[0])
+        scaled, need, first = _scaled(fit, first, need, option, cards[0])
     batch = first.batch if fit.nproc else need.batch
     known = KnownTimes(need.workload, batch, first.timeline, trains=bool(first.steps))
     peaks = _Peaks(first, scaled, need)
     with working("computing each GPU"):
         found = [_card_fit(card, first, scaled, need, known, peaks) for card in cards]
     if fit.verify and scaled:
-        found = _verified(fit, found, option, need)
+        found = _verified(fit, found, option, need, first.batch_dimension)
     facts = extended(FitFacts, need, workload=need.workload.to_json(), gpus=[one.facts() for one in found])
     show_text(json_text(facts) if fit.json else "\n".join(fit_lines(need, found, **terminal_style(sys.stdout))))
     return 0 if any(one.fits for one in found) else 1
@@ -176,17 +182,26 @@ def _changes(log: RequestLog) -> bool:
     return len(steps) > 2 and steps[-1] != steps[-2]
 
 
-def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
+def _scaled(
+    fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
+) -> tuple[list[ScaledRequests], Need, _FitRun]:
+    """Run the script at another batch size. Return `first` and its need with the batch dimension that the other run shows."""
     batch = need.batch
     assert batch is not None
-    other = batch // 2 or 2
+    # The second size is the batch size if the sequence comes first.
+    other = next(size for size in (batch // 2, batch // 2 + 1, batch + 1) if size and size not in (batch, *first.shape[1:2]))
     try:
         second = _run(fit, _with_batch(fit.script, option, other), card)
     except TraceError:
         if fit.batch_option or _given(fit.script, option) is not None:
             raise
         why = f"{option} is in the script's source, but {option} {other} failed"  # the script did not accept this option
-        return [], replace(need, batch_option=None, notes=[*need.notes, f"the largest batch is unknown: {why}"])
+        return [], replace(need, batch_option=None, notes=[*need.notes, f"the largest batch is unknown: {why}"]), first
+    dimension = _batch_dimension(first.shape, second.shape, other)
+    first, second = replace(first, batch_dimension=dimension), replace(second, batch_dimension=dimension)
+    if _given(fit.script, option) is None and first.batch is not None:
+        batch = first.batch
+        need = replace(need, batch=batch)
     why = ""
     if first.batch is not None and second.batch == first.batch:
         why = f"{option} does not change the batch size, which is {first.batch} in both runs"
@@ -198,9 +213,16 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
         pairs = [ScaledRequests.of(a, batch, b, other) for a, b in zip(first.logs, second.logs, strict=True)]
         scaled = [pair for pair in pairs if pair is not None]
         if len(scaled) == len(pairs):
-            return scaled, need
+            return scaled, need, first
         why = f"at batch {other} the script requests memory in a different order"
-    return [], replace(need, notes=[*need.notes, f"the largest batch is unknown: {why}"])
+    return [], replace(need, notes=[*need.notes, f"the largest batch is unknown: {why}"]), first
+
+
+def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
+    """Return the dimension that differs between two inputs and has the size `batch` in the second input, or else the first
+    dimension that differs, or 0."""
+    changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
+    return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)
 
 
 class _Peaks:
@@ -241,7 +263,7 @@ def _card_fit(
     return replace(found, step=known.step(card)) if found.fits else found
 
 
-def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
+def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need, dimension: int) -> list[CardFit]:
     runs: dict[int, list[RequestLog] | None] = {}
     verified_fits = []
     for one in found:
@@ -251,7 +273,7 @@ def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) ->
             continue
         for size in (batch, batch + 1):
             if size not in runs:
-                run = _run(fit, _with_batch(fit.script, option, size), one.card)
+                run = replace(_run(fit, _with_batch(fit.script, option, size), one.card), batch_dimension=dimension)
                 runs[size] = run.logs if run.batch is None or need.batch is None or run.batch == size else None
         capacity = _capacity(one.card.memory_bytes, one.card.context_bytes)
         fits = [None if logs is None else _fit(logs, capacity, one.card) for logs in (runs[batch], runs[batch + 1])]
