@@ -46,7 +46,7 @@ class Watchdog:
             clock.wait_until(message.arrived_ns + limit_ns)
             other, apart, when = (last, after_ns, "after") if after_ns > limit_ns else (first, before_ns, "before")
             apart_s = apart / 1e9 / float(clock.speed)
-            self.end(message, f"rank {other} called {message.operation} {apart_s:.6g} s {when} rank {self._rank}")
+            self.end(message, f"rank {other} called {message.counterpart} {apart_s:.6g} s {when} rank {self._rank}")
 
     def end(self, message: RankMessage, reason: str) -> NoReturn:
         text = self._text(message, round(self.timeout_s * 1_000))

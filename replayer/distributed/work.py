@@ -179,7 +179,8 @@ class CapturedWork(_Awaited):
 
     def _begin(self, thread: HostThread, stream: VirtualStream) -> None:
         call = self._call.without_values()
-        self._replayed = self._post(call, self._comm_stream, thread.host_ns, NONE, stream.ready_ns)
+        call_ns = max(thread.host_ns, gpu().clock.now_ns())
+        self._replayed = self._post(call, self._comm_stream, call_ns, NONE, max(call_ns, stream.ready_ns))
 
     def _end(self, _thread: HostThread, stream: VirtualStream) -> None:
         if self._replayed is not None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from replayer.distributed import clock_offset, watchdog
 from replayer.distributed.clock_offset import ClockOffset, FirstRankMissing
+from replayer.distributed.rank_message import RankMessage
 from replayer.distributed.watchdog import Watchdog
 
 S = 1_000_000_000
@@ -36,7 +37,7 @@ def test_ranks_may_call_a_collective_as_far_apart_as_the_timeout(
     clock = SimpleNamespace(speed=speed, wait_until=waited.append)
     monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=clock))
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
-    message: Any = SimpleNamespace(arrived_ns=100 * S, operation="all_reduce", count=7)
+    message: Any = RankMessage(100 * S, "all_reduce", 28, "float32")
     arrived_ns = {0: first_ns, 3: 100 * S, 5: last_ns}
     if says is None:
         Watchdog(3, 10.0).check(message, arrived_ns)
@@ -46,6 +47,13 @@ def test_ranks_may_call_a_collective_as_far_apart_as_the_timeout(
         Watchdog(3, 10.0).check(message, arrived_ns)
     assert str(error.value).endswith(f"({says})") and "OpType=ALLREDUCE, NumelIn=7, Timeout(ms)=10000)" in str(error.value)
     assert waited == [waits_until_ns]
+
+
+def test_the_error_of_a_receiver_names_the_late_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(speed=1, wait_until=lambda _: None)))
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    with pytest.raises(dist.DistBackendError, match="rank 1 called send 20 s after rank 0"):
+        Watchdog(0, 10.0).check(RankMessage(100 * S, "recv", 4, "float32"), {0: 100 * S, 1: 120 * S})
 
 
 def test_a_wait_with_its_own_timeout_names_the_timeout_in_milliseconds() -> None:

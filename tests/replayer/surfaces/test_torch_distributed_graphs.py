@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from replayer import state
-from replayer.timing.clock import RecordedClock
+from replayer.timing.clock import RecordedClock, VirtualClock
 from tests.replayer.ranks import run_ranks
 
 LATE_NS = 50_000_000
@@ -51,6 +51,23 @@ def test_a_graph_replay_waits_on_the_device_for_the_slowest_rank(on_side_stream:
     first, second = run_ranks(2, body, clock=RecordedClock)
     for trace in (first, second):
         assert [trace.strings[name] for name in trace.collectives.name.tolist()] == ["all_reduce"] * 3
+
+
+@pytest.mark.parametrize("advances", [True, False])
+def test_a_rank_that_replays_a_graph_late_delays_the_others_without_a_timeout(advances: bool) -> None:
+    """GIVEN a graph that begins with a collective, and a timeout of 10 s WHEN rank 1 replays the graph 100 s late THEN the
+    other rank waits, because NCCL's watchdog ignores captured collectives."""
+
+    def body(rank: int) -> None:
+        graph, clock = captured(rank), state.gpu().clock
+        begin_ns = clock.now_ns()
+        if rank == 1:
+            clock.wait_until(begin_ns + 100 * 10**9)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert clock.now_ns() - begin_ns == pytest.approx(100 * 10**9, rel=0.01)
+
+    run_ranks(2, body, clock=VirtualClock if advances else RecordedClock, timeout_s=10.0)
 
 
 def test_capturing_a_collective_sends_nothing_to_other_ranks() -> None:
