@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.traces.handmade import replay_of, training
-from traces.format.growing_file import Follower
+from traces.format.growing_file import Follower, timeline_of
 from traces.format.trace_file import TraceStream, load
 from traces.model.row_order import in_order
 from traces.model.trace import TABLES, Thread, Trace, TraceFormatError
@@ -109,3 +109,11 @@ def test_a_damaged_growing_file_is_reported(tmp_path: Path, written: bytes) -> N
         Follower(path).more()
     with pytest.raises(TraceFormatError, match="No such file"):
         Follower(tmp_path / "nope").more()
+
+
+def test_the_timeline_of_a_process_is_its_own_file_or_the_largest_file_of_its_children(tmp_path: Path) -> None:
+    assert timeline_of(tmp_path, 7) is None
+    for pid, size in ((8, 10), (9, 30), (10, 20)):
+        (tmp_path / f"replay-{pid}.msgpack").write_bytes(bytes(size))
+    assert timeline_of(tmp_path, 7) == tmp_path / "replay-9.msgpack"
+    assert timeline_of(tmp_path, 8) == tmp_path / "replay-8.msgpack"
