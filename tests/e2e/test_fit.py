@@ -112,7 +112,7 @@ def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path,
     said = run(tmp_path, "--gpus", "t4,a100-80gb", "train.py", "--batch-size", "101").stdout
     [row] = [line.split() for line in said.splitlines() if line.startswith("Tesla T4")]
     assert row[-5:] == ["NO", "-", "-", "100", "-"]
-    assert "~ before a batch: the largest batch is estimated with the simulated allocator." in said
+    assert "Batches marked with ~ are estimated with the simulated allocator." in said
     assert "Measured limits: t4/mlp, batch 100 fitted, 101 did not." in said
 
     write_cells(tmp_path / "cells" / "t4.cells", gpu, [replace(cell, peak_bytes=peaks * 2)], {})

@@ -186,9 +186,9 @@ def _step_text(step: StepTime) -> str:
 def _footnotes(need: Need, found: Sequence[CardFit]) -> list[str]:
     run = counted(need.steps_run, "step") if need.steps_run else "the script"
     sentences = [
-        f"Simulated: PyTorch's allocator with the requests of {run}. The CUDA context is subtracted from the card's memory,",
-        "estimated at 2 KiB per resident thread. Loaded kernels are not counted. cuDNN workspaces of 3x3 convolutions in fp32",
-        "are counted on cards older than Ampere.",
+        f"Memory sizes come from a simulation of PyTorch's allocator with the requests of {run}. The size of the CUDA context",
+        "is estimated (2 KiB per resident thread) and subtracted. The code of kernels is not counted. cuDNN workspaces of",
+        "3x3 convolutions in fp32 are counted on cards older than Ampere.",
     ]
     failed = [one for one in found if not one.fits and not one.outcome.fits]
     if failed and len(failed) <= 3:
@@ -210,14 +210,14 @@ def _footnotes(need: Need, found: Sequence[CardFit]) -> list[str]:
     if estimates:
         corrected = estimates[0].source.partition(", ")[2]
         beside = f", {corrected}" if corrected else ""
-        sentences.append(f"~ before a step: the GPU time is not measured, but estimated op by op, as in trace predict{beside}.")
+        sentences.append(f"Step times marked with ~ are estimated op by op, as in trace predict{beside}.")
         worst = max((step.error for step in estimates if step.error is not None), key=lambda error: error.error, default=None)
         sentences += [] if worst is None else [worst.sentence()]
     if not need.steps_run and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
         sources = ", ".join(dict.fromkeys(passes))
-        sentences.append(f"~ before a step: the time of a forward pass in training, from the library: {sources}.")
+        sentences.append(f"Step times marked with ~ are the times of a forward pass in training, from the library: {sources}.")
     if any(one.largest_batch is not None and not one.is_measured for one in found):
-        sentences.append("~ before a batch: the largest batch is estimated with the simulated allocator.")
+        sentences.append("Batches marked with ~ are estimated with the simulated allocator.")
     if seen := [one.limit for one in found if one.limit is not None]:
         sentences.append(f"Measured limits: {'; '.join(map(_limit_text, seen))}.")
     sentences += [_other_text(one.other) for one in found if one.other is not None]

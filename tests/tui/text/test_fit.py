@@ -51,7 +51,7 @@ def test_fit_prints_the_memory_need_and_one_row_per_gpu() -> None:
 def test_fit_marks_the_largest_batch_as_estimated_or_measured() -> None:
     """GIVEN measurements that end with batch 4, and with 5 out of memory."""
     exact, open_ended = MeasuredLimit(CELL, 4, 5), MeasuredLimit(CELL, 4, None)
-    text = "~ before a batch: the largest batch is estimated with the simulated allocator."
+    text = "Batches marked with ~ are estimated with the simulated allocator."
     assert text in lines(card()) and text not in lines(card(estimated=None))
     measured = lines(card(limit=exact, batch=4))
     assert measured[3].split()[-2:] == ["4", "-"] and text not in measured
@@ -91,9 +91,9 @@ def test_fit_says_where_step_times_come_from() -> None:
     assert any("30 %" in line for line in found[5:]) and not any("20 %" in line for line in found[5:])  # the larger error
     library = StepTime(20 * MS, "g9/net", False)
     assert lines(card(step=library))[3].split()[-2:] == ["20.0", "ms"]
-    assert not any("~ before a step" in line for line in lines(card(step=library)))
+    assert not any("Step times marked with ~" in line for line in lines(card(step=library)))
     passes = StepTime(20 * MS, "g9/net", True)
-    inference = "~ before a step: the time of a forward pass in training, from the library: g9/net."
+    inference = "Step times marked with ~ are the times of a forward pass in training, from the library: g9/net."
     assert inference in lines(card(step=passes), steps_run=0) and inference not in lines(card(step=passes))
 
 
