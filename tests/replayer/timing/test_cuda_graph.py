@@ -79,3 +79,24 @@ def test_waiting_for_captured_work_breaks_a_capture(mode: str, thread: Any, of: 
     else:
         graph.refuse(thread, awaited[of])
     assert graph.is_broken is is_refused
+
+
+@pytest.mark.parametrize(
+    ("mode", "in_capturing_thread", "in_another_thread"),
+    [("global", True, True), ("thread_local", True, False), ("relaxed", False, False)],
+)
+def test_allocations_outside_the_pool_are_forbidden_as_cuda_forbids_unsafe_calls(
+    mode: str, in_capturing_thread: bool, in_another_thread: bool
+) -> None:
+    """Mode "global" forbids them in all threads, "thread_local" in the capturing thread, and "relaxed" in none."""
+    graph: Any = capture(VirtualStream(0, 7), mode=mode)
+    assert (graph.forbids_allocation("main"), graph.forbids_allocation("x")) == (in_capturing_thread, in_another_thread)
+
+
+def test_a_value_is_put_back_once_as_it_was_before_the_capture() -> None:
+    graph, undone = capture(VirtualStream(0, 7)), list[str]()
+    for value in ("before the capture", "changed by the capture"):
+        graph.put_back(1, lambda value=value: lambda: undone.append(value))  # type: ignore[misc]
+    assert undone == []
+    graph.end()
+    assert undone == ["before the capture"]
