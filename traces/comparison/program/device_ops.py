@@ -8,7 +8,7 @@ Only the forward pass and the loss are compared, because they run the same ops i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
 
@@ -34,6 +34,7 @@ from traces.model.trace import NONE, Column, DeviceKind, HostKind, Trace, parse_
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 _ATTENTION = ("attention", "attention_backward")
+_WITH_BIAS = {"mm": "addmm", "bmm": "baddbmm"}
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -55,6 +56,7 @@ class DeviceOp:
     dtype: str | None
     shapes: tuple[Shape, ...] = ()
     layout: str = ""  # layout as in layouts.py; "" if the layout was not recorded
+    adds_bias: bool = False  # the second input has one dimension
 
 
 def alike_nested(*traces: tuple[Trace, Column, Column], nesting: Nesting) -> list[list[DeviceOp]]:
@@ -129,7 +131,7 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
     order = np.argsort(trace.host.start_ns[op], kind="stable")
     strings, host = trace.strings, trace.host
     canonical = {name: canonical_op(strings[name]) for name in set(host.name[op].tolist())}
-    parsed: dict[int, tuple[Shape | None, tuple[Shape, ...]]] = {}
+    parsed: dict[int, tuple[Shape | None, tuple[Shape, ...], bool]] = {}
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
         name = int(host.name[row])
@@ -137,12 +139,26 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
         shapes, dtypes = (int(host.shapes[with_shapes]), int(host.dtypes[with_shapes])) if with_shapes != NONE else (NONE, NONE)
         if shapes not in parsed:
             all_shapes = parse_shapes(strings[shapes])
-            parsed[shapes] = max(all_shapes, key=lambda s: (np.prod(s), s), default=None), canonical_shapes(all_shapes)
+            widest = max(all_shapes, key=lambda s: (np.prod(s), s), default=None)
+            parsed[shapes] = widest, canonical_shapes(all_shapes), [len(second) for second in all_shapes[1:2]] == [1]
         thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
         layout = strings[int(host.layout[with_shapes])] if with_shapes != NONE else ""
-        largest, compared = parsed[shapes]
-        calls.append(DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout))
+        largest, compared, adds_bias = parsed[shapes]
+        calls.append(DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout, adds_bias))
     return calls
+
+
+def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
+    """Replace a matrix product and the addition of its bias, which follows directly, by the op that computes both."""
+    found: list[DeviceOp] = []
+    for call in calls:
+        product = found[-1] if found else None
+        fuses = product is not None and call.canonical == "add" and call.adds_bias and product.canonical in _WITH_BIAS
+        if product is not None and fuses and (call.step, call.thread) == (product.step, product.thread):
+            found[-1] = replace(product, canonical=_WITH_BIAS[product.canonical])
+        else:
+            found.append(call)
+    return found
 
 
 def _outermost_attention(trace: Trace, row: int) -> int:

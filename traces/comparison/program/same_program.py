@@ -26,6 +26,7 @@ from traces.comparison.program.device_ops import (
     launching_ops,
     names_of,
     shape_text,
+    with_fused_bias,
     work_of,
 )
 from traces.comparison.program.op_numbers import other_numbers, similarity, step_counts
@@ -57,6 +58,9 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         if verdict.sameness is Sameness.OTHER_PROGRAM:
             again = _compared(*sides, *alike_nested(*launched, nesting=nesting))
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
+    if verdict.sameness is Sameness.OTHER_PROGRAM:  # A release or a script may add the bias of a matrix product separately.
+        again = _compared(*sides, *map(with_fused_bias, alike_nested(*launched, nesting=Nesting.SHARED)))
+        verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:
         verdict = otherwise_parallel(launched, partial(_compared, *sides)) or verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:  # Mixed precision adds casts.

@@ -70,6 +70,20 @@ def test_a_trace_with_other_ops_is_a_different_program() -> None:
     assert same is False and reason.startswith("other ops: only 0 %")
 
 
+@pytest.mark.parametrize(
+    ("added", "is_same"),
+    [("8,64;64", True), ("8,64;8,64", False), ("8,64", False), (None, False)],
+    ids=["a bias", "a tensor of the same size", "a number", "nothing"],
+)
+def test_the_bias_of_a_matrix_product_may_be_added_by_a_second_op(added: str | None, is_same: bool) -> None:
+    """GIVEN a program that calls addmm WHEN another one calls mm THEN it is the same program if it adds a vector right after
+    the product. Without the addition, the layer has no bias."""
+    fused = training(made=[Call("aten::addmm", "64;8,16;16,64", 31, "gemm with bias")])
+    product = Call("aten::mm", "8,16;16,64", 31, "gemm")
+    other = training(made=[product] if added is None else [product, Call("aten::add", added, 35, "elementwise")])
+    assert (verdict_of(fused, other)[0], verdict_of(other, fused)[0]) == (is_same, is_same)
+
+
 def test_op_names_show_whether_the_program_is_the_same_if_shapes_are_missing() -> None:
     recorded, bare, alien = training(), training(), training(made=[Call("aten::tanh", "3,3", 31, "tanh")])
     for trace in (bare, alien):
