@@ -203,7 +203,8 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "",
         "The following thresholds of [constants.md](constants.md) can be raised or lowered by a fifth without any effect on the"
         f" conclusions and tests: {', '.join(still)}.",
-        *(["", f"The benchmark was not run for these thresholds of {page}: {', '.join(missing)}."] if missing else []),
+        *(["", f"The benchmark was not run for the following thresholds of {page}:", ""] if missing else []),
+        *(f"* {name}" for name in missing),
     ]
     return "\n".join(lines) + "\n"
 

@@ -2,7 +2,7 @@
 
     python docs/json_page.py
 
-Each dataclass field becomes a JSON key. The comment beside or above a field becomes the description of its JSON key.
+Each dataclass field becomes a JSON key. The comment beside or above a field becomes the description of the JSON key.
 """
 
 from __future__ import annotations

@@ -201,7 +201,8 @@ class Recorder:
     # --- the end
 
     def close(self) -> None:
-        """Write all data except an unfinished training step. Do not wait for a hanging thread that holds the lock."""
+        """Write all data except an unfinished training step. If another thread holds the lock and hangs, give up after 0.5
+        s."""
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:
             if not has_lock:

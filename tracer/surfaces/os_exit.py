@@ -1,4 +1,5 @@
-"""Wraps functions that end the script without `atexit`. The wrappers first write the recording.
+"""Wraps functions such as `os._exit`, which end the script without calling `atexit` functions. The wrappers first write the
+recording.
 
     os._exit(0)
     os.execv(sys.executable, [sys.executable, "other.py"])

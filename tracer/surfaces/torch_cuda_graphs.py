@@ -43,8 +43,7 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a CUDA graph. If the graph is launched in a phase or a module call, all GPU time of the graph belongs to the
-        current phase."""
+        """Launch a CUDA graph. If a script launches the graph in a phase, all GPU time of the graph belongs to this phase."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

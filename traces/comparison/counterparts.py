@@ -193,7 +193,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
 
 
 # Two kernels form a pair if they are equal in all columns of one of the following tuples. The tuples are tried in order. If
-# several kernels are equal, the launch order decides.
+# several kernels are equal in all columns, they are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

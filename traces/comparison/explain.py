@@ -231,7 +231,7 @@ def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
 
 
 def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
-    """For each GPU, compare the busy time in two traces. Yield the GPUs whose difference is at least twice the smallest
+    """For each GPU, compare the busy time in two traces. Yield each GPU with a difference of at least twice the smallest
     difference."""
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):

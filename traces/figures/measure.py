@@ -110,8 +110,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 def clean_evaluations(trace: Trace) -> Column:
     """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. Include later
-    evaluation steps without the profiler if fewer than FEWEST_CLEAN_STEPS evaluation steps were found. If a script only
-    evaluates, no step is marked as a warm-up step, so slow steps at the beginning are left out."""
+    evaluation steps without the profiler if fewer than FEWEST_CLEAN_STEPS evaluation steps were found. Slow steps at the
+    beginning are left out, because no step is marked as a warm-up step in a script that only evaluates."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     if (steps.kind == StepKind.EVALUATION).all():

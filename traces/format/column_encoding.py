@@ -77,7 +77,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
 
 
 def pack_rows(kind: type[Table], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Encode rows of Python numbers as a table for `unpack_table`."""
+    """Encode rows of Python numbers as a table, which `unpack_table` can decode."""
     packed = {
         name: pack_numbers(numbers, _METHODS.get(name, LEAST), kind.DTYPES[name])
         for name, numbers in zip(columns, zip(*rows, strict=True), strict=True)
