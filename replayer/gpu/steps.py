@@ -117,6 +117,7 @@ class ScriptSteps:
     def optimizer_stepped(self, is_first: bool) -> None:
         """End the training step after a `step` call of the script's first optimizer."""
         with self._launches.looking as thread:
+            self._freeze_objects()  # before the first step ends, because the collection takes longer than a usual step
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
 
@@ -198,7 +199,6 @@ class ScriptSteps:
     # --- steps
 
     def _look_at_steps(self) -> None:
-        """`gc.freeze` excludes about 100,000 long-lived objects from garbage collection."""
         tracker = self._tracker
         if tracker.trained != self._trained:
             self._trained = tracker.trained
@@ -209,7 +209,12 @@ class ScriptSteps:
         if self._step_ended is not None and tracker.number != self._ended:
             self._ended = tracker.number
             self._step_ended(tracker.trained, tracker.number)
-        if self._has_warmed_up or not tracker.number:
+        if tracker.number:
+            self._freeze_objects()
+
+    def _freeze_objects(self) -> None:
+        """Exclude about 100,000 long-lived objects from garbage collection. Later calls do nothing."""
+        if self._has_warmed_up:
             return
         self._has_warmed_up = True
         # Ranks must not call `gc.unfreeze`, because it writes to memory that all ranks share. `gc.get_freeze_count` takes 30 ms

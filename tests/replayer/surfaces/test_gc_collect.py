@@ -42,3 +42,22 @@ def test_memory_of_a_model_in_a_cycle_is_free_after_a_collection() -> None:
     assert torch.cuda.memory_allocated() == 0
     assert gc.get_freeze_count()  # of what is left
     gc.unfreeze()
+
+
+def test_the_collection_of_a_replay_runs_in_the_first_step() -> None:
+    """Medians leave out the first step, so a collection in a later step would look like a slow step."""
+    gc.unfreeze()
+    start()
+    ended: list[int] = []
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            ended.append(state.gpu().steps._tracker.number)
+
+    gc.callbacks.append(collected)
+    try:
+        trained()
+    finally:
+        gc.callbacks.remove(collected)
+        gc.unfreeze()
+    assert ended == [0]
