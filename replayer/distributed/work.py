@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -110,16 +111,26 @@ class VirtualWork(_Awaited):
         finally:
             clock.resume()
 
-    def _refuse_after_limit(self, until_ns: int) -> None:
+    def _refuse_after_limit(self, until_ns: float) -> None:
         here = gpu()
         if self._limit_ns is not None and until_ns - self._called.call_ns > self._limit_ns:
             here.simulator.scheduler.block(here.current.thread(), self._called.call_ns + self._limit_ns)
             self._watchdog.refuse(self._called.message, int(self._limit_ns / here.clock.speed))
 
+    def _arrives_before_limit(self) -> bool:
+        clock = gpu().clock
+        if self._limit_ns is None or self.end_ns is not None or clock.skips_waits:
+            return True
+        left_ns = self._called.call_ns + self._limit_ns - clock.now_ns()
+        with self._waiting():
+            return self._pending.arrives_within(max(float(left_ns / clock.speed), 0.0) * 1e-9)
+
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Make the current stream wait for the collective. If `timeout` is given, the host also waits for the collective."""
         here = gpu()
         self._limit_ns = int(timeout // timedelta(microseconds=1) * 1_000 * here.clock.speed) if timeout else None
+        if not self._arrives_before_limit():
+            self._refuse_after_limit(math.inf)
         end_ns = self.finished_ns()
         if self.device != NONE:
             here.current.stream(self.device).wait(end_ns)

@@ -80,12 +80,30 @@ def test_a_wait_with_a_timeout_fails_before_the_watchdog_ends_the_process(monkey
     """GIVEN a clock at double speed, and another rank that calls 4 ms and 1 ns later THEN a wait of 2 ms fails, and the
     watchdog does not check the timeout of the group."""
     work, blocked = _ended(monkeypatch, None, speed=2)
+    here: Any = vars(module)["gpu"]()
+    here.clock.skips_waits = True
     work._pending = SimpleNamespace(messages=lambda: [SimpleNamespace(arrived_ns=CALL_NS + apart) for apart in (0, 4_000_001)])  # type: ignore[assignment]
     work._play = lambda *_: pytest.fail("the watchdog of the group would end the process")
     work._comm_stream.in_flight.append(work)
     with pytest.raises(_Refused, match=r"^2000000$"):
         work.wait(timedelta(milliseconds=2))
     assert blocked == [CALL_NS + 4_000_000]
+
+
+@pytest.mark.parametrize(("now_ns", "seconds"), [(CALL_NS + 1_000_000, 1.5e-3), (CALL_NS + 9_000_000, 0.0)])
+def test_a_wait_with_a_timeout_ends_in_real_time_on_the_wall_clock(
+    now_ns: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a clock at double speed, another rank that never calls, and a wait of 2 ms that begins 0.5 or 4.5 ms after this
+    rank's call THEN the wait fails after 1.5 ms, or at once."""
+    work, blocked = _ended(monkeypatch, None, speed=2)
+    here: Any = vars(module)["gpu"]()
+    here.clock.skips_waits, here.clock.now_ns = False, lambda: now_ns
+    waits_s: list[float] = []
+    work._pending = SimpleNamespace(arrives_within=waits_s.append)  # type: ignore[assignment]
+    with pytest.raises(_Refused, match=r"^2000000$"):
+        work.wait(timedelta(milliseconds=2))
+    assert waits_s == [pytest.approx(seconds)] and blocked == [CALL_NS + 4_000_000]
 
 
 @pytest.mark.parametrize(("skips_waits", "seconds"), [(True, module._LONGEST_POLL_S), (False, 0.0)])
