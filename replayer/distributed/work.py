@@ -50,6 +50,16 @@ class _Awaited(_Work):  # type: ignore[misc]
     def get_future(self) -> WorkFuture:
         return WorkFuture.of(list(self.result()), self.device, self.finished_ns, self.wait)
 
+    def get_future_result(self) -> WorkFuture:
+        """Return a future with the number of PyTorch's WorkResult.SUCCESS. `wait` on this future makes the host wait."""
+        result = WorkFuture(NONE, self.finished_ns, self._block_host)
+        result.set_result(0)
+        return result
+
+    def _block_host(self) -> None:
+        here = gpu()
+        here.simulator.scheduler.block(here.current.thread(), self.finished_ns())
+
 
 class Called(NamedTuple):
     call_ns: int
@@ -136,7 +146,7 @@ class VirtualWork(_Awaited):
             here.current.stream(self.device).wait(end_ns)
         self._refuse_after_limit(end_ns)
         if self.device == NONE or self.blocks_host or timeout or blocking_wait():
-            here.simulator.scheduler.block(here.current.thread(), end_ns)
+            self._block_host()
         return True
 
     def is_completed(self) -> bool:

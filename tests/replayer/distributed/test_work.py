@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from replayer.distributed import collective_values
 from replayer.distributed import work as module
@@ -104,6 +105,12 @@ def test_a_wait_with_a_timeout_ends_in_real_time_on_the_wall_clock(
     with pytest.raises(_Refused, match=r"^2000000$"):
         work.wait(timedelta(milliseconds=2))
     assert waits_s == [pytest.approx(seconds)] and blocked == [CALL_NS + 4_000_000]
+
+
+def test_the_host_waits_for_the_result_of_a_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, blocked = _ended(monkeypatch, CALL_NS + 7)
+    assert work.get_future_result().wait() == int(torch._C._distributed_c10d.WorkResult.SUCCESS)  # type: ignore[attr-defined]
+    assert blocked == [CALL_NS + 7]
 
 
 @pytest.mark.parametrize(("skips_waits", "seconds"), [(True, module._LONGEST_POLL_S), (False, 0.0)])
