@@ -10,7 +10,7 @@ import pytest
 from traces.format.items import unpacked_bytes
 from traces.format.trace_file import load, save
 from traces.format.unpack_limit import VARIABLE, TooLarge, UnpackLimit, size_text
-from traces.model.trace import HostSpans, Thread, Trace, TraceFormatError
+from traces.model.trace import NONE, Device, DeviceSpans, HostSpans, Thread, Trace, TraceFormatError
 
 
 def test_the_memory_limit_grows_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,14 +54,19 @@ def test_sizes_in_messages_have_units(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text
 
 
+@pytest.mark.parametrize(
+    ("streams", "largest"), [(0, "rows and texts of"), (40, "42 threads, devices, streams and loaders")]
+)
 @pytest.mark.parametrize(("less_bytes", "fits"), [(0, True), (1, False)])
-def test_the_limit_applies_to_the_estimated_size_of_all_rows_and_texts(
-    less_bytes: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_limit_applies_to_the_estimated_size_of_rows_and_texts_and_of_tracks(
+    streams: int, largest: str, less_bytes: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = Trace(threads=[Thread(0, 1, "main")])
+    """GIVEN 2000 ops with different names, and work on some streams."""
+    trace = Trace(threads=[Thread(0, 1, "main")], devices=[Device(0, 0, "Tesla V100")])
     names = [trace.strings.add(f"op {number}") for number in range(2000)]
     trace.host = HostSpans.of(name=names, start_ns=range(2000), duration_ns=[1] * 2000)
+    trace.device = DeviceSpans.of(stream=range(streams), launch=[NONE] * streams)
     save(trace, tmp_path / "t.msgpack")
     monkeypatch.setattr(UnpackLimit, "of", lambda file_bytes: UnpackLimit(file_bytes, unpacked_bytes(trace) - less_bytes))
-    with nullcontext() if fits else pytest.raises(TraceFormatError, match="rows and texts of"):
+    with nullcontext() if fits else pytest.raises(TraceFormatError, match=largest):
         assert len(load(tmp_path / "t.msgpack").strings) == 2000
