@@ -42,7 +42,12 @@ def test_profiler_recordings_can_be_compared_and_plotted(folder: Path, capfd: py
     assert run(["diff", "a.msgpack", "a.json.gz"]) == 0
     assert "B  a.json.gz" in capfd.readouterr().out
     assert run(["view", "a.json.gz", "--screenshot", "a.svg"]) == 0
-    assert Path("a.svg").read_text().startswith("<svg")
+    picture = Path("a.svg").read_text()
+    assert picture.startswith("<svg") and "a.json.gz" in picture and "trace-import" not in picture
+    capfd.readouterr()
+    assert run(["view", "a.json.gz"]) == 0
+    said = capfd.readouterr().out
+    assert "--trace a.json.gz" in said and "trace-import" not in said
 
 
 def test_a_folder_of_ranks_is_one_trace(folder: Path) -> None:

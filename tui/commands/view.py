@@ -9,16 +9,15 @@ import typer
 
 from traces.comparison.compare import compare
 from traces.figures.summary import summarize
-from traces.library import load
 from tui.outputs import require_suffix, require_writable, write_text
 from tui.terminal import terminal_style
 from tui.text.diff import diff_text
 from tui.text.info import info_text
-from tui.trace_names import viewable
+from tui.trace_names import load_trace
 
 
 def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int, int]) -> int:
-    names = [viewable(name) for name in ([first] if second is None else [first, second])]
+    names = [first] if second is None else [first, second]
     if screenshot is not None:
         from tui.view.picture import picture
 
@@ -49,9 +48,9 @@ def size_of(text: str) -> tuple[int, int]:
 
 
 def _summary(names: list[str]) -> int:
-    first = load(names[0])
+    first = load_trace(names[0])
     if len(names) == 2:
-        print(diff_text(compare(first, load(names[1])), *names, details=False, **terminal_style(sys.stdout)))
+        print(diff_text(compare(first, load_trace(names[1])), *names, details=False, **terminal_style(sys.stdout)))
     else:
         print(info_text(summarize(first, details=False), names[0], details=False, **terminal_style(sys.stdout)))
     return 0

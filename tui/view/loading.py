@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from traces.library import load
 from traces.model.trace import Trace
+from tui.trace_names import viewable
 from tui.view.differences import differences
 from tui.view.scene.scene import Scene
 
@@ -27,16 +28,17 @@ def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
     """Start to load the traces, and return an iterator that yields the progress. If `is_lazy` is true, only one of several
     similar ranks is read."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
-    first = pool.submit(load, names[0], is_lazy=is_lazy)
+    files = [viewable(name) for name in names]
+    first = pool.submit(load, files[0], is_lazy=is_lazy)
     pool.shutdown(wait=False)
-    return _stages(names, first, is_lazy)
+    return _stages(names, files, first, is_lazy)
 
 
-def _stages(names: Sequence[str], first: Future[Trace], is_lazy: bool) -> Iterator[Stage]:
+def _stages(names: Sequence[str], files: Sequence[str], first: Future[Trace], is_lazy: bool) -> Iterator[Stage]:
     named: list[tuple[str, Trace]] = []
     for number, name in enumerate(names):
         yield Stage(None, 0.4 * number, f"reading {name}")
-        named.append((name, load(name, is_lazy=is_lazy) if number else first.result()))
+        named.append((name, load(files[number], is_lazy=is_lazy) if number else first.result()))
         scene = Scene.of(*named, omits_similar_ranks=is_lazy)
         if number + 1 < len(names):
             yield Stage(scene, 0.4 * (number + 1), f"reading {names[number + 1]}")
