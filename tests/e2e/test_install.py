@@ -215,7 +215,7 @@ def test_scripts_import_their_own_modules_but_commands_never_do(trace: Command, 
         assert replayed.startswith(native) and "Median per step" in replayed
         # WHEN a command runs the script several times, or a replay of its own, THEN it works beside these modules too
         fits = trace("fit", "--gpus", "v100", "--batch-option", "1", "train.py", "4")
-        assert "Simulated: PyTorch's allocator with the requests of" in fits
+        assert "a simulation of PyTorch's allocator with the requests of" in fits
         assert "a replay" in trace("doctor")
 
 

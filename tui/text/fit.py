@@ -15,7 +15,7 @@ from traces.model.workload import WorkloadSignature
 from traces.names.cards import Card
 from traces.rates.estimate_errors import EstimateError
 from tui.commands.fit_times import ESTIMATED, StepTime
-from tui.formatting import ABSENT, count_text, counted, paint, size_text, table, time_text
+from tui.formatting import ABSENT, count_text, counted, paint, size_text, table, time_text, wrapped
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool)
     head, *body = table(heads, rows, width=width)
     lines += [paint(head, "bold", colour=colour)]
     lines += [paint(line, marks[one.fits], colour=colour) for line, one in zip(body, found, strict=True)]
-    lines += ["", *_footnotes(need, found)]
+    lines += ["", *_footnotes(need, found, width)]
     return lines
 
 
@@ -183,29 +183,45 @@ def _step_text(step: StepTime) -> str:
     return f"{'~' if step.is_estimate else ''}{time_text(step.step_ns)}{error}"
 
 
-def _footnotes(need: Need, found: Sequence[CardFit]) -> list[str]:
+def _footnotes(need: Need, found: Sequence[CardFit], width: int) -> list[str]:
+    """Explain the columns of the table in their order, and then what the script's runs showed."""
+    steps = [one.step for one in found if one.step is not None]
+    columns = _memory_sentences(need, found), _batch_sentences(need, found), _step_sentences(need, steps)
+    lines = [line for sentences in columns for line in wrapped(" ".join(sentences), width, "", "  ")]
+    if not need.batch_option:
+        lines += ["To find the largest batch, give the script's option for it, for example --batch-option=--batch-size."]
+    return lines + [line for note in need.notes for line in wrapped(f"{note[0].upper()}{note[1:]}.", width, "", "  ")]
+
+
+def _memory_sentences(need: Need, found: Sequence[CardFit]) -> list[str]:
     run = counted(need.steps_run, "step") if need.steps_run else "the script"
     sentences = [
-        f"Memory sizes come from a simulation of PyTorch's allocator with the requests of {run}. The size of the CUDA context",
-        "is estimated (2 KiB per resident thread) and subtracted. The code of kernels is not counted. cuDNN workspaces of",
-        "3x3 convolutions in fp32 are counted on cards older than Ampere.",
+        f"Memory sizes come from a simulation of PyTorch's allocator with the requests of {run}. The size of the CUDA context"
+        " is estimated (2 KiB per resident thread) and subtracted. The code of kernels is not counted. cuDNN workspaces of 3x3"
+        " convolutions in fp32 are counted on cards older than Ampere."
     ]
     failed = [one for one in found if not one.fits and not one.outcome.fits]
     if failed and len(failed) <= 3:
         for one in failed:
             size, step = size_text(one.outcome.asked_bytes), one.outcome.steps + 1
             sentences.append(f"{one.card.names[0]}: out of memory in step {step}, on a request of {size}.")
-    sentences += [note[0].upper() + note[1:] + "." for note in need.notes]
-    if not need.batch_option:
-        sentences.append("To find the largest batch, give the script's option for it, for example --batch-option=--batch-size.")
-    elif any(one.verified is not None for one in found):
+    return sentences
+
+
+def _batch_sentences(need: Need, found: Sequence[CardFit]) -> list[str]:
+    sentences = []
+    if any(one.largest_batch is not None and not one.is_measured for one in found):
+        sentences.append("Batches marked with ~ are estimated with the simulated allocator.")
+    if seen := [one.limit for one in found if one.limit is not None]:
+        sentences.append(f"Measured limits: {'; '.join(map(_limit_text, seen))}.")
+    sentences += [_other_text(one.other) for one in found if one.other is not None]
+    if need.batch_option and any(one.verified is not None for one in found):
         sentences.append("✓: runs confirmed that this batch fits and one more sample does not. ?: runs contradicted this.")
-    steps = [one.step for one in found if one.step is not None]
-    if ranks := [step for step in steps if step.communication_ns]:
-        most = time_text(max(step.communication_ns for step in ranks))
-        sources = ", ".join(dict.fromkeys(step.source for step in ranks if not step.source.startswith(ESTIMATED)))
-        measured = f"; the other times are from the library: {sources}" if sources else ""
-        sentences.append(f"Steps include up to {most} of communication, estimated from the card's link{measured}.")
+    return sentences
+
+
+def _step_sentences(need: Need, steps: Sequence[StepTime]) -> list[str]:
+    sentences = []
     estimates = [step for step in steps if step.is_estimate and step.source.startswith(ESTIMATED)]
     if estimates:
         corrected = estimates[0].source.partition(", ")[2]
@@ -216,11 +232,11 @@ def _footnotes(need: Need, found: Sequence[CardFit]) -> list[str]:
     if not need.steps_run and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
         sources = ", ".join(dict.fromkeys(passes))
         sentences.append(f"Step times marked with ~ are the times of a forward pass in training, from the library: {sources}.")
-    if any(one.largest_batch is not None and not one.is_measured for one in found):
-        sentences.append("Batches marked with ~ are estimated with the simulated allocator.")
-    if seen := [one.limit for one in found if one.limit is not None]:
-        sentences.append(f"Measured limits: {'; '.join(map(_limit_text, seen))}.")
-    sentences += [_other_text(one.other) for one in found if one.other is not None]
+    if ranks := [step for step in steps if step.communication_ns]:
+        most = time_text(max(step.communication_ns for step in ranks))
+        sources = ", ".join(dict.fromkeys(step.source for step in ranks if not step.source.startswith(ESTIMATED)))
+        measured = f"; the other times are from the library: {sources}" if sources else ""
+        sentences.append(f"Steps include up to {most} of communication, estimated from the card's link{measured}.")
     return sentences
 
 
