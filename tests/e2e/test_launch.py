@@ -168,7 +168,6 @@ def test_a_script_runs_as_it_does_natively(place: Place, what: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["missing.py"],
         ["."],
         ["-m", "missing"],
         ["-m", "package.module", "-x", "1"],
