@@ -82,7 +82,7 @@ def main() -> None:
     warnings.simplefilter("error")
     # Up to PyTorch 2.12, the first profile of a process gives this warning.
     warnings.filterwarnings("ignore", "Warning: Profiler clears events")
-    # The import of Inductor of PyTorch 2.12 asks whether CUDA is available. As on a GPU, a child of fork could then not use CUDA.
+    # Inductor of PyTorch 2.12 asks whether CUDA is available. As on a GPU, a child of fork could then not use CUDA.
     state.start(SurfaceGpu)  # type: ignore[arg-type]
     gc.freeze()  # a garbage collection in a fork would copy the memory of all objects
     for line in sys.stdin:
