@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -272,6 +273,16 @@ def asynchronous(at: Place) -> Any:
     kept = dist.all_reduce(between, async_op=True)
     kept.wait()
     return a + 1, b, c, between, kept.is_completed() or not at.native
+
+
+@program
+def polled(at: Place) -> Any:
+    value = at.own(4)
+    work: Any = dist.all_reduce(value, async_op=True)
+    while not work.is_completed():
+        time.sleep(0.001)
+    work.wait()
+    return value
 
 
 @program
@@ -614,6 +625,20 @@ def dtensor_on_two_dimensions(at: Place) -> Any:
             results[f"{source} to {target}"] = [moved.to_local(), moved.full_tensor()]
     total = distribute_tensor(whole, mesh, [Shard(0), Shard(1)]).sum(0)
     return results, whole_of(total)
+
+
+@program
+def dtensor_partial_placements(at: Place) -> Any:
+    """Gloo has no average, so the native run divides the sum."""
+    mesh = init_device_mesh(at.device.type, (at.size,))
+    results = {}
+    for op in ("sum", "avg", "max", "min", "product"):
+        for target in (Replicate(), Shard(0), Shard(1)):
+            divides = at.native and op == "avg"
+            start = DTensor.from_local(at.own(2 * at.size + 1, 3 * at.size), mesh, [Partial("sum" if divides else op)])
+            moved = start.redistribute(mesh, [target]).to_local()
+            results[f"{op} to {target}"] = moved / at.size if divides else moved
+    return results
 
 
 @program
@@ -983,6 +1008,20 @@ def tensor_parallel(at: Place) -> Any:
     output = net(whole)
     output.square().mean().backward()
     return output, gradients(net)
+
+
+@program
+def tensor_parallel_and_fsdp(at: Place) -> Any:
+    """The parameters of the first layer are sharded twice on the same dimension (_StridedShard)."""
+    if at.size < 4:
+        return None
+    mesh = init_device_mesh(at.device.type, (at.size // 2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(3)
+    net: Any = nn.Sequential(nn.Linear(6, 4 * at.size), nn.ReLU(), nn.Linear(4 * at.size, 6)).to(at.device)
+    parallelize_module(net, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(net, mesh=mesh["dp"])
+    same_input = Place(at.rank // 2, at.size, at.device, at.native)
+    return trained(same_input, net), [parameter.full_tensor().detach() for parameter in net.parameters()]
 
 
 @program
