@@ -125,16 +125,15 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process. Raises RuntimeError in a forked process if the parent process has used the
+    """Return the virtual GPU of this process. Raises CUDA's error in a forked process if the parent process has used the
     GPU."""
     made = STATE.gpu
     if made is not None:
         return made
     if STATE.forked_in_use:
-        raise RuntimeError(
-            "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn'"
-            " start method"
-        )
+        from replayer.cuda_error import CudaError  # imports torch, which this module must not do
+
+        raise CudaError.INITIALIZATION.to_torch()
     with STATE.lock:
         if STATE.gpu is None:
             STATE.gpu, STATE.described = describe_gpu(), None

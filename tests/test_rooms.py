@@ -37,6 +37,7 @@ FLOORS = (
     "recording",
     "memory",
     "cost_model",
+    "cuda_error",
     "op_signature",
     "torch_types",
     "errors",

@@ -26,6 +26,7 @@ from replayer.ops.layouts import moved_to
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import STATE, before_sync, gpu, host_memory
 from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, is_kept_on_host, make
+from replayer.tensor.planning.mixed_dtypes import OVERLAPPING, overlap_in_part
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import on_device
 from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
@@ -102,6 +103,8 @@ class Copies:
     def _on_device(self, target: TorchAny, source: TorchAny) -> None:
         here, there = target.tensor_meta, source.tensor_meta
         _require_broadcast(here.shape, there.shape)
+        if target.allocation is source.allocation and overlap_in_part(here, there):
+            raise RuntimeError(OVERLAPPING)
         if target.allocation is not source.allocation or here is not there:
             self._carry_values(target, source)
         if not here.numel:

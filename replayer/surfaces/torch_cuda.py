@@ -17,9 +17,10 @@ from typing import Self
 
 import torch
 
+from replayer.cuda_error import CudaError
 from replayer.state import STATE, describe_gpu, gpu, host_memory, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
-from replayer.tensor.device_args import CudaError, checked_index
+from replayer.tensor.device_args import checked_index
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.machine import DeviceProperties
 from traces.script.patching import patch
@@ -184,7 +185,8 @@ class CudaDriver:
         self._visible = visible
 
     def device_count(self) -> int:
-        """Return the number of recorded GPUs that CUDA_VISIBLE_DEVICES makes visible."""
+        """Return the number of recorded GPUs that CUDA_VISIBLE_DEVICES makes visible. CUDA counts once, and a forked process
+        knows the number of its parent."""
         if self._visible is not None:
             return self._visible
         if in_bad_fork():
@@ -195,10 +197,10 @@ class CudaDriver:
         return min(recorded, len(torch.cuda._parse_visible_devices()))
 
     def available_devices(self) -> int:
-        """Return the number of GPUs, or 0 in a forked process that cannot use CUDA."""
-        if in_bad_fork():
-            return 0
-        gpu()
+        """Initialize CUDA's runtime, and return the number of GPUs."""
+        if not in_bad_fork():
+            gpu()
+            self._visible = self.device_count()
         return self.device_count()
 
 
@@ -230,6 +232,10 @@ def install(torch_module: ModuleType) -> None:
         gpu().current.set_device(index)
         return before
 
+    def set_device(index: int) -> None:
+        checked_index(index)
+        gpu().current.set_device(index)
+
     def maybe_exchange_device(index: int) -> int:
         return exchange_device(index)  # a function of its own, because Dynamo registers a handler for each of the two
 
@@ -247,7 +253,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_isInBadFork=in_bad_fork,
         _cuda_getDeviceCount=driver.available_devices,
         _cuda_getDevice=lambda: gpu().current.device(),
-        _cuda_setDevice=lambda index: gpu().current.set_device(checked_index(index)),
+        _cuda_setDevice=set_device,
         _cuda_exchangeDevice=exchange_device,
         _cuda_maybeExchangeDevice=maybe_exchange_device,
         _cuda_hasPrimaryContext=lambda index: cuda.is_initialized(),

@@ -18,11 +18,11 @@ from typing import Self
 
 import torch
 
+from replayer.cuda_error import SINCE_2_14, CudaError
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refuse
 from replayer.surfaces.torch_cuda_mem_pool import PoolHandle, PrivatePools, VirtualMemPool
 from replayer.tensor.allocation import Allocation
-from replayer.tensor.device_args import SINCE_2_14, CudaError
 from replayer.tensor.generators import Generator, PhiloxState, allocate_seed_and_offset
 from replayer.tensor.tensor import VirtualTensor
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
@@ -90,6 +90,10 @@ class VirtualGraph:
             weakref.finalize(self, state.unregister_graph).atexit = False
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
+        if capture_error_mode not in ("global", "thread_local", "relaxed"):
+            raise RuntimeError(
+                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + capture_error_mode
+            )
         here = gpu()
         stream = here.current.stream(here.current.device())
         if self._executable is not None:
@@ -100,10 +104,6 @@ class VirtualGraph:
             raise RuntimeError(
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the"
                 " default stream.)"
-            )
-        if capture_error_mode not in ("global", "thread_local", "relaxed"):
-            raise RuntimeError(
-                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + capture_error_mode
             )
         if here.launches.is_capturing(stream):
             raise CudaError.CAPTURE_UNSUPPORTED.to_torch()

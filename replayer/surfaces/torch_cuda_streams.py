@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
+from replayer.cuda_error import CudaError
 from replayer.state import before_sync, gpu
 from replayer.surfaces.patching import generic, refusal
-from replayer.tensor.device_args import CudaError, checked_index
+from replayer.tensor.device_args import checked_index, current_index
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
@@ -166,20 +167,21 @@ class ExternalStream(Stream):
 
 
 class _CudaEventBase(BaseEvent):  # type: ignore[misc]
-    """Replaces torch._C._CudaEventBase. The argument `blocking` has no effect."""
+    """Replaces torch._C._CudaEventBase. The argument `blocking` has no effect. An event with `interprocess=True` works only in
+    its own process."""
 
     virtual: VirtualEvent
     enable_timing: bool
+    interprocess: bool
     device_index: int | None
 
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> Self:
-        if interprocess:
-            refusal("torch.cuda.Event(interprocess=True)", "synchronise processes with torch.distributed")()
         self: Self = BaseEvent.__new__(cls, device="cpu")
         self.virtual = VirtualEvent(external=external)
         self.enable_timing = enable_timing
+        self.interprocess = interprocess
         self.device_index = None
         return self
 
@@ -202,6 +204,8 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
         virtual = _stream_of(stream)
         if self.device_index is not None and self.device_index != virtual.device:
             raise RuntimeError(f"Event device {self.device_index} does not match recording stream's device {virtual.device}.")
+        if self.interprocess and self.enable_timing:  # `cudaEventInterprocess` needs `cudaEventDisableTiming`
+            raise CudaError.INVALID_VALUE.to_torch()
         self.device_index = virtual.device
         gpu().streams.record_event(self.virtual, virtual)
 
@@ -271,7 +275,8 @@ class Event(_CudaEventBase):
 
 def _stream_of(stream: TorchAny) -> VirtualStream:
     if stream is None:
-        return gpu().current.stream(gpu().current.device())
+        index = current_index()
+        return gpu().current.stream(index)
     if not isinstance(stream, _CudaStreamBase):
         raise RuntimeError("expected stream to be a torch.Stream or torch.cuda.Stream object")
     return stream.virtual
@@ -291,9 +296,7 @@ def _index(device: TorchAny) -> int:
     if isinstance(device, torch.device) and device.type != "cuda":
         raise ValueError(f"Expected a cuda device, but got: {device}")
     index = device.index if isinstance(device, torch.device) else getattr(device, "idx", device)
-    if index is None or index < 0:
-        index = gpu().current.device()
-    return checked_index(index)
+    return current_index() if index is None or index < 0 else checked_index(index)
 
 
 def is_cuda(device: TorchAny) -> bool:

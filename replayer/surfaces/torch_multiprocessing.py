@@ -18,10 +18,11 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from replayer.cuda_error import CudaError
 from replayer.recording.rank import Rank
 from replayer.state import STATE, computing
 from replayer.tensor.allocation import Allocation, Uniform, make
-from replayer.tensor.device_args import CudaError, checked_index
+from replayer.tensor.device_args import checked_index
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import bytes_of, payload

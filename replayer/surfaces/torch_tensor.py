@@ -48,13 +48,29 @@ def install(torch_module: ModuleType) -> None:
             swap_tensors(t1, t2)
 
     patch(torch_module.utils, swap_tensors=swapped)
-    # only torch.tensor takes `pin_memory`
-    patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))
+    patch(torch_module, tensor=_from_data(with_pin_memory(_on_backend_device(torch.tensor))))
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
     patch_around(torch._C, _set_default_dtype=_clear_plans, _set_default_tensor_type=_clear_plans)
     patch_around(torch._C, _set_deterministic_algorithms=_clear_plans)
     checks = [name for name in dir(torch_module) if name.startswith("_validate_sparse_")]
     patch_around(torch_module, **dict.fromkeys(checks, _check_on_host))
+
+
+def _from_data(make: TorchFunction) -> TorchFunction:
+    """Wrap `torch.tensor`. See `internal_new_from_data` in torch/csrc/utils/tensor_new.cpp: it creates the tensor on the CPU,
+    and only a tensor that stays there is pinned."""
+
+    @wraps(make)
+    def made(*args: TorchAny, **options: TorchAny) -> TorchAny:
+        if options.get("pin_memory"):
+            if isinstance(args[0] if args else options.get("data"), torch.Tensor):
+                raise RuntimeError("Can't pin tensor constructed from a variable")
+            device = options.get("device")
+            if device is not None and torch.device(device).type != "cpu":
+                options = {**options, "pin_memory": False}
+        return make(*args, **options)
+
+    return made
 
 
 def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: TorchAny) -> None:

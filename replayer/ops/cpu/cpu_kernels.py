@@ -172,9 +172,15 @@ def _product(op: TorchAny) -> TorchFunction:
 
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
+def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: TorchAny) -> TorchAny:
+    """Compute on a copy, because only the CPU kernel rejects results that overlap with the input."""
+    return op(data.clone(), *args, **options)
+
+
 FORMS: dict[TorchAny, TorchFunction] = {
     **CUDA_ONLY,
     aten.histc.default: _histc,
+    **{op: partial(_on_copy, op) for op in (aten.cumsum.out, aten.cumprod.out, aten.logcumsumexp.out, aten.topk.values)},
     aten._linalg_svd.default: svd,
     aten.nansum.default: _nansum,
     **{division: partial(_divide, division) for division in _DIVISIONS},

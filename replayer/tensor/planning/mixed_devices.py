@@ -414,6 +414,17 @@ def _searchsorted(operands: _Operands) -> Mixed:
     return Mixed.ON_DEVICE
 
 
+def _mode(operands: _Operands) -> Mixed:
+    """See `mode_out` in ATen/native/Sorting.cpp."""
+    here = operands.inputs[0][1].device
+    if here.type == "cpu":
+        return Mixed.DECOMPOSED
+    for name, out in operands.out:
+        if out.device != here:
+            raise RuntimeError(f"expected device '{here}' but got '{out.device}' for {name} output")
+    return Mixed.ON_DEVICE
+
+
 def _set(operands: _Operands) -> Mixed:
     here, there = operands.tensor("self").device, operands.tensor("source").device
     raise RuntimeError(
@@ -496,6 +507,7 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
     "where": _where,
     "masked_fill_": _masked_fill,
     "index_fill_": _index_fill,
+    "mode": _mode,
     "searchsorted": _searchsorted,
     "set_": _set,
     "_pack_padded_sequence": _pack,
@@ -504,7 +516,7 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
 }
 # Ops that change a tensor without TensorIterator, as on an NVIDIA H100 with PyTorch 2.11
 _MAY_OVERLAP = frozenset(
-    "fill_ zero_ zeros index_fill_ index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_ triu triu_ eye"
+    "fill_ full zero_ zeros index_fill_ index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_ triu triu_ eye"
     " linspace logspace avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
 )
 # The function `_pack_padded_sequence` requires sequence lengths in host memory.

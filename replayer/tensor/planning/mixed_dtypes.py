@@ -424,22 +424,34 @@ def _scalars_on_host(*args: TorchAny) -> None:
 Overlap = tuple[Where, Where]  # a written argument and an input
 
 
-def partial_overlaps(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class: type) -> tuple[Overlap, ...]:
-    """Return the pairs of arguments that overlap partly, as in `x[1:].add_(x[:-1])`."""
-    if torch.Tag.pointwise not in func.tags:
+def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class: type) -> tuple[Overlap, ...]:
+    """Return the pairs of arguments that must not share memory, because they overlap, as in `x[1:].add_(x[:-1])`."""
+    apart = _APART.get(func._schema.name.removeprefix("aten::"), () if torch.Tag.pointwise in func.tags else None)
+    if apart is None or not func._schema.is_mutable:
         return ()
     written: list[tuple[Where, TorchAny]] = []
-    read: list[tuple[Where, TorchAny]] = []
+    read: list[tuple[Where, TorchAny, bool]] = []
     for at, argument in enumerate(func._schema.arguments):
         value = args[at] if at < len(args) else kwargs.get(argument.name)
-        meta = getattr(value, "tensor_meta", None) if isinstance(value, tensor_class) else None
-        if meta is not None:  # sparse tensors have none
-            writes = argument.alias_info is not None and argument.alias_info.is_write
-            (written if writes else read).append(((at if at < len(args) else argument.name, -1), meta))
-    return tuple((one, other) for one, target in written for other, source in read if _overlap_in_part(target, source))
+        where = at if at < len(args) else argument.name
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        for index, tensor in enumerate(value) if isinstance(value, (list, tuple)) else [(-1, value)]:
+            meta = getattr(tensor, "tensor_meta", None) if isinstance(tensor, tensor_class) else None
+            if meta is None:  # sparse tensors have none
+                continue
+            if writes:
+                written.append(((where, index), meta))
+            else:
+                read.append(((where, index), meta, argument.name in apart))
+    return tuple(
+        (one, other)
+        for one, target in written
+        for other, source, apart_from_it in read
+        if (apart_from_it and target is source) or overlap_in_part(target, source)
+    )
 
 
-def _overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
+def overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
     """See `get_overlap_status` in ATen/MemoryOverlap.cpp."""
     if one is other or not (one.dense and other.dense and one.numel and other.numel):
         return False
@@ -453,12 +465,26 @@ def _overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
 def require_apart(overlaps: Sequence[Overlap], args: TorchAny, kwargs: TorchAny) -> None:
     for one, other in overlaps:
         if argument_at(one, args, kwargs).allocation is argument_at(other, args, kwargs).allocation:
-            raise RuntimeError(
-                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory"
-                " location. Please clone() the tensor before performing the operation."
-            )
+            raise RuntimeError(OVERLAPPING)
 
 
+OVERLAPPING = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location."
+    " Please clone() the tensor before performing the operation."
+)
+# Ops that compare the memory of their arguments, although they are not elementwise. Their results must not overlap with any
+# input in part, nor with the listed inputs at all. See the calls of `assert_no_overlap` in ATen/native.
+_APART: dict[str, tuple[str, ...]] = {
+    "gather": ("self",),
+    **dict.fromkeys(("index_select", "take"), ("self", "index")),
+    **dict.fromkeys((f"scatter{kind}{place}" for kind in ("", "_add", "_reduce") for place in ("", "_")), ("index", "src")),
+    **dict.fromkeys((f"index_{kind}{place}" for kind in ("add", "copy", "reduce") for place in ("", "_")), ("index", "source")),
+    **dict.fromkeys(("index_put_", "_index_put_impl_"), ("indices", "values")),
+    "put_": ("index", "source"),
+    "stack": ("tensors",),
+    "sort": (),
+    "where": (),
+}
 _aten = torch.ops.aten
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 _SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"

@@ -135,7 +135,7 @@ class PlanCache:
             data = packed(plan) if of_all is not None and plan.kept and plan.device == of_all[1] else None
             if self.shared is not None and of_all is not None and data is not None:
                 self.shared.add(of_all[0], data)
-        overlaps = mixed_dtypes.partial_overlaps(func, args, kwargs, self.tensor_class)
+        overlaps = mixed_dtypes.overlaps_of(func, args, kwargs, self.tensor_class)
         plan_results(plan, func, gpu.workspaces_of(plan.signature), overlaps)
         return self._keep(route, key, plan)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from replayer.cuda_error import SINCE_2_14
 from replayer.errors import NotEmulated
-from replayer.tensor.device_args import SINCE_2_14
 from tests.replayer.fake_gpu import GIB, use
 
 INVALID = "CUDA error: invalid device ordinal\nGPU device may be out of range"
@@ -145,7 +145,15 @@ def test_a_forked_child_cannot_use_cuda_that_its_parent_initialised(use_it: str)
     )
 
 
-def test_a_forked_child_can_query_cuda_and_set_the_seed() -> None:
+def test_a_forked_child_cannot_use_tensors_of_its_parent() -> None:
+    # PyTorch's Python code checks for a fork only before it initializes CUDA. Then CUDA's runtime reports the fork.
+    use()
+    ones = torch.ones(1, device="cuda")
+    assert _in_child(lambda: ones + 1).startswith("CUDA error: initialization error")
+
+
+def test_a_forked_child_knows_how_many_gpus_its_parent_counted_and_can_set_the_seed() -> None:
+    # c10::cuda::device_count counts once.
     use()
     torch.cuda.init()
 
@@ -153,7 +161,7 @@ def test_a_forked_child_can_query_cuda_and_set_the_seed() -> None:
         torch.manual_seed(1)
         return torch.cuda.is_available(), torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()
 
-    assert _in_child(ask) == "(False, False, True)"
+    assert _in_child(ask) == "(True, False, True)"
 
 
 def test_a_forked_child_can_use_cuda_if_its_parent_did_not() -> None:

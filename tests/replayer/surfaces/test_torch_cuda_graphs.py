@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from replayer import state
+from replayer.cuda_error import SINCE_2_14
 from replayer.errors import NotEmulated
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.memory.cublas_workspaces import BlasWorkspaces
-from replayer.tensor.device_args import SINCE_2_14
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from traces.model.machine import Machine
 from traces.model.trace import Origin, Trace

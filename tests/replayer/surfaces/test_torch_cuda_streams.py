@@ -188,10 +188,22 @@ def test_an_external_stream_with_the_handle_of_a_stream_is_that_stream() -> None
             cuda.ExternalStream(wrong, device=1)
 
 
-def test_interprocess_events_and_foreign_streams_raise_not_emulated() -> None:
+def test_an_interprocess_event_must_not_measure_times() -> None:
+    # CUDA's documentation of cudaEventCreateWithFlags: `cudaEventInterprocess` must be combined with `cudaEventDisableTiming`
     use()
-    with pytest.raises(NotEmulated, match="interprocess"):
-        cuda.Event(interprocess=True)
+    event = cuda.Event(enable_timing=True, interprocess=True)
+    with pytest.raises(torch.AcceleratorError, match="invalid argument"):
+        event.record()
+
+
+def test_handles_of_events_and_foreign_streams_raise_not_emulated() -> None:
+    use()
+    event = cuda.Event(interprocess=True)
+    event.record()
+    event.synchronize()
+    assert event.query()
+    with pytest.raises(NotEmulated, match="ipc_handle"):
+        event.ipc_handle()
     with pytest.raises(NotEmulated, match="from_ipc_handle"):
         cuda.Event.from_ipc_handle(torch.device("cuda"), b"")
     with pytest.raises(NotEmulated, match="ExternalStream"):

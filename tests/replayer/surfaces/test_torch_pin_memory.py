@@ -127,6 +127,15 @@ def test_pinned_factories_respect_requires_grad_and_the_default_device() -> None
     assert not torch.eye(2).to_sparse().is_pinned() and not torch.ones(2, device="meta").is_pinned()
 
 
+def test_torch_tensor_pins_only_new_data_that_stays_on_the_cpu() -> None:
+    # torch/csrc/utils/tensor_new.cpp
+    use()
+    assert torch.tensor([1.0], pin_memory=True).is_pinned()
+    assert torch.tensor([1.0], pin_memory=True, device="cuda").is_cuda
+    with pytest.raises(RuntimeError, match=r"Can't pin tensor constructed from a variable"):
+        torch.tensor(torch.ones(1), pin_memory=True)
+
+
 def test_memory_stays_pinned_while_any_array_or_tensor_uses_it() -> None:
     use()
     array = torch.ones(64, 64).pin_memory()[3:, 1].numpy()
@@ -199,12 +208,12 @@ def test_a_forked_worker_neither_locks_nor_frees_pinned_memory_of_its_parent() -
         try:
             torch.ones(3).pin_memory()
         except RuntimeError as error:
-            facts.append(str(error)[:25])
+            facts.append(str(error)[:32])
         os.write(writer, repr(facts).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as said:
-        assert said.read() == "[5000.0, False, 0, 'Cannot re-initialize CUDA']"
+        assert said.read() == "[5000.0, False, 0, 'CUDA error: initialization error']"
     os.waitpid(child, 0)
     assert kept.is_pinned() and float(kept.sum()) == 5_000
     assert before == (_vm_locked_bytes(), _stat("allocated_bytes.current"))

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from replayer.tensor.planning import mixed_dtypes
+from tests.replayer.fake_gpu import use
 
 
 @pytest.mark.parametrize("name", ["int8", "float64"])
-def test_two_slices_overlap_in_part_where_torch_says_so(name: str) -> None:
+def test_two_slicesoverlap_in_part_where_torch_says_so(name: str) -> None:
     """GIVEN all pairs of slices with the same length WHEN one is added to the other on the CPU THEN torch refuses the pairs
     that the virtual GPU refuses."""
     data = torch.ones(7, dtype=getattr(torch, name))
@@ -34,9 +35,9 @@ def test_two_slices_overlap_in_part_where_torch_says_so(name: str) -> None:
                 is_refused = False
             except RuntimeError:
                 is_refused = True
-            assert mixed_dtypes._overlap_in_part(meta(one, one + length), meta(other, other + length)) == is_refused
-    assert not mixed_dtypes._overlap_in_part(meta(2, 4), meta(2, 4))
-    assert mixed_dtypes._overlap_in_part(meta(2, 4), meta(2, 4, stride=2))
+            assert mixed_dtypes.overlap_in_part(meta(one, one + length), meta(other, other + length)) == is_refused
+    assert not mixed_dtypes.overlap_in_part(meta(2, 4), meta(2, 4))
+    assert mixed_dtypes.overlap_in_part(meta(2, 4), meta(2, 4, stride=2))
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,32 @@ def test_fused_optimizers_need_floats_of_two_or_more_bytes() -> None:
         with pytest.raises(RuntimeError, match="fused_adam_kernel_cuda"):
             mixed_dtypes._require_floats("fused_adam_kernel_cuda", [torch.zeros(2).to(wrong)])
     mixed_dtypes._require_floats("fused_adam_kernel_cuda", [])
+
+
+def test_results_that_share_memory_with_an_input() -> None:
+    """The calls of `assert_no_overlap` and `assert_no_partial_overlap` in ATen/native."""
+    use()
+    at, calls = torch.tensor([0, 1], device="cuda"), dict[str, list[Any]]()
+    calls["refused"] = [
+        lambda x: x[:2].copy_(x[1:]),
+        lambda x: torch.gather(x, 0, at, out=x[1:]),
+        lambda x: torch.gather(x[:2], 0, at, out=x[:2]),
+        lambda x: torch.index_select(x, 0, at, out=x[1:]),
+        lambda x: x.index_copy_(0, at, x[1:]),
+        lambda x: x.index_put_((at,), x[1:]),
+        lambda x: x[:2].scatter_(0, at, x[:2]),
+        lambda x: torch.stack([x[0], x[1]], out=x[1:]),
+        lambda x: torch.sort(x[:2], out=(x[1:], at)),
+    ]
+    calls["accepted"] = [
+        lambda x: x[:2].copy_(x[:2]),
+        lambda x: torch.sort(x[:2], out=(x[:2], at)),
+        lambda x: torch.cumsum(x[:2], 0, out=x[1:]),
+        lambda x: torch.topk(x, 2, out=(x[1:], at)),
+        lambda x: torch.full((3, 3), 1.0, out=x.expand(3, 3)),
+    ]
+    for call in calls["refused"]:
+        with pytest.raises(RuntimeError, match="refer to a single memory location"):
+            call(torch.ones(3, device="cuda"))
+    for call in calls["accepted"]:
+        call(torch.ones(3, device="cuda"))

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from replayer.gpu.shared_results import SharedResults
 from replayer.tensor.planning import plan_cache
-from replayer.tensor.planning.mixed_dtypes import partial_overlaps
+from replayer.tensor.planning.mixed_dtypes import overlaps_of
 from replayer.tensor.planning.plan_keys import key_for_ranks
 from replayer.tensor.planning.results import plan_results
 from replayer.tensor.planning.shape_inference import infer
@@ -90,7 +90,7 @@ def test_cached_results_of_shape_inference_equal_new_ones() -> None:
             if plan is not None:
                 compared += 1
                 fresh = infer(plans.metas, func, args, kwargs, 0)
-                overlaps = partial_overlaps(func, args, kwargs, VirtualTensor)
+                overlaps = overlaps_of(func, args, kwargs, VirtualTensor)
                 plan_results(fresh, func, gpu.workspaces_of(fresh.signature), overlaps)
                 for field in ("outcome", "writes", "reshaped", "device", "kind", "tensor_meta", "size_bytes", "at"):
                     assert getattr(fresh, field) == getattr(plan, field), (func, field)

@@ -17,6 +17,12 @@ from replayer.torch_types import TorchAny
 aten = torch.ops.aten
 
 
+def test_a_running_sum_may_overwrite_part_of_its_input() -> None:
+    numbers = torch.tensor([1.0, 2.0, 3.0])
+    FORMS[aten.cumsum.out](numbers[:2], 0, out=numbers[1:])
+    assert numbers.tolist() == [1.0, 1.0, 3.0]
+
+
 @pytest.mark.parametrize("affine", [True, False])
 def test_sync_batch_norm_of_two_ranks_equals_batch_norm_of_the_joined_batch(affine: bool) -> None:
     """GIVEN a batch of 5 split into 2 and 3 WHEN SyncBatchNorm processes both parts THEN the results equal those of
