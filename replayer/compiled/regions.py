@@ -102,8 +102,7 @@ class RegionGraph:
         self, inputs: list[TorchAny], recorded: RecordedCall | None, device: int, kept: list[AllocationHandle]
     ) -> tuple[TorchAny, list[AllocationHandle]]:
         here = gpu()
-        if self._left_out:
-            here.steps.region_called()
+        here.steps.region_called()
         launches = here.launches
         without_kernels = nullcontext() if recorded is None else launches.kernels_off()
         recorded = recorded or RecordedCall((), None)

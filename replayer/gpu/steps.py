@@ -103,7 +103,7 @@ class ScriptSteps:
         """Do nothing, because the method `watch_nodes` detects new autograd nodes."""
 
     def region_called(self) -> None:
-        """Begin the phase of a compiled region before the region reads a value."""
+        """Begin the phase of a compiled region, because its first op, such as a copy of inputs, may begin no forward pass."""
         with self._launches.looking as thread:
             self._moves_on(thread, self._begin_region)
 

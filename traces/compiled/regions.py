@@ -72,7 +72,8 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
     # If a compiled region contains no compiled graph, assign the GPU work to the region.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
-    rows = sorted(units, key=lambda row: int(host.start_ns[row]))
+    # If Dynamo found nothing to compile in a function, its region contains neither a graph nor GPU work.
+    rows = sorted((row for row in units if kind[row] == _Range.GRAPH or row in work), key=lambda row: int(host.start_ns[row]))
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings
     forwards = _ForwardCalls(trace, region)

@@ -65,6 +65,40 @@ def test_the_backend_cudagraphs_launches_the_recorded_graphs() -> None:
     assert launching == {"cudaGraphLaunch"}
 
 
+def test_the_copy_of_inputs_into_a_cuda_graph_begins_the_forward_pass() -> None:
+    """GIVEN a recorded CUDA graph of a function, and the op that copies its inputs WHEN it is replayed after a copy to the GPU
+    THEN the op belongs to the phase "forward", and no phase "other" is between the copy and the forward pass."""
+    events = Events()
+    for step in range(3):
+        at = step * STEP_US
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
+        events.op("Torch-Compiled Region: 0/0", at + 100, 150, [])
+        events.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 120, 100)
+        events.op("aten::_foreach_copy_", at + 130, 20, [[16, 8], [16, 8]])
+        events.launch("cudaLaunchKernel", at + 135, ("copy_kernel", 2))
+        events.launch("cudaGraphLaunch", at + 160, ("triton_poi_fused_sin_0", 7), graph=5)
+        events.host("user_annotation", "Optimizer.step#SGD.step", at + 700, 50)
+        events.op("aten::_foreach_add_", at + 710, 20, [[16, 8], [16, 8]])
+        events.launch("cudaLaunchKernel", at + 715, ("multi_tensor_apply_kernel", 4))
+    script = """
+import torch
+
+compiled = torch.compile(torch.sin, mode="reduce-overhead")
+weight = torch.ones(16, 8, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    x = torch.ones(16, 8).cuda()
+    with torch.no_grad():
+        compiled(x)
+    weight.grad = x
+    optimizer.step()
+"""
+    made = replay_script(script, events.trace())
+    last = made.phases.step == len(made.steps) - 1
+    names = [made.strings[name] for name in made.phases.name[last].tolist()]
+    assert names == ["other", "h2d", "forward", "optimizer"]  # "other" creates x on the CPU
+
+
 def test_a_graph_saves_its_own_copy_of_an_input() -> None:
     """GIVEN a recorded forward pass that launches a CUDA graph WHEN the script passes it a temporary tensor of 512 bytes THEN
     only the mean's block is left after the forward pass, because the backward pass reads the graph's copy of the tensor."""

@@ -69,6 +69,16 @@ def test_a_nested_region_is_a_separate_call_without_the_eager_ops_between() -> N
     assert [call.graph for call in region_calls(trace)] == ["fa", "fb"]
 
 
+def test_a_function_without_anything_to_compile_is_no_region() -> None:
+    """GIVEN two functions that Dynamo traced WHEN only the second one launches a kernel THEN only the second one has a call."""
+    events = Events()
+    events.op("Torch-Compiled Region: 0/0", 0, 20, [])
+    events.op("Torch-Compiled Region: 1/0", 30, 20, [])
+    events.op("aten::relu", 35, 10, [[8]])
+    events.launch("cudaLaunchKernel", 38, ("relu_kernel", 3))
+    assert told(events.trace()) == [("1/0", False, ["aten::relu"])]
+
+
 def test_kernels_of_a_cuda_graph_belong_to_its_launch() -> None:
     """GIVEN CUDA graph launches inside a region THEN each launch is the op of all its kernels."""
     trace = recording(graphs=True)
