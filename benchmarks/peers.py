@@ -575,7 +575,7 @@ def ahead(name: str, path: Path, trace: Trace) -> dict[str, Any] | None:
     steps = [raw_events.Step(int(table.number[row]), int(table.start_ns[row]), int(table.end_ns[row])) for row in order]
     place = {int(row): at for at, row in enumerate(order)}
     steady = [place[int(row)] for row in steady_steps(trace)]
-    found = oracle.figures(raw, steps, steady)
+    found = oracle.figures(raw, steps, steady, table.kind[order].tolist())
     ours = {"pace": of.pace_ns, "host": of.host_ns, "device": of.device_ns, "busy": busy_ns(trace)}
     theirs = {"pace": found.pace_ns, "host": found.host_pace_ns, "device": found.device_pace_ns, "busy": oracle.busy_ns(raw)}
     gpu = float(np.median(times.gpu_time_ns[steady_steps(trace)]))

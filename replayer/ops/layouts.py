@@ -162,7 +162,8 @@ _WITH_DENSE = (aten.add.Tensor, aten.mul.Tensor)
 def _nested_and_dense(func: TorchAny, nested: torch.Tensor, dense: TorchAny, *_: TorchAny) -> torch.Tensor | None:
     """Add or multiply a nested and a dense tensor, which only CUDA supports (`NestedTensor_elementwise_Tensor` in
     ATen/native/nested/NestedTensorBinaryOps.cpp). Return None for other arguments."""
-    if not nested.is_nested or dense.is_nested or nested.dtype is not dense.dtype:
+    is_dense = isinstance(dense, torch.Tensor) and not dense.is_nested
+    if not (is_dense and nested.is_nested and nested.dtype is dense.dtype):
         return None
     sizes, shape = _sizes(nested), list(dense.shape)
     of_rows = len(sizes) in (2, 3) and shape == [sizes[0], 1, *sizes[2:]]

@@ -81,8 +81,8 @@ def launch_times(recording: Recording) -> dict[int, int | None]:
     return found
 
 
-def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) -> Figures:
-    """`steady` are the places of the steps whose times count."""
+def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int], kinds: Sequence[int] = ()) -> Figures:
+    """`steady` are the places of the steps whose times count. `kinds` are the kinds of the steps, if there are several."""
     found, launched, places = Figures(gpu_ns=[0] * len(steps)), launch_times(recording), range(len(steps))
     for work in recording.work:
         at = launched[id(work)]
@@ -103,7 +103,7 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
             done = max([work.end_ns for work in own] + ([] if before is None else [before]), default=None)
             if done is not None:
                 earlier = [w.end_ns for w in mine if w.step is None and (launched[id(w)] or 0) < steps[p].start_ns]
-                continues = follows[p] and (p in steady) == (p - 1 in steady)
+                continues = follows[p] and len(set(kinds[p - 1 : p + 1])) < 2
                 begin = before if continues and before is not None else max([steps[p].start_ns, before or 0, *earlier])
                 spans[p] = (min(begin, done), done)
                 ends[p] = max(ends[p], done) if own else ends[p]

@@ -105,7 +105,7 @@ def test_a_nested_and_a_dense_tensor_are_added_and_multiplied_as_by_cuda() -> No
     images: Any = torch.nested.nested_tensor([torch.ones(3, 2, 2), torch.ones(3, 4, 5)], device="cuda")
     flat: Any = torch.nested.nested_tensor([torch.ones(2), torch.ones(4)], device="cuda")
     for nested, shape in ((rows, (2, 1, 3)), (flat, (2, 1)), (images, (3, 1, 1))):
-        for result in (nested + torch.ones(shape, device="cuda"), nested.mul(torch.ones(shape, device="cuda"))):
+        for result in (nested + torch.ones(shape, device="cuda"), nested.mul(torch.ones(shape, device="cuda")), nested * 2):
             assert [each.shape for each in result.unbind()] == [each.shape for each in nested.unbind()] and result.is_cuda
         for wrong in (nested.sub, nested.div):
             with pytest.raises(RuntimeError, match="Expected both self and other to be nested"):

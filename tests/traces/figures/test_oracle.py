@@ -49,6 +49,10 @@ class Both:
     rank: int
 
     @property
+    def kinds(self) -> list[int]:
+        return [int(self.trace.steps.kind[row]) for row in self.rows]
+
+    @property
     def steps(self) -> list[raw_events.Step]:
         of = self.trace.steps
         return [raw_events.Step(int(of.number[row]), int(of.start_ns[row]), int(of.end_ns[row])) for row in self.rows]
@@ -91,13 +95,13 @@ def check_rank(of: Both) -> oracle.Figures:
     assert sorted(ours, key=str) == sorted(theirs, key=str)
     busy = busy_by_device(trace)
     assert sum(busy[row].total_ns for row in of.devices) == oracle.busy_ns(raw)
-    found = oracle.figures(raw, of.steps, of.places(steady_steps(trace)))
+    found = oracle.figures(raw, of.steps, of.places(steady_steps(trace)), of.kinds)
     assert step_times(trace).gpu_time_ns[of.rows].tolist() == found.gpu_ns
     found_waits = host_waits(trace, of.rank)
     ours_waited = zip(found_waits.start_ns.tolist(), found_waits.end_ns.tolist(), strict=True)
     assert sorted(ours_waited) == sorted(oracle.waits(raw))
     # idle time: over the windows of the steps whose kernels count
-    counted = oracle.figures(raw, of.steps, of.places(profiled_steps(trace)))
+    counted = oracle.figures(raw, of.steps, of.places(profiled_steps(trace)), of.kinds)
     windows = {row: window for row, window in device_windows(trace).items() if row in of.devices}
     if len(of.rows):
         assert {number[row]: window.total_ns for row, window in windows.items()} == counted.window_ns
