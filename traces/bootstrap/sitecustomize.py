@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+_PREFIX = "_trace_"  # of the names of this tool's modules
+
 
 class AfterImport:
     """Calls a function after a module such as torch has been imported."""
@@ -60,6 +62,7 @@ class Session:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._names: Any = importlib.import_module("_trace_names")
+        self._tracebacks: Any = importlib.import_module("_trace_tracebacks")
         self.shared: list[Callable[[], None]] = []
         with open(os.path.join(folder, "trigger"), encoding="utf-8") as file:
             self.trigger = file.read()
@@ -75,6 +78,7 @@ class Session:
             start()
         if not self.shared:
             self._call_packages(lambda child, session: child.start(session))
+        self._tracebacks.install(_PREFIX)
         self.note("started")
 
     def share(self) -> None:
@@ -85,7 +89,7 @@ class Session:
 
         with open(os.path.join(self.folder, "session.json"), encoding="utf-8") as file:
             session = json.load(file)
-        with self._names.OurNames(session["path"], {"traces", *session["options_of_package"]}, "_trace_", session["libraries"]):
+        with self._names.OurNames(session["path"], {"traces", *session["options_of_package"]}, _PREFIX, session["libraries"]):
             try:
                 for package, options in session["options_of_package"].items():
                     call(importlib.import_module(package + ".child"), options)

@@ -142,3 +142,30 @@ def test_an_error_at_the_start_of_the_ranks_is_printed(folder: Path) -> None:
     (folder / "ours/wares/child.py").write_text(FAILING.format(error="TraceError").replace("start(", "share("))
     done = run(folder, "import colorsys", TRACE_RANKS="2", LOCAL_WORLD_SIZE="2")
     assert (done.returncode, done.stderr) == (2, "trace: no such file: x.msgpack\n")
+
+
+PATCHING = """
+def start(options):
+    import colorsys
+    original = colorsys.hls_to_rgb
+    def patched(*args):
+        return original(*args)
+    colorsys.hls_to_rgb = patched
+"""
+
+
+def test_a_failing_script_has_its_usual_traceback(folder: Path) -> None:
+    """GIVEN a patched function that calls the original one WHEN the original fails THEN stderr is as without the patch. With
+    TRACE_DEBUG=1, the traceback also contains the patched function."""
+    script = """
+import colorsys
+try:
+    colorsys.hls_to_rgb("red")
+except TypeError as error:
+    raise ValueError("no colour") from error
+"""
+    (folder / "ours/wares/child.py").write_text(PATCHING)
+    patched, with_all = run(folder, script), run(folder, script, TRACE_DEBUG="1")
+    native = subprocess.run([sys.executable, str(folder / "train.py")], capture_output=True, text=True, timeout=60)
+    assert (patched.returncode, patched.stderr) == (1, native.stderr)
+    assert native.stderr.count("train.py") == 2 and "child.py" in with_all.stderr
