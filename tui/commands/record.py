@@ -80,6 +80,8 @@ def _say_kept(parts: list[_ProcessFiles]) -> None:
 
 
 def default_name(script: list[str]) -> str:
+    if {"torchrun", "torch.distributed.run"} & set(script[:2]):
+        script = [word for word in script if word.endswith(".py")] or script
     if script[0].startswith("-m"):
         return (script[0][2:] or script[1]).rpartition(".")[2] + ".msgpack"
     return (Path(script[0]).stem or "trace") + ".msgpack"
