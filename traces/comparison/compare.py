@@ -138,6 +138,7 @@ def compare(
         gpu_time_steps=len(theirs) if len(theirs) < min(len(repeating), len(timed_other)) else None,
         ranks=Both(len(recorded.ranks), len(other.ranks)),
         gpus=Both(gpus_per_rank(recorded), gpus_per_rank(other)),
+        gpu_names=Both(*(", ".join(sorted({gpu.name for gpu in trace.devices})) for trace in (recorded, other))),
         batch_sizes=_batch_sizes(recorded, other) or (Both(*verdict.batch_sizes) if verdict.batch_sizes else None),
         paces=paces,
         bottlenecks=Both(

@@ -123,6 +123,7 @@ class ComparedFigures:
     steps_compared: Both[int]
     ranks: Both[int]  # number of ranks; step times are those of one rank
     gpus: Both[int]  # GPUs that one rank uses; if the numbers differ, `changes` are those of one GPU
+    gpu_names: Both[str]  # "" if no GPU was recorded
     paces: Both[StepPace | None]
     bottlenecks: Both[PaceLimit | None]
     steps: Spread

@@ -275,14 +275,16 @@ class _DiffPage:
         self.per = f", per step{per_gpu}" if comparison.steps_compared.recorded else ", in all"
 
     def names(self, recorded: str, other: str) -> list[str]:
-        counts, ranks = self.of.steps_compared, self.of.ranks
+        counts, ranks, gpus = self.of.steps_compared, self.of.ranks, self.of.gpu_names
         ours = 0 if self.of.replay else counts.recorded
-        rows = ((self.first, recorded, ours, ranks.recorded), (self.second, other, counts.replayed, ranks.replayed))
+        first = self.first, recorded, ours, ranks.recorded, gpus.recorded
+        second = self.second, other, counts.replayed, ranks.replayed, gpus.replayed
         longest = max(len(self.first), len(self.second))
         lines = []
-        for which, name, count, ranks_of in rows:
+        for which, name, count, ranks_of, gpu in (first, second):
             steps = f", {counted(count, 'step')}{f' of {ranks_of} ranks' if ranks_of > 1 else ''}" if count else ""
-            text = fit(f"{name}{steps}", self.width - longest - 2)
+            on = f", {gpu}" if all(gpus) and gpus.recorded != gpus.replayed else ""
+            text = fit(f"{name}{steps}{on}", self.width - longest - 2)
             lines.append(f"{self.bold(which.ljust(longest))}  {text}")
         return lines
 

@@ -70,6 +70,15 @@ def test_a_memory_peak_beyond_the_tolerance_is_mentioned_beside_pass() -> None:
     assert "Memory is not judged, but differs by -90.0 %." in sentences
 
 
+def test_the_gpus_are_named_if_they_differ() -> None:
+    trace = training(2)
+    (gpu,) = trace.devices
+    other = replace(trace, devices=(replace(gpu, name="Tesla T4"),))
+    lines = _text(compare(trace, other)).splitlines()
+    assert [line.rpartition(", ")[2] for line in lines if line.startswith(("A  ", "B  "))] == [gpu.name, "Tesla T4"]
+    assert gpu.name not in _text(compare(trace, trace))
+
+
 def test_diff_says_first_that_the_programs_differ() -> None:
     for details in (False, True):
         text = _text(compare(training(batch=32), training(batch=64)), details=details)
