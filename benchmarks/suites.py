@@ -65,6 +65,7 @@ _ACCELERATE = (
 )
 _PEFT = "custom_models tuners_utils initialization low_level_api mixed"
 _NO_ADDOPTS = ("-o", "addopts=")
+_NO_OPTIONS = (("-o", "addopts=", "-o", "filterwarnings="),) * 2  # without a GPU, and with a GPU
 _IGNITE = "metrics engine handlers base"
 _MONAI = "losses metrics networks transforms inferers optimizers"
 _TORCHAO = "test_low_bit_optim.py test_ops.py test_utils.py quantization dtypes float8/test_base.py"
@@ -265,8 +266,37 @@ SUITES = (
         250,
         "pfnet/pytorch-pfn-extras 8999d94c",
         ".",
-        (("-o", "addopts=", "-o", "filterwarnings="),) * 2,
+        _NO_OPTIONS,
     ),
+    Suite(
+        "theseus",
+        "c8583de4",
+        tuple(f"tests/{name}_tests" for name in "torchlie torchkin theseus".split()),
+        100,
+        "facebookresearch/theseus c8583de4",
+        ".",
+        _NO_OPTIONS,
+    ),
+    Suite("torch-harmonics", "9e9fa537", ("tests",), 100, "NVIDIA/torch-harmonics 9e9fa537", ".", _NO_OPTIONS),
+    Suite(
+        "mmengine",
+        "25434293",
+        tuple(f"tests/test_{name}" for name in "model optim hooks runner device dist structures utils evaluator".split()),
+        150,
+        "open-mmlab/mmengine 25434293",
+        ".",
+        _NO_OPTIONS,
+    ),
+    Suite(
+        "lightly",
+        "e8d317fc",
+        tuple(f"tests/{name}" for name in "loss models utils".split()),
+        200,
+        "lightly-ai/lightly e8d317fc",
+        ".",
+        _NO_OPTIONS,
+    ),
+    Suite("audiomentations", "f137bd52", ("tests",), 120, "asteroid-team/torch-audiomentations f137bd52", ".", _NO_OPTIONS),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
