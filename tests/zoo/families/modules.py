@@ -341,14 +341,16 @@ def averages_of_weights(device: str) -> Any:
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).to(device)
+    with_floats = copy.deepcopy(model)
+    with_floats[1].num_batches_tracked = torch.zeros((), device=device)  # on a GPU, PyTorch cannot average integers
     found = []
-    for averaged in (
-        AveragedModel(model),
-        AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)),
-        AveragedModel(model, use_buffers=True),
+    for of, averaged in (
+        (model, AveragedModel(model)),
+        (model, AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))),
+        (with_floats, AveragedModel(with_floats, use_buffers=True)),
     ):
         for _ in range(2):
-            averaged.update_parameters(model)
+            averaged.update_parameters(of)
         update_bn([_x("cpu") for _ in range(2)], averaged, device=device)
         found.append(
             [averaged.n_averaged, averaged(_x(device)).shape, averaged.module[0].weight, averaged.module[1].num_batches_tracked]
