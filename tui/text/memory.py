@@ -41,7 +41,7 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
     if any("summed" in (of.recorded_source, of.replayed_source) for of in memory.values()):
         sentences.append("Memory that was allocated before a recording began is not in its memory peak.")
     for device, of in memory.items():
-        whole = of.replayed_run_peak_bytes or 0
+        whole = 0 if of.recorded_peak_bytes is None else of.replayed_run_peak_bytes or 0
         if whole > (1 + DEFAULT_TOLERANCE) * (of.replayed_peak_bytes or whole):
             sentences.append(
                 f"{device}: the peak of the whole second trace is {size_text(whole)}. Memory is compared only in steps of a"

@@ -77,6 +77,8 @@ def test_the_peak_of_the_whole_trace_is_shown_if_it_exceeds_the_compared_peak_by
     assert memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=105 * MIB)}) == []
     [sentence] = memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=106 * MIB)})
     assert sentence.startswith("cuda:0: the peak of the whole second trace is 106.0 MiB. Memory is compared only in steps of a")
+    without = of(**known, replayed_run_peak_bytes=106 * MIB, recorded_peak_bytes=None)
+    assert memory_sentences({"cuda:0": without}) == []  # the recording has no memory events, so no memory is compared
 
 
 @pytest.mark.parametrize(
