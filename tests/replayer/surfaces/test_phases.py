@@ -193,7 +193,7 @@ def test_gradient_clipping_uses_foreach_kernels() -> None:
 
 
 class _Asking(Dataset[int]):
-    """A data set whose items say whether their process can use CUDA, and which computes a gradient on the host."""
+    """A data set whose items say whether their process has initialized CUDA, and which computes a gradient on the host."""
 
     def __len__(self) -> int:
         return 2
@@ -201,7 +201,7 @@ class _Asking(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         x = torch.ones(1, requires_grad=True)
         x.sum().backward()
-        return int(torch.cuda.is_available())
+        return int(torch.cuda.is_initialized())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
