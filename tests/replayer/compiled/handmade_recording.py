@@ -27,7 +27,7 @@ STEP_US = 1000
 
 @dataclass
 class Events:
-    """Events of torch.profiler. Each method adds one event."""
+    """Events of torch.profiler. Most methods add one event."""
 
     made: list[dict[str, Any]] = field(default_factory=list)
     calls: int = 0
@@ -39,6 +39,14 @@ class Events:
     def op(self, name: str, start: int, length: int, shapes: list[list[int]], *, thread: int = 1, **args: Any) -> None:
         types = ["float"] * len(shapes)
         self.host("cpu_op", name, start, length, thread=thread, **{"Input Dims": shapes, "Input type": types, **args})
+
+    def step_with_region(self, step: int) -> int:
+        """Add a step, the compiled region 0/0 and its graph. Return the start of the step in us."""
+        at = step * STEP_US
+        self.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
+        self.op("Torch-Compiled Region: 0/0", at + 100, 150, [])
+        self.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 120, 100)
+        return at
 
     def launch(self, call: str, start: int, *kernels: tuple[str, int], thread: int = 1, graph: int = 0) -> None:
         self.calls += 1

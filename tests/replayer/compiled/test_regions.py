@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import traces
-from tests.replayer.compiled.handmade_recording import SCRIPT, STEP_US, Events, backward, forward, recording
+from tests.replayer.compiled.handmade_recording import SCRIPT, Events, backward, forward, recording
 from tests.replayer.compiled.replaying import timeline_of
 from traces.compiled.regions import region_calls
 from traces.model.trace import Origin, StepKind, Trace
@@ -70,10 +70,7 @@ def test_the_copy_of_inputs_into_a_cuda_graph_begins_the_forward_pass() -> None:
     THEN the op belongs to the phase "forward", and no phase "other" is between the copy and the forward pass."""
     events = Events()
     for step in range(3):
-        at = step * STEP_US
-        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
-        events.op("Torch-Compiled Region: 0/0", at + 100, 150, [])
-        events.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 120, 100)
+        at = events.step_with_region(step)
         events.op("aten::_foreach_copy_", at + 130, 20, [[16, 8], [16, 8]])
         events.launch("cudaLaunchKernel", at + 135, ("copy_kernel", 2))
         events.launch("cudaGraphLaunch", at + 160, ("triton_poi_fused_sin_0", 7), graph=5)
@@ -266,10 +263,7 @@ def test_a_value_that_compiled_code_reads_is_copied_once() -> None:
     """GIVEN a recorded call of `torch.cond` with one copy to the host WHEN it is replayed THEN the replay has one copy, too."""
     events = Events()
     for step in range(3):
-        at = step * STEP_US
-        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
-        events.op("Torch-Compiled Region: 0/0", at + 100, 150, [])
-        events.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 120, 100)
+        at = events.step_with_region(step)
         events.op("triton_per_fused_gt_sum_0", at + 130, 10, [[16, 8], []])
         events.launch("cuLaunchKernel", at + 135, ("triton_per_fused_gt_sum_0", 6))
         events.op("aten::item", at + 150, 30, [[]])

@@ -26,10 +26,7 @@ def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> Non
     called with one of these batch sizes THEN it takes the call with this size. Other sizes take no recorded call."""
     events = Events()
     for step, batch in enumerate((24, 64, 40)):
-        at = step * STEP_US
-        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
-        events.op("Torch-Compiled Region: 0/0", at + 100, 150, [])
-        events.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 120, 100)
+        at = events.step_with_region(step)
         events.op("aten::mm", at + 130, 20, [[batch, 8], [8, 4]])
         events.launch("cudaLaunchKernel", at + 140, ("sgemm", 11))
     trace = events.trace()
@@ -45,10 +42,7 @@ def test_inference_in_a_cuda_graph_takes_the_recorded_call_that_copies_inputs_of
     sizes THEN it takes the call that copies a batch of this size. Another size takes the last call."""
     events = Events()
     for step, batch in enumerate((24, 64, 40)):
-        at = step * STEP_US
-        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
-        events.op("Torch-Compiled Region: 0/0", at + 100, 150, [])
-        events.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 120, 100)
+        at = events.step_with_region(step)
         events.op("aten::_foreach_copy_", at + 130, 20, [[batch, 8], [batch, 8]])
         events.launch("cudaLaunchKernel", at + 140, ("copy_kernel", 2))
         events.launch("cudaGraphLaunch", at + 160, ("sgemm", 11), graph=step + 1)

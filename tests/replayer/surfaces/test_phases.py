@@ -193,7 +193,7 @@ def test_gradient_clipping_uses_foreach_kernels() -> None:
 
 
 class _Asking(Dataset[int]):
-    """A data set whose items say whether their process has initialized CUDA, and which computes a gradient on the host."""
+    """Each item is 1 if its process has initialized CUDA, or else 0. An item also computes a gradient on the host."""
 
     def __len__(self) -> int:
         return 2

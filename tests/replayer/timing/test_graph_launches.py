@@ -44,6 +44,13 @@ class Graphs:
         self.gpu.launches.flush()
         return self.gpu.launches.end_capture(capture)
 
+    def captured_ops(self, *names: str) -> CapturedGraph:
+        def calls() -> None:
+            for name in names:
+                self.gpu.launches.launch(op(name), 0)
+
+        return self.captured(calls)
+
     def kernels(self) -> list[tuple[int, int, int]]:
         """Return stream, start (in us since the start of the replay) and duration of each kernel."""
         return [
@@ -53,12 +60,7 @@ class Graphs:
 
 def test_all_kernels_of_a_graph_are_launched_by_one_call() -> None:
     run = Graphs()
-
-    def calls() -> None:
-        run.gpu.launches.launch(op("mm"), 0)
-        run.gpu.launches.launch(op("sum"), 0)
-
-    graph = run.captured(calls)
+    graph = run.captured_ops("mm", "sum")
     run.gpu.launches.replay_graph(graph)
     assert run.kernels() == [(0, 6, 1_000), (0, 1_007, 40)]
     assert [(run.log.strings[row[2]], row[3:5]) for row in run.log.host] == [("cudaGraphLaunch", (run.clock.now_ns(), 0))]
@@ -70,7 +72,7 @@ def test_all_kernels_of_a_graph_are_launched_by_one_call() -> None:
 
 def test_a_graph_is_launched_when_the_queue_has_room() -> None:
     run = Graphs()
-    graph = run.captured(lambda: run.gpu.launches.launch(op("mm"), 0))
+    graph = run.captured_ops("mm")
     stream = run.gpu.current.stream(0)
     stream.push_all([run.clock.now_ns() + (30 + i) * US for i in range(stream.depth)])
     run.gpu.launches.replay_graph(graph)
@@ -100,7 +102,7 @@ def test_other_streams_of_a_graph_start_after_its_first_stream_and_join_it() -> 
 
 def test_ops_of_a_graph_are_estimated_if_all_recorded_work_is_used() -> None:
     run = Graphs()
-    graph = run.captured(lambda: run.gpu.launches.launch(op("erfinv"), 0))
+    graph = run.captured_ops("erfinv")
     run.gpu.launches.replay_graph(graph)  # it may be one of the recorded kernels, which have no call yet
     assert run.log.device == []
     for name in ("mm", "sum"):
@@ -155,7 +157,7 @@ def test_a_captured_phase_counts_only_if_the_launch_is_outside_a_phase(within: b
 def test_a_recorded_graph_launch_has_the_recorded_kernels() -> None:
     trace = graph_recording([("forward", 0, 100)], [Op("cudaGraphLaunch", 10, 5, kernel=(18, 300), shapes=())])
     run = Graphs(trace)
-    graph = run.captured(lambda: run.gpu.launches.launch(op("mm"), 0))
+    graph = run.captured_ops("mm")
     run.gpu.launches.replay_graph(graph)
     assert run.kernels() == [(0, 18, 300)]
 
@@ -168,11 +170,7 @@ def test_recorded_graphs_are_distinguished_by_their_number_of_kernels() -> None:
     three = Op("cudaGraphLaunch", 50, 5, children=kernels, shapes=())
     run = Graphs(graph_recording([("forward", 0, 100)], [one, three]))
 
-    def calls() -> None:
-        for _ in range(3):
-            run.gpu.launches.launch(op("mm"), 0)
-
-    graphs = run.captured(calls), run.captured(lambda: run.gpu.launches.launch(op("mm"), 0))
+    graphs = run.captured_ops("mm", "mm", "mm"), run.captured_ops("mm")
     for graph in graphs:
         run.gpu.launches.replay_graph(graph)
     assert [duration_us for _, _, duration_us in run.kernels()] == [10, 10, 10, 30]
@@ -185,7 +183,7 @@ def test_two_graphs_with_equally_many_kernels_take_separate_recorded_graphs() ->
     trace = graph_recording([("forward", 0, 50), ("backward", 50, 100)], ops)
     trace.device.graph[:] = [1, 2]
     run = Graphs(trace)
-    first, second = (run.captured(lambda: run.gpu.launches.launch(op("mm"), 0)) for _ in range(2))
+    first, second = (run.captured_ops("mm") for _ in range(2))
     run.gpu.launches.replay_graph(first)
     run.gpu.launches.flush()
     run.gpu.steps.enter_phase("backward")
@@ -204,14 +202,7 @@ def test_graphs_of_one_phase_are_matched_in_order_of_their_kernel_counts() -> No
 
     run = Graphs(graph_recording([("forward", 0, 100)], [recorded(10, 9, 2), recorded(60, 4, 3)]))
 
-    def graph_of(count: int) -> CapturedGraph:
-        def calls() -> None:
-            for _ in range(count):
-                run.gpu.launches.launch(op("mm"), 0)
-
-        return run.captured(calls)
-
-    graphs = graph_of(3), graph_of(1)
+    graphs = run.captured_ops("mm", "mm", "mm"), run.captured_ops("mm")
     for _ in range(2):
         for graph in graphs:
             run.gpu.launches.replay_graph(graph)
@@ -223,7 +214,7 @@ def test_graphs_of_one_phase_are_matched_in_order_of_their_kernel_counts() -> No
 def test_host_time_after_a_graph_is_that_after_its_last_recorded_op() -> None:
     """The recorded product ends at 15 us, and the sum begins at 20 us."""
     run = Graphs()
-    graph = run.captured(lambda: run.gpu.launches.launch(op("mm"), 0))
+    graph = run.captured_ops("mm")
     run.gpu.launches.replay_graph(graph)
     run.gpu.launches.launch(op("sum"), 0)
     run.gpu.launches.flush()
@@ -233,12 +224,7 @@ def test_host_time_after_a_graph_is_that_after_its_last_recorded_op() -> None:
 
 def test_a_loss_in_a_graph_begins_the_loss_phase() -> None:
     run = Graphs()
-
-    def calls() -> None:
-        run.gpu.launches.launch(op("mm"), 0)
-        run.gpu.launches.launch(op("nll_loss_forward"), 0)
-
-    graph = run.captured(calls)
+    graph = run.captured_ops("mm", "nll_loss_forward")
     run.gpu.launches.replay_graph(graph)
     run.gpu.launches.flush()
     run.gpu.steps.optimizer_stepped(True)
