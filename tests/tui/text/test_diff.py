@@ -73,7 +73,7 @@ def test_a_memory_peak_beyond_the_tolerance_is_mentioned_beside_pass() -> None:
 def test_the_gpus_are_named_if_they_differ() -> None:
     trace = training(2)
     (gpu,) = trace.devices
-    other = replace(trace, devices=(replace(gpu, name="Tesla T4"),))
+    other = replace(trace, devices=[replace(gpu, name="Tesla T4")])
     lines = _text(compare(trace, other)).splitlines()
     assert [line.rpartition(", ")[2] for line in lines if line.startswith(("A  ", "B  "))] == [gpu.name, "Tesla T4"]
     assert gpu.name not in _text(compare(trace, trace))
