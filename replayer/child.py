@@ -42,7 +42,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# The option `--steps N` ends the script after N training steps, or after 20 * N steps of any kind.
+# With `--steps 5`, a script that does not train ends after 100 steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
@@ -203,7 +203,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 def _leave(session: ReplaySession) -> NoReturn:
     distributed = torch.distributed
-    # Rank 0 may run the key-value store, so rank 0 waits until all other ranks have ended.
+    # The other ranks may need a key-value store in the process of rank 0, so rank 0 ends last.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

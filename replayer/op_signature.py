@@ -30,7 +30,7 @@ class OpSignature:
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # A copy from the host to the GPU does not start the forward pass.
+        # Copying a batch to the GPU does not yet begin the forward pass.
         self.phase_class = ASIDE if self.direction == "h2d" else op_class(self.op)
 
 

@@ -322,8 +322,8 @@ def _session(
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
     config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
-    # The third argument of `ReplaySession` is 0 because `trace replay` did not start this process.
-    return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
+    launcher = 0  # `trace replay` did not start this process
+    return source, ReplaySession(source.file_in(folder), folder, launcher, config=config, cells=source.choice)
 
 
 def _named_trace(other: Trace | InProcessGpu | str | os.PathLike[str]) -> tuple[str, Trace]:

@@ -39,7 +39,7 @@ from traces.script.deferred_signals import deferred_signals
 
 # The recorder keeps at most 1024 steps in memory until the GPU has finished the steps.
 _PENDING_STEPS = 1024
-# The recording overhead is divided by the median duration of the last 1024 steps.
+# The recording overhead is shown as a share of the step time, which is the median of the last 1024 steps.
 _USUAL_OF = 1024
 # Processing 128 steps at once is faster than processing each step separately.
 TOGETHER = 128

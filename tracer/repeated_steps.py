@@ -128,7 +128,7 @@ class RepeatedSteps:
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        # Several copies to the GPU in a row form one phase.
+        # Consecutive copies to the GPU form one phase.
         learned = [
             of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
             for i, of in enumerate(learned)

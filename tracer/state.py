@@ -40,8 +40,7 @@ class Profiles(LivingObjects):
 
 
 class _RecorderState:
-    # Until the recorder exists, reading the variable `recorder` calls the function `__getattr__` of this module. Afterwards,
-    # reading `recorder` runs no Python code.
+    # `__getattr__` creates the recorder when `recorder` is first read. After that, reading `recorder` runs no Python code.
     recorder: Recorder
 
     def __init__(self) -> None:
@@ -70,8 +69,8 @@ class _RecorderState:
 _STATE = _RecorderState()
 os.register_at_fork(after_in_child=_STATE.forget_recorder)
 
-# Return the recorder of the process. Return None in processes that are not recorded, such as DataLoader workers. Raise
-# RuntimeError if `start` was not called. Calling a partial object is faster than calling a Python function.
+# Return the recorder, or None in a process that is not recorded, such as a DataLoader worker. Raise RuntimeError if `start` was
+# not called. Calling a partial object is faster than calling a Python function.
 recorder: Callable[[], Recorder | None] = partial(getattr, _STATE, "recorder")
 # Return the recorder, or None if it was not created yet.
 started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")

@@ -57,7 +57,7 @@ class RegionGraph:
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
         self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear
         self._region = region
-        # The code generator `_BoxedCodeGen` frees the inputs of a graph as early as possible.
+        # `_BoxedCodeGen` frees each input of the graph after the last use of the input.
         graph.graph.set_codegen(_BoxedCodeGen())
         if not computing():
             fuse_attention(graph.graph)
@@ -69,7 +69,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # Leave out the recorded copies to the host if the graph itself copies the values.
+        # If the compiled graph calls an op such as `item`, the op itself copies the value, so the recorded copy is left out.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()

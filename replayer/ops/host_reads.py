@@ -149,8 +149,8 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# The host may wait for the GPU in each of the following ops (tested with PyTorch 2.11 on an NVIDIA H100). For each op, a
-# function returns True if PyTorch copies a value from the GPU to the host.
+# Maps each op to a function that returns True if a call of the op makes the host wait for the GPU. The ops were tested with
+# PyTorch 2.11 on an NVIDIA H100.
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)

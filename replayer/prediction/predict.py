@@ -236,7 +236,7 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
 
 
 def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace, gpu_share: float) -> float:
-    # The expected error depends only on the GPU times, because the host times are recorded.
+    # Host times are recorded, so only the estimated GPU times contribute to the expected error.
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     of_origin = EXPECTED_ERROR

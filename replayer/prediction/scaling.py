@@ -221,7 +221,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # The other GPU may have a faster or slower bus, so copy times are estimates.
+        # The new GPU may have a faster or slower bus than the recorded GPU, so its copy times are estimates.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 

@@ -98,7 +98,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # If the recording contains no steps, the times are not changed (factor 1).
+        # If the recording contains no steps, recorded host times are not corrected (factor 1).
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()

@@ -35,7 +35,7 @@ INPUTS = ""
 # Before a compiled function launches a CUDA graph, `_foreach_copy_` copies the inputs into the memory of the graph.
 _COPIES_INPUTS = "aten::_foreach_copy_"
 
-# Two compiled functions with different input shapes match if their similarity is at least 0.25 (1 means equal).
+# Compiled functions with different input shapes count as equal if `_likeness` returns at least 0.25.
 _ALIKE = 0.25
 
 
@@ -123,8 +123,8 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # A resized call may have wrong shapes, for example if the batch size is equal to the number of attention
-                    # heads.
+                    # The new shapes are guesses, and may be wrong if the batch size is equal to another size, such as the
+                    # number of attention heads.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))

@@ -35,8 +35,8 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # A pickled tensor contains the name of a function that rebuilds the tensor. The function is in a torch module, because
-    # importing torch starts the replayer in the receiving process.
+    # The functions that rebuild a pickled tensor are added to a torch module, because importing torch starts the replayer in
+    # the receiving process.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})

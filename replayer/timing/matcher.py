@@ -150,8 +150,8 @@ class SegmentMatcher:
         self.pair_with(recorded)
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
-        # `deferred` contains ops that match no recorded call, and the row numbers of these ops in the timeline. At the end of
-        # the phase, the ops in `deferred` get the time of recorded kernels that match no op.
+        # At the end of a phase, ops without a recorded call share the GPU time of recorded kernels without an op. `deferred`
+        # contains such ops, with their rows in the timeline.
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -172,7 +172,7 @@ class SegmentMatcher:
         self.may_pass_over = recorded is not None and recorded.is_host_only
         # GPU time of recorded kernels without a replayed op
         self.unmatched_ns = recorded.work_ns if recorded else 0
-        # In a script without training steps, the list `deferred` would become too long.
+        # The list `deferred` has a maximum length, because a phase of a script without training steps may be very long.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.history = self.step.histories.get(recorded) if recorded else None
 

@@ -140,7 +140,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # A `forward` method may call several modules, so labels contain line numbers.
+        # One `forward` method may call several modules, so a label such as "model.py:12" contains a line number.
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []

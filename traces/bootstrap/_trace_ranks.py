@@ -120,8 +120,8 @@ def _skip_static_destructors() -> None:
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # Exit functions run in reverse order. First, the C function `fflush` writes buffered output. Last, the C function `_exit`
-    # ends the process without running destructors.
+    # C calls exit functions in reverse order: `fflush` writes buffered output, and then `_exit` ends the process without
+    # running destructors.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

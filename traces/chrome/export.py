@@ -77,7 +77,7 @@ def write_events(events: Iterable[ProfilerJson], header: ProfilerJson, path: Pat
 
 
 def _write_json(events: Iterable[ProfilerJson], header: ProfilerJson, file: IO[bytes] | gzip.GzipFile) -> None:
-    # Holistic Trace Analysis expects one header entry per line, with a space after the colon.
+    # Holistic Trace Analysis can read the header only if each entry is on its own line, with a space after the colon.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')
     stream = iter(events)

@@ -192,8 +192,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Two kernels form a pair if they are equal in all columns of one of the following tuples. The tuples are tried in order. If
-# several kernels are equal in all columns, they are paired in launch order.
+# Kernels of two traces form a pair if they have the same values in all columns of a tuple. The first tuple is tried first. If
+# several kernels have the same values, they are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

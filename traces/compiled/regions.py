@@ -69,7 +69,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # If a compiled region contains no compiled graph, assign the GPU work to the region.
+    # If a region compiled by torch.compile contains no graph, its GPU work is counted for the whole region.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
     # If Dynamo found nothing to compile in a function, its region contains neither a graph nor GPU work.

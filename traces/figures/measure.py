@@ -499,7 +499,7 @@ def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
         in_steps = np.isin(launch_steps(trace)[rows], steps)
-        if in_steps.any():  # All steps begin at the same time if the clock of a replay never advances.
+        if in_steps.any():  # If the clock of a replay stands still, all steps begin at the same time.
             rows = rows[in_steps]
         origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
     else:

@@ -31,8 +31,8 @@ _HEAD_CRC = FRAME.size - 4
 DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# The compressor uses a dictionary of words that are frequent in trace files (RFC 1950, FDICT). With the dictionary, a file of a
-# hundred rows is a third smaller. Never change the dictionary, because existing files would become unreadable.
+# To make small files a third smaller, the compressor uses a dictionary of words that are frequent in trace files (RFC 1950,
+# FDICT). Never change the dictionary, because existing files would become unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory
@@ -44,7 +44,7 @@ _PIECE_BYTES = 1 << 20
 # The lzma parameters lc=0 and pb=0 make files 5 % smaller.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
-# For large contents, faster settings are used. Compression is four times as fast, but the files are 6 to 12 % larger. Readers
+# These settings compress large contents four times as fast as the default settings, but the files are 6 to 12 % larger. Readers
 # do not use the settings.
 _LARGE_BYTES = 1 << 16
 _QUICK = {"mode": lzma.MODE_FAST, "mf": lzma.MF_HC4, "nice_len": 273, "depth": 32}

@@ -25,7 +25,7 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# In earlier releases, the names of the recordings without cuDNN were "p100" and "p100x2".
+# Maps former names of bundled recordings to their present names.
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 

@@ -55,8 +55,8 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# For each attention op, the table contains the order of the tensor dimensions. The letters stand for batch (b), heads (h),
-# tokens (s) and channels (d). Tensors with concatenated sequences have no batch dimension.
+# Maps attention ops to the order of their tensors' dimensions: batch (b), heads (h), tokens (s) and channels (d). Tensors with
+# concatenated sequences have no batch dimension.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",

@@ -70,7 +70,7 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
-    # With this patch, Dynamo reads the default arguments of the original function, not those of the wrapper.
+    # Make torch.compile read default arguments from the original function instead of from the wrapper.
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         original = _original_of(fn)
         if original is not fn and type(self) is variables.UserFunctionVariable and kwargs.get("source") is not None:

@@ -69,7 +69,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # The function `once` is registered twice, because Ctrl-C may interrupt the first call.
+    # If Ctrl-C interrupts the first call of `once`, the second call runs `finish`.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -148,7 +148,7 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
         if isinstance(original, FunctionType) and isinstance(wrapper, FunctionType):
-            # Dynamo's guards read the default arguments of the wrapper.
+            # Before torch.compile runs compiled code, it checks the default arguments of the wrapper.
             wrapper.__defaults__ = wrapper.__defaults__ or original.__defaults__
             wrapper.__kwdefaults__ = wrapper.__kwdefaults__ or original.__kwdefaults__
         return wrapper
@@ -243,7 +243,7 @@ class _EntriesOfThread(threading.local):
         self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
 
 
-# All scopes share one thread-local object, because several objects would be slower.
+# One thread-local object for all scopes is faster than one object per scope.
 _ENTRIES = _EntriesOfThread()
 
 

@@ -35,8 +35,8 @@ PLAIN, LOSS, ASIDE, FORWARD = range(4)  # for FORWARD, see Note [After a backwar
 
 CLOSURE = "Optimizer.closure"  # the recorder's range around the function that a script passes to an optimizer's `step`
 
-# Ops that begin the loss phase. LOSS_OPS contains composite ops (`cross_entropy_loss`) and the ops that they call
-# (`nll_loss_forward`). Names have no namespace.
+# Ops that begin the loss phase, such as `cross_entropy_loss`, and the ops that they call, such as `nll_loss_forward`. Names
+# have no namespace.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -44,9 +44,8 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# ASIDE_OPS contains ops that read a value from the GPU (such as `item`) or create a tensor. Calls of ASIDE_OPS do not begin a
-# forward pass, because scripts call ASIDE_OPS in all phases. Optimizers and gradient scalers call ops that begin with
-# `_foreach_`, `_fused_` or `_amp_`.
+# Ops that read a value from the GPU (such as `item`) or create a tensor do not begin a forward pass, because scripts call such
+# ops in all phases. Optimizers and gradient scalers call ops that begin with `_foreach_`, `_fused_` or `_amp_`.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

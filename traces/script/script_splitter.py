@@ -156,7 +156,8 @@ class ScriptSplitter(Generic[ThreadT]):
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
         """Decide whether ops that autograd has recorded since the last backward pass begin a forward pass."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # If a backward pass ends the current step, earlier ops belong to the phase "other".
+            # In a script without an optimizer, ops after a backward pass may update the weights, so they belong to the phase
+            # "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)

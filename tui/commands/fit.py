@@ -188,7 +188,7 @@ def _scaled(
     """Run the script at another batch size. Return `first` and its need with the batch dimension that the other run shows."""
     batch = need.batch
     assert batch is not None
-    # The second size is the batch size if the sequence comes first.
+    # If the first dimension is the sequence length, as for nn.LSTM, the second dimension is the batch size.
     other = next(size for size in (batch // 2, batch // 2 + 1, batch + 1) if size and size not in (batch, *first.shape[1:2]))
     try:
         second = _run(fit, _with_batch(fit.script, option, other), card)

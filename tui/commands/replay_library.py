@@ -98,7 +98,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
         try:
             files = files_of(gpu)
         except TraceLibraryError as error:
-            # The message for an estimate does not list the measured GPUs, because an estimate works for all GPUs.
+            # `--estimate` also works for GPUs without measurements, so the error message does not list only measured GPUs.
             raise unknown_gpu(gpu) if estimate else error from None
         return LibraryChoice(tuple(file.path for file in files), estimate=estimate)
     if is_cell_name(trace):

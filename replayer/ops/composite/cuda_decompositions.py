@@ -34,8 +34,8 @@ _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 
-# Since PyTorch 2.11, H100 and B200 GPUs use cuDNN's attention kernel first if cuDNN is newer than 9.15.0
-# (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
+# Since PyTorch 2.11, H100 and B200 GPUs prefer cuDNN's attention kernel if cuDNN is newer than 9.15.0. See
+# check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp.
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
 _SMALL_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0))
@@ -61,8 +61,8 @@ def attention_kernel(
     """
     if params.query.dim() != 4:
         return MATH
-    # Some GPUs prefer cuDNN's attention kernel. On most GPUs, PyTorch uses cuDNN's attention only if no other attention kernel
-    # is available.
+    # Some GPUs prefer cuDNN's attention kernel. On most GPUs, PyTorch uses cuDNN's attention kernel only if no other kernel is
+    # available.
     comes_first = capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER
     considered = comes_first or (capability >= (8, 0) and not torch.backends.cuda.math_sdp_enabled())
     keeps_dropout = rounds_dropout or (params.dropout * _CUDNN_DROPOUT_STEPS).is_integer()

@@ -103,7 +103,7 @@ class WorkloadCheck:
         recorded, script = self._recorded, self._script
         if recorded is None or not script.is_open:
             return self._is_same
-        # If the recorded program does not train, its first step determines the workload. Later inputs may have other shapes.
+        # If the recorded program does not train, compare only the first step, because later inputs may have other shapes.
         seen = (script.signature if recorded.optimizer is None else None) or script.so_far
         if seen is not None:
             sameness = compare_workloads(recorded, seen).sameness

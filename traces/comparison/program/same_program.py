@@ -58,7 +58,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         if verdict.sameness is Sameness.OTHER_PROGRAM:
             again = _compared(*sides, *alike_nested(*launched, nesting=nesting))
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
-    if verdict.sameness is Sameness.OTHER_PROGRAM:  # A release or a script may add the bias of a matrix product separately.
+    if verdict.sameness is Sameness.OTHER_PROGRAM:  # Some PyTorch releases add biases in a separate op.
         again = _compared(*sides, *map(with_fused_bias, alike_nested(*launched, nesting=Nesting.SHARED)))
         verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:
@@ -74,7 +74,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     (ours, ours_outside), (theirs, theirs_outside) = (_graph_kernels(*side) for side in sides)
     alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps)) if ours and theirs else 1.0
-    # If ops outside of CUDA graphs take little GPU time, these ops do not show whether the programs are equal.
+    # If most GPU time is in CUDA graphs, the few ops outside of the graphs do not show whether the programs are equal.
     is_little = max(ours_outside, theirs_outside) <= DEFAULT_TOLERANCE and 2 * alike < 1
     if alike < SAME_NAMES and (verdict.same or (verdict.sameness is Sameness.OTHER_PROGRAM and is_little)):
         reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"

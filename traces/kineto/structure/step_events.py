@@ -96,7 +96,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
     visible[_lookups_of_backward(host, strings)] = False
-    # A region compiled by torch.compile may contain an optimizer step, so each op is treated separately.
+    # torch.compile may compile the forward pass and the optimizer step into one region, so each op in a region gets its own
+    # phase.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True

@@ -85,7 +85,7 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
         for own in found
     ]
     shown = side_by_side("", what, figures, sides, scene.words)
-    share = 2 if len(found) == 1 else 4  # The percentage of GPU time is shown to the right of the times.
+    share = 2 if len(found) == 1 else 4  # column of the percentage of GPU time
     rows = []
     for key, *values in shown.rows:
         both = [own.get(str(key)) for own in found]

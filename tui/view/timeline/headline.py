@@ -45,7 +45,6 @@ class StyledText(NamedTuple):
 def headline(scene: Scene, width: int) -> list[StyledText]:
     if scene.comparison is not None:
         verdict, tone = _verdict(scene.comparison)
-        # In a narrow terminal, the result may need two lines.
         lines = [StyledText(line, tone) for line in textwrap.wrap(verdict, width, max_lines=2, placeholder=" …")]
         lines += _packed(_pair_figures(scene.comparison), width)
         if compiled := compilation_difference(scene.comparison):

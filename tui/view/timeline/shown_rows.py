@@ -61,7 +61,7 @@ class ShownRows:
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
             folded = any(fold in self.folded for fold in row.folds)
-            # A row that represents several ranks stays visible above the rows of the ranks.
+            # If a user unfolds a group of similar ranks, the row of the group stays visible.
             unfolded = row.stands_for is not None and row.stands_for not in self.folded and row.stands_for.what != "ranks"
             if not (off or folded or unfolded) and self.wanted.casefold() in row.label.casefold():
                 found.append(number)
