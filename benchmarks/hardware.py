@@ -153,9 +153,9 @@ def summary(rows: Sequence[Row]) -> str:
     busy = max(abs(row.gpu_time) for row in rows if row.gpu_time is not None)
     within = sum(row.error is not None and abs(row.error) <= max(row.noise or 0.0, 0.02) for row in rows)
     return (
-        f"In the replays, the median error of the step time is {100 * median(steps):.1f} %, and the largest error of the GPU"
-        f" time is {100 * busy:.2f} %. For {within} of {len(rows)} recordings, the step time of"
-        " the replay is within 2 % or within the noise of the recording (column `noise`)."
+        f"The median error of the step time is {100 * median(steps):.1f} %, and the largest error of the GPU time is"
+        f" {100 * busy:.2f} %. A step time is correct if its error is at most 2 % or, in a noisy recording, at most the noise."
+        f" Correct step times: {within} of {len(rows)}."
     )
 
 

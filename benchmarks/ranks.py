@@ -52,7 +52,7 @@ _PAGE = f"""\
 {os.cpu_count()} processors. *Reports* is the number of ranks in the replay's timeline.
 *PSS* is the memory of all processes, counting each shared page once. *RSS* is the memory of all processes, counting a shared
 page once per process. *Most of one rank* is the largest amount of memory that a single rank does not share with other
-ranks. The entry "-" means that the ranks ended before the memory use was measured.
+ranks. If the ranks ended before their memory use was measured, the table contains "-".
 
 """
 _LOOKS_PER_S = 4

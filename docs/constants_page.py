@@ -25,7 +25,7 @@ HEAD = """# Numbers that decide a verdict or an estimate
 
 This page is written by `docs/constants_page.py` from `traces/comparison/thresholds.py` and
 `replayer/cost_model/constants.py`. The column `origin` shows how each number was found.
-**Bold** entries in the column `origin` mark numbers that were chosen after the results were known. The page
+If the number was chosen after the results were known, the column `origin` is **bold**. The page
 [sensitivity.md](sensitivity.md) shows what changes if a threshold is a fifth higher or lower.
 
 ## Verdicts

@@ -332,8 +332,7 @@ def _validation(cost: Cost) -> Iterator[str]:
         "the step time, the GPU time, and how much of the CPU other programs use. The prediction takes into account that "
         "the script and the workers share CPU cores, and that workers load batches in advance. The tables show images per "
         "second, not counting the first steps of each run. Each row of the tables "
-        f"describes one run with {BATCH} images per batch. A run with one DataLoader worker is followed by a run "
-        "with two workers.\n"
+        f"describes one run with {BATCH} images per batch.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"
     yield "|---|---|---|---|---|"
