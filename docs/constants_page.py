@@ -50,7 +50,7 @@ def value_text(value: object) -> str:
 
 @cache
 def _names(root: Path) -> dict[str, tuple[set[tuple[str | None, str]], set[tuple[str, str]]]]:
-    """For each file, return the pairs (module, name) of imports, and the pairs (variable, attribute) of attribute accesses."""
+    """Return the imported names and the attribute accesses of each Python file."""
     found = {}
     for path in sorted(path for room in ROOMS for path in (root / room).rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
@@ -61,7 +61,7 @@ def _names(root: Path) -> dict[str, tuple[set[tuple[str | None, str]], set[tuple
 
 
 def users(module: str, root: Path = DOCS.parent) -> dict[str, list[str]]:
-    """Return a dictionary from the names in a module to the files that use them."""
+    """Return the files in which each name of a module is used."""
     package, _, short = module.rpartition(".")
     found: dict[str, list[str]] = {}
     for file, (imports, read) in _names(root).items():

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Stores weak references to objects, and compares the objects by identity. The base class is dict, because checking whether
-    a dict is empty is fast."""
+    """Stores weak references to objects, and compares the objects by identity."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -77,7 +76,7 @@ started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder. Return None if the process is not recorded."""
+    """Set the function that creates the recorder, or returns None if the process is not recorded."""
     _STATE.make = make
     _STATE.forget_recorder()
 

@@ -133,8 +133,7 @@ class RegionGraph:
         return results, memory.end()
 
     def _copied_inputs(self, inputs: list[TorchAny]) -> frozenset[int]:
-        """Return the ids of the inputs that are copied into the memory of a CUDA graph before each launch. The forward pass
-        keeps the copied inputs for the backward pass."""
+        """Return the ids of the inputs that are copied into the memory of a CUDA graph before each launch."""
         if not self._trains or self._is_backward:
             return frozenset()
         changing = (value for i, value in enumerate(inputs) if i not in self._static_inputs)
@@ -155,7 +154,7 @@ class RegionGraph:
 
 
 def _static_inputs() -> frozenset[int]:
-    """While a graph is compiled, return the positions of inputs with constant addresses, such as parameters."""
+    """Return the positions of a graph's inputs that are always at the same address, such as parameters."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()

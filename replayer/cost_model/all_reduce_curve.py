@@ -41,8 +41,8 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the all-reduce durations for a GPU model. If a bus bandwidth is given, it replaces the GPU model's bus
-        bandwidth."""
+        """Return the all-reduce durations for a GPU model. The argument `bus_gbps` replaces the measured bus bandwidth of the
+        GPU model."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:

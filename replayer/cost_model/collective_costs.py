@@ -104,7 +104,7 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Adjust the estimates to the recorded collective operations of all ranks. If a bus bandwidth is given, it replaces the
+        """Adjust the estimates to the recorded collective operations of all ranks. The argument `bus_gbps` replaces the
         recorded bus bandwidth."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)

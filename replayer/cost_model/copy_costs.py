@@ -113,8 +113,7 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return the kinds of memory copies that may have the given name. Some names of copies do not show whether the host memory
-    is pinned."""
+    """Return the kinds of memory copies that may have the given name."""
     direction = copy_direction(name)
     if not direction:
         return []

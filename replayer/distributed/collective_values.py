@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes the results of collectives on small tensors. A script may use the results, for example to decide when to stop.
+"""Computes the results of collectives on small tensors, because a script may use them, for example to decide when to stop.
 
     concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values
@@ -80,7 +80,7 @@ def concatenated(ranks: list[RankValues]) -> torch.Tensor | None:
 
 
 def part_of_rank(combine: Combine, rank: int, sizes: list[int]) -> Combine:
-    """Return the part of `rank`. The list `sizes` contains the number of elements that each rank contributes."""
+    """Return the part of `rank`. The list `sizes` contains the number of elements of each rank."""
 
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)

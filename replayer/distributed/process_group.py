@@ -174,7 +174,7 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing, because a virtual process group has no NCCL communicator."""
+        """Do nothing, because the virtual GPU has no NCCL communicators to split."""
 
     eager_connect_single_device = perform_nocolor_split
 
@@ -206,7 +206,7 @@ class VirtualNccl(_NcclGroup):
         return group
 
     def _group_start(self) -> None:
-        """Do nothing. PyTorch calls `_group_start` before it aborts all process groups."""
+        """Do nothing. PyTorch calls this method before it aborts all process groups."""
 
     _group_end = _group_start
 

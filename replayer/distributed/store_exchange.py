@@ -69,8 +69,8 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def arrives_within(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the messages of all ranks, and return True if all messages have arrived. The timeout of the
-        process group begins with the first call."""
+        """Wait up to `seconds` for the messages of all ranks, and return True if all messages have arrived. The first call
+        starts the timeout of the process group."""
         if self._messages is None:
             self._polls = self._polls or self._exchange.new_wait()
             poll = self._polls, seconds
@@ -118,12 +118,11 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def ended(self, ranks: list[int]) -> list[int]:
-        """Return the ranks that have left the default group of processes. A rank that has left the default group uses no other
-        group."""
+        """Return the ranks that have destroyed the default process group."""
         return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
 
     def end(self) -> None:
-        """Empty this rank's entry in the store. The entry is not deleted, because reading a missing entry would block."""
+        """Empty this rank's entry in the key-value store. A deleted entry would block all ranks that read the entry."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -376,7 +375,7 @@ class StoreExchange:
         return missing
 
     def _ranks(self, members: Sequence[int]) -> str:
-        """Name members of the group by their ranks in the default group."""
+        """Return text such as "ranks 1, 3", with rank numbers of the default process group."""
         numbers = ", ".join(str(self._global_ranks[member]) for member in members)
         return f"rank{'s' if len(members) > 1 else ''} {numbers}"
 

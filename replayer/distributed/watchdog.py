@@ -36,8 +36,8 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, arrived_ns: Mapping[int, int]) -> None:
-        """End the process if the times at which this rank and another rank call an operation differ by more than the timeout.
-        A late rank must also end, because the first rank no longer waits. `arrived_ns` is the time of each rank's call."""
+        """End the process if this rank and another rank call an operation at times that differ by more than the timeout. The
+        argument `arrived_ns` contains the time of each rank's call."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         first, last = min(arrived_ns, key=arrived_ns.__getitem__), max(arrived_ns, key=arrived_ns.__getitem__)

@@ -51,7 +51,7 @@ class _Awaited(_Work):  # type: ignore[misc]
         return WorkFuture.of(list(self.result()), self.device, self.finished_ns, self.wait)
 
     def get_future_result(self) -> WorkFuture:
-        """Return a future with the number of PyTorch's WorkResult.SUCCESS. `wait` on this future makes the host wait."""
+        """Return a future with the number of PyTorch's WorkResult.SUCCESS. The future's method `wait` blocks the host."""
         result = WorkFuture(NONE, self.finished_ns, self._block_host)
         result.set_result(0)
         return result
@@ -163,7 +163,7 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """The future of an all-gather contains one tensor with all ranks' data."""
+    """Represents an all-gather, whose future contains one tensor with all ranks' data."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
@@ -219,7 +219,7 @@ class CapturedWork(_Awaited):
         self._values = None
 
     def finished_ns(self) -> int:
-        """Return 0, because capturing a collective takes no time."""
+        """Return 0, because a collective does not run while a CUDA graph is captured."""
         return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -168,7 +168,7 @@ class ScriptLaunches(LaunchPath):
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """Store each op's autograd sequence number (Note [Numbered steps] in steps.py)."""
+        """From now on, store the autograd sequence number of each op (Note [Numbered steps] in steps.py)."""
         numbers, note = self._numbers, self._note
 
         def launch_numbered(caller: Caller, signature: OpSignature) -> None:
@@ -221,8 +221,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all GPU launches until the `with` block ends. At the end, the launches are simulated in an order that is always
-        the same. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all GPU launches until the `with` block ends. Simulate the launches of several threads in an order that does
+        not depend on the speed of the threads. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -389,8 +389,8 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Sort ops in this order: the first op of each thread, the second op of each thread, and so on. The list `threads` contains
-    the thread number of each op. Return the indices of the sorted ops."""
+    """Sort ops: the first op of each thread, the second op of each thread, and so on. The list `threads` contains each op's
+    thread number. Return the indices of the sorted ops."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -24,8 +24,8 @@ _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Stores computed results in memory that all ranks share. A rank stores an empty result while it is still computing the
-    result. A checksum detects incomplete results."""
+    """Stores computed results in memory that all ranks share. An empty result means that a rank is still computing the result.
+    A checksum detects incomplete results."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         """Raises OSError if the machine does not provide shared memory or semaphores."""

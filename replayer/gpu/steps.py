@@ -100,10 +100,10 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.forward_begins)
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Do nothing, because the method `watch_nodes` detects new autograd nodes."""
+        """Do nothing, because a replay detects new autograd nodes in `watch_nodes`."""
 
     def region_called(self) -> None:
-        """Begin the phase of a compiled region, because its first op, such as a copy of inputs, may begin no forward pass."""
+        """Begin a phase when the script calls a compiled function."""
         with self._launches.looking as thread:
             self._moves_on(thread, self._begin_region)
 

@@ -15,11 +15,11 @@ from replayer.memory.device.blocks import Block, UsedStream
 class HandleOwner(Protocol):
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that puts an allocation into a queue. The allocations in the queue are freed later. Finalizers may
-        call the returned function, because it takes no lock."""
+        """Return a function that marks an allocation to be freed later. The function takes no lock, so Python finalizers may
+        call it."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Reuse the memory only after the queued work on a stream has ended."""
+        """Do not reuse the memory of `handle` before the queued work on a stream has ended."""
 
 
 class AllocationHandle:

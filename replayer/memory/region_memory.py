@@ -62,7 +62,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """In the `with` block, the memory of new tensors is not counted."""
+        """Do not count the memory of tensors that are created in the `with` block."""
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
         with temporarily_set(self._allocator, **own, **kept):

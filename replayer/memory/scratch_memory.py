@@ -71,7 +71,7 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free workspaces that the op uses before the next output is allocated. Raises OutOfMemory, except for
+        """Allocate and free the workspaces that an op uses before it allocates its next output. Raises OutOfMemory, except for
         convolutions."""
         at = self._at
         if at < len(self._sequence):

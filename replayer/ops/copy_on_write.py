@@ -67,7 +67,7 @@ def lazy_clone(source: TorchAny) -> TorchAny:
 
 
 def own_memory(allocation: Allocation, device: int) -> None:
-    """Copy the memory that an allocation shares. The last storage that uses the memory needs no copy."""
+    """Copy the memory that an allocation shares with other storages. If all others are gone, no copy is made."""
     memory = memory_shared_by(allocation)
     if memory is None:
         return

@@ -78,7 +78,7 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """Run `nonzero`. The output has column-major strides, as on CUDA."""
+        """Run `nonzero`, which returns column-major strides on CUDA."""
         meta: TensorMeta = source.tensor_meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))

@@ -102,7 +102,7 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Create the CPU tensor in which DistributedDataParallel stores which parameters were used."""
+    """Create a CPU tensor for DistributedDataParallel, which stores in it which parameters were used."""
     # see Note [The map of used parameters] in process_group.py
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index

@@ -270,8 +270,7 @@ class Layouts:
 
 
 def register() -> None:
-    """Replace kernels and gradients that would crash the process, because they cast a nested tensor to a C++ class. PyTorch has
-    no dispatch key for virtual nested tensors, so `_to_copy` is replaced as well."""
+    """Replace PyTorch's kernels that would crash for virtual nested tensors, because they cast the tensors to a C++ class."""
     library = torch.library.Library("aten", "IMPL")
     STATE.kept.append(library)
     with warnings.catch_warnings():

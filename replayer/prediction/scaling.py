@@ -3,8 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-The duration is estimated for the recorded and for the new conditions. The ratio of the two estimates is the factor for the
-recorded duration.
+The predicted duration is the recorded duration times the ratio of two estimates: for the new and for the recorded conditions.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class LibraryPace:
         return tuple(self._played)
 
     def estimates_all(self) -> bool:
-        """Return True if steps ended, and none of them has times from the library."""
+        """Return True if all steps until now have estimated times."""
         return bool(self._played) and not any(steps.calls for steps in self._played)
 
     def messages(self) -> tuple[str, ...]:

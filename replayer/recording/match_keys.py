@@ -68,9 +68,8 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Return a dictionary from the row number of each CUDA graph launch to the number of the graph. PyTorch may capture a
-    compiled function several times. All graphs of one compiled function get the same number if they contain the same
-    kernels."""
+    """Return the graph number of each CUDA graph launch, by row number. If PyTorch has captured a compiled function several
+    times, graphs with the same kernels get the same number."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}
@@ -88,7 +87,7 @@ def _without_indices(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def _ops_without_indices(trace: Trace) -> frozenset[str]:
-    """Return the indexing ops whose index shapes were not recorded."""
+    """Return the names of indexing ops for which the profiler did not record the shapes of the indices."""
     host, strings, longest = trace.host, trace.strings, dict[str, int]()
     for name, shapes in np.unique(np.stack([host.name, host.shapes], axis=1)[host.kind == HostKind.OP], axis=0).tolist():
         if shapes != NONE and (op := canonical_op(strings[name])) in _INDEXED | _INDEXED_PUT:

@@ -39,7 +39,7 @@ from traces.model.trace import StepKind
 
 
 class StepChoice:
-    """Chooses recorded steps of one rank. All lists and sets contain the numbers of recorded steps."""
+    """Chooses recorded steps of one rank. The lists and sets in this class contain step numbers."""
 
     def __init__(self, steps: list[RecordedStep], grain: str) -> None:
         """Replace each warm-up step without recorded kernels by a slower copy of a profiled step."""
@@ -121,7 +121,7 @@ class StepChoice:
 
     @cached_property
     def _windows(self) -> list[tuple[int, set[int]]]:
-        """Return the steps of each profile, and the index of the first step of each profile in the list `_trained`."""
+        """Return the steps of each profile, with the index of the profile's first step in `_trained`."""
         profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
         for place, i in enumerate(self._trained):
             if i in profiled and not (place and self._trained[place - 1] in profiled):

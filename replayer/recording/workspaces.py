@@ -31,7 +31,7 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
     """Return True if cuBLAS kept its temporary memory between calls in the recorded run. Return None if unknown. The set
-    `sizes_bytes` contains the possible sizes of a workspace."""
+    `sizes_bytes` contains the sizes that cuBLAS's temporary memory may have."""
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:
         return True

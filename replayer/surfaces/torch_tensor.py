@@ -57,8 +57,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_data(make: TorchFunction) -> TorchFunction:
-    """Wrap `torch.tensor`. See `internal_new_from_data` in torch/csrc/utils/tensor_new.cpp: it creates the tensor on the CPU,
-    and only a tensor that stays there is pinned."""
+    """Wrap `torch.tensor`, which pins only tensors on the CPU (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp)."""
 
     @wraps(make)
     def made(*args: TorchAny, **options: TorchAny) -> TorchAny:
@@ -175,7 +174,7 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _warning_the_caller(read: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-    """Read a value. Warnings name the script's line, as without the wrapper `read_in_python`."""
+    """Read a value. Warnings about the read contain the script's line number instead of the wrapper's."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = read(*args)

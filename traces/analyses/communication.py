@@ -28,7 +28,7 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """Return a boolean mask of the communication kernels, without those of nn.DataParallel."""
+    """Return a boolean mask of the communication kernels, except for those of nn.DataParallel."""
     matches = (trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, is_communication)
     return np.asarray(matches & ~np.isin(trace.device.name, list(data_parallel_kernels(trace))))
 
@@ -94,8 +94,7 @@ def communication(trace: Trace) -> Communication:
 
 
 def exposed_copies_ns(trace: Trace) -> int:
-    """Return the time per step in which a device only copies data from or to the host, in nanoseconds. A copy belongs to the
-    step in which it was launched."""
+    """Return how many nanoseconds per step a GPU copies data from or to the host, but runs no kernel."""
     rows, names = profiled_steps(trace), trace.device.name
     to_host = trace.strings.matching(names, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (trace.device.kind == DeviceKind.MEMCPY) & to_host

@@ -200,7 +200,7 @@ def compared_phases(
 
 
 def _contains(times_ns: Column, phases: Phases) -> Column:
-    """For each phase, return True if the phase contains one of the sorted times."""
+    """Return a boolean mask of the phases that contain one of the times. The times must be sorted."""
     within: Column = np.diff(np.searchsorted(times_ns, np.stack((phases.start_ns, phases.end_ns))), axis=0)[0] > 0
     return within
 
@@ -214,7 +214,7 @@ def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
 
 
 def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, work_ns: Column) -> Column:
-    """For each phase, return whether the launch queue was nearly full when the phase began or ended."""
+    """Return a boolean mask of the phases that began or ended with a nearly full launch queue."""
     # see Note [A full launch queue]
     phases = trace.phases
     in_profiled = np.isin(phases.step, profiled)

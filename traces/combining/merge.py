@@ -64,8 +64,8 @@ _BROUGHT = frozenset(
 
 
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
-    """Merge recordings of several processes, with one rank per process. If a rank number is unknown or occurs twice, the
-    recording gets the first free rank number. Raises ValueError if `recordings` is empty."""
+    """Merge recordings of several processes, with one rank per process. A recording with an unknown or duplicate rank number
+    gets the first free rank number. Raises ValueError if `recordings` is empty."""
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
     problems: Counter[str] = Counter()
@@ -159,7 +159,7 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
-    """Return the names of phases that are complete in the profile but not in the recording."""
+    """Return the names of phases that are much shorter in the recording than in the profile."""
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
         for trace in (

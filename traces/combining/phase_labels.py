@@ -56,7 +56,7 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """Convert labels such as "backward#2/3" to pairs of name and count, such as ("backward", 3)."""
+    """Convert labels such as "backward#2/3" to pairs such as ("backward", 3), the name and the number of phases."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 
@@ -75,6 +75,6 @@ def _occurrences(trace: Trace) -> tuple[Column, Column]:
 
 
 def _usual_count(counts: list[int], steps: int) -> int:
-    """Return the number in `counts` that applies to more than half of the steps."""
+    """Return the most frequent number in `counts`, or 0 if it occurs in less than half of the steps."""
     count, times = Counter(counts).most_common(1)[0] if counts else (0, 0)
     return count if 2 * times > steps else 0

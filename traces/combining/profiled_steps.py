@@ -81,8 +81,8 @@ class ProfiledSteps:
         return [labels.texts[row] for row in np.unique(labels.of[self.rows]).tolist()]
 
     def rows_by_step(self, labels: PhaseLabels, texts: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """For each step, return the indices of the phases with the labels `texts`. If steps are given, incomplete phases are
-        left out."""
+        """Return the indices of each step's phases that have one of the labels `texts`. With the argument `steps`, leave out
+        incomplete phases."""
         named = np.isin(labels.of[self.rows], [labels.ids[text] for text in texts])
         if steps is not None:
             named &= ~self.unseen

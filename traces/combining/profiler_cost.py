@@ -132,7 +132,8 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Several factors may make a phase about as long as without the profiler. Return the factor closest to `usual`."""
+    """Return the factor that makes a phase about as long as without the profiler. If several factors do, return the factor
+    closest to `usual`."""
     # see Note [The clean steps decide]
     if not phase.calls:
         return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)
@@ -203,8 +204,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return a factor for each phase. The time with the profiler times the factor is the time without the profiler. The keys of
-    the dictionary are labels, such as "backward#1/2", and names of phases."""
+    """For each phase, return the ratio of its time without the profiler to its time with the profiler. The dictionary's keys
+    are labels, such as "backward#1/2", and names of phases."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

@@ -23,8 +23,8 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """If sequence numbers of autograd nodes are missing, copy them from an earlier step with the same ops. The trace must be
-    sorted and contain only one rank."""
+    """Fill in missing sequence numbers of autograd nodes from an earlier step with the same ops. The trace must be sorted and
+    contain only one rank."""
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)
     if not len(steps) or not (host.forward_thread[ops] > 0).any():

@@ -191,7 +191,7 @@ class _Side:
 def _sides(
     traces: tuple[Trace, Trace], steps: _BothSides, by_phase: bool, gpus: tuple[int, int] = (1, 1)
 ) -> tuple[list[_Side], list[dict[str, str]]]:
-    """Return the GPU work of both traces, and the kind of each kernel name (`_kinds_by_place`)."""
+    """Return the GPU work of both traces, and the kind of each kernel from `_kinds_by_place`."""
     launched = [_work_by_launch(trace, own, by_phase, count) for trace, own, count in zip(traces, steps, gpus, strict=True)]
     kinds = _kinds_by_place([_without_ops(trace, own) for trace, own in zip(traces, steps, strict=True)])
     ops = [_with_ops(launched[side], launched[1 - side], kinds[side]) for side in (0, 1)]
@@ -222,7 +222,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Leave out missing ops that the trace contains in other steps."""
+    """Return only those missing ops that the trace contains in none of its steps."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -236,8 +236,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Find groups of different kernels that do the same work in two traces. Return the number of the group for each GPU event
-    in `rows`, or NONE."""
+    """Find groups of different kernels that do the same work in two traces. Return each GPU event's group number, or NONE."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     sides, kinds = _sides((first, second), steps, by_phase)
@@ -525,7 +524,7 @@ def _kind(kernel: str, kinds: Mapping[str, str]) -> str:
 
 
 def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
-    """For each stream, return the names of the kernels that belong to no op, in order."""
+    """Return the names of the kernels that belong to no op, one list per CUDA stream."""
     rows = work_rows(trace)
     rows = rows[(step_weights(trace, steps)[rows] > 0) & (_launchers(trace)[rows] == NONE)]
     device = trace.device
@@ -535,8 +534,8 @@ def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
 
 
 def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
-    """Return the kinds of kernels that occur in only one trace. If the name of a kernel does not show a kind, use the kind of
-    the kernel that the other trace runs in the same place."""
+    """Return the kinds of kernels that occur in only one trace. A kernel with an unknown name gets the kind of the kernel that
+    the other trace runs in the same place."""
     names = [{name for stream in side for name in stream} for side in sides]
     runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]
     found: list[dict[str, str]] = [{}, {}]
@@ -549,8 +548,7 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
 
 
 def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
-    """Return the kernels that are missing in the other trace. The keys of the dictionary are the common kernels before and
-    after a missing kernel."""
+    """Return the kernels that are missing in the other trace, by the two common kernels before and after them."""
     found: dict[tuple[str, str], set[str]] = {}
     for stream in streams:
         before, run = "", set[str]()

@@ -7,8 +7,7 @@
 
 The step time is the time on the host or on the slowest GPU, whichever is longer. Medians are compared, or means if the steps
 vary a lot (Note [Means of varying steps] in `traces.figures.spread`). GPU time excludes waits for other ranks in collectives.
-The comparison prefers steps that ran without the profiler.
-"""
+Steps that ran without the profiler are preferred, because the profiler slows a script. """
 
 from __future__ import annotations
 
@@ -232,7 +231,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: bool) -> bool | None:
-    """If a recording does not contain all GPU work, return None instead of True."""
+    """Return whether the times agree, or None if the recording does not contain enough GPU work to tell."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -367,7 +366,7 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
     """Return True if both traces number their CUDA streams in the same way. Until June 2026, profiles of AMD GPUs contained
-    numbers of hardware queues instead of streams."""
+    hardware queue numbers instead of stream numbers."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]
 
@@ -448,8 +447,8 @@ def _first_with_memory(trace: Trace) -> int:
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Return the kinds of steps with memory events: True for evaluation, and False for training. A recording has memory events
-    only in profiled steps, which are often training steps, while a replay has memory events in all steps."""
+    """Return the kinds of steps with memory events: True for evaluation, and False for training. In a recording, only profiled
+    steps have memory events."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)
@@ -457,8 +456,8 @@ def _kinds_with_memory(trace: Trace) -> set[bool]:
 
 
 def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
-    """Return the steps from number `first` on that are of these kinds and compile nothing. If `kinds` is
-    empty, steps of all kinds are returned."""
+    """Return the steps that compile nothing, from number `first` on. The set `kinds` selects training or evaluation steps
+    (empty: both)."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
     chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
     if kinds:

@@ -86,8 +86,8 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Compares the memory peaks of one device in two traces, in training or evaluation steps if one trace has memory events
-    only in these. The memory rise of a step is its peak memory minus the memory at its start."""
+    """Compares the memory peaks of one device in two traces. The memory rise of a step is its peak memory minus the memory at
+    its start."""
 
     recorded_peak_bytes: int | None
     replayed_peak_bytes: int | None

@@ -57,8 +57,7 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the pairs that contain the GPU event `row`. The event belongs to the first trace if `side` is 0, and to the
-        second if `side` is 1."""
+        """Return the pairs that contain the GPU event `row` of the first trace (`side` 0) or of the second trace (`side` 1)."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]

@@ -161,7 +161,7 @@ def _data_parallel(comparison: Comparison) -> Iterator[str]:
 
 
 def _stage_times(part: StageError) -> list[int | None]:
-    """Return the time of a stage in each trace: the host time or the time between CUDA events, whichever is longer."""
+    """Return the duration of a stage in both traces, on the host or on the GPU, whichever is longer."""
     of_host = part.recorded_median_ns, part.replayed_median_ns
     of_device = part.device_recorded_median_ns, part.device_replayed_median_ns
     known = ([ns for ns in pair if ns is not None] for pair in zip(of_host, of_device, strict=True))
@@ -231,8 +231,8 @@ def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
 
 
 def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
-    """For each GPU, compare the busy time in two traces. Yield each GPU with a difference of at least twice the smallest
-    difference."""
+    """Compare each GPU's busy time in two traces, and yield the GPUs whose busy time changes much more than that of other
+    GPUs."""
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):
         return
@@ -332,8 +332,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """Return the numbers of GPUs by which GPU times are divided, and a note that times are means over GPUs. If both traces use
-    equally many GPUs, GPU times are not divided, and the note is empty."""
+    """If two traces use different numbers of GPUs, return both numbers, by which GPU times are divided, and a note that times
+    are means over GPUs."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -15,7 +15,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """An op may call another op with the same name. For each op, return the outermost op with the same name."""
+    """If an op calls another op with the same name, return the outer op for both of them."""
     host = trace.host
     is_op = host.kind == HostKind.OP
     numbers: dict[str, int] = {}

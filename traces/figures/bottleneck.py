@@ -107,7 +107,7 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Return the longest phase in which the GPU finishes soon after the host, or None."""
+    """Return the longest phase at whose end the GPU has caught up with the host, or None."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
@@ -268,8 +268,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index at which the values change and stay changed, for example from about 5 to about 9. The positions of the
-    values in sorted order are used instead of the values, to reduce the effect of outliers."""
+    """Return the index at which the values change and stay changed, for example from about 5 to about 9. Only the order of the
+    values counts, to reduce the effect of outliers."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

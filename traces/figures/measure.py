@@ -94,9 +94,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If all training steps ran during the
-    warm-up or with the profiler, return the steps after a profile, the profiled steps, the warm-up steps or the evaluation
-    steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. A trace may contain only other steps: then
+    return the steps after a profile, the profiled steps, the warm-up steps or the evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -109,9 +108,9 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. Include later
-    evaluation steps without the profiler if fewer than FEWEST_CLEAN_STEPS evaluation steps were found. Slow steps at the
-    beginning are left out, because no step is marked as a warm-up step in a script that only evaluates."""
+    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If there are too
+    few, include later evaluation steps without the profiler. Slow steps at the beginning of a script that only evaluates are
+    left out."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -331,7 +330,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Return a boolean mask of the copies to the host that are made by hooks for saved tensors."""
+    """Return a boolean mask of the copies to the host that `torch.autograd.graph.saved_tensors_hooks` make."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP

@@ -1,7 +1,7 @@
 """Stores the call tree of ops as nesting depths and time gaps, which compress better than start times.
 
-The starts and ends of all ops are sorted by time. In the following example, `(` is a start and `)` is an end. A gap is the time
-since the previous start or end:
+The starts and ends of all ops are sorted by time, and a gap is the time since the previous start or end. In the following
+example, `(` is a start and `)` is an end:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
@@ -83,7 +83,7 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Sort the starts and ends of all ops by time. For each op, return the positions of the start and the end."""
+    """Sort the starts and ends of all ops by time, and return the positions of each op's start and end."""
     opens = 2 * np.arange(len(depth)) - depth
     is_open = np.zeros(2 * len(depth), bool)
     is_open[opens] = True

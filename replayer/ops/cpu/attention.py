@@ -75,8 +75,8 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return the attention weights in the format that flash attention uses for debugging. Dropped weights are negative
-        numbers. The numbers of rows and columns are multiples of 128."""
+        """Return the attention weights in flash attention's debugging format: dropped weights are negative, and the matrix is
+        padded to multiples of 128."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
         weights = torch.where(self._kept(weights), weights, -weights).to(q.dtype)
@@ -85,8 +85,7 @@ class _Attention:
     def backward(
         self, grad: TorchAny, out: TorchAny, lse: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None
     ) -> list[TorchAny]:
-        """Compute the gradients from the output and the logsumexp. In ring attention, the output and the logsumexp depend on
-        the keys of all ranks."""
+        """Compute the gradients from the output and the logsumexp."""
         weights, of_out = (self.scores(q, k, bias) - lse[..., : q.size(2), None]).exp(), grad.float()
         of_weights = self._dropped(of_out @ _per_head(v, q).transpose(-2, -1))
         of_scores = weights * (of_weights - (of_out * out.float()).sum(-1, keepdim=True))
@@ -185,8 +184,8 @@ Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
-    """Yield the sequences of a call. The tensors `of_q` and `of_k` contain the cumulative lengths of the sequences. `used`
-    limits the number of keys per sequence."""
+    """Yield the sequences of a call. The tensors `of_q` and `of_k` contain the cumulative lengths of the sequences. The tensor
+    `used` limits the number of keys per sequence."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return

@@ -173,7 +173,7 @@ def _product(op: TorchAny) -> TorchFunction:
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
 def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: TorchAny) -> TorchAny:
-    """Compute on a copy, because only the CPU kernel rejects results that overlap with the input."""
+    """Copy the input before the op runs, because CPU kernels reject results that overlap with the input."""
     return op(data.clone(), *args, **options)
 
 

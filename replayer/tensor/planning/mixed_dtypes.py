@@ -368,8 +368,8 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
     """Check the tensors of a fused optimizer kernel: they must have no gaps, and the same dtype, shape and strides
     (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names`
-    are the names of the lists. A "?" at the end of the last name means that the optimizer uses the last list only with the
-    option `amsgrad`."""
+    are the names of the lists. If the last name ends with "?", the optimizer uses the last list only with the option
+    `amsgrad`."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]
@@ -425,7 +425,7 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 
 
 def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class: type) -> tuple[Overlap, ...]:
-    """Return the pairs of arguments that must not share memory, because they overlap, as in `x[1:].add_(x[:-1])`."""
+    """Return the pairs of arguments that overlap in memory and must not, as in `x[1:].add_(x[:-1])`."""
     apart = _APART.get(func._schema.name.removeprefix("aten::"), () if torch.Tag.pointwise in func.tags else None)
     if apart is None or not func._schema.is_mutable:
         return ()

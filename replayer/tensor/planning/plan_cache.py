@@ -140,8 +140,7 @@ class PlanCache:
         return self._keep(route, key, plan)
 
     def _of_other_rank(self, func: Op, key: bytes, device: int, args: Args, kwargs: Kwargs) -> Plan | None:
-        """Return the Plan object that another rank has stored for `key`, or None. Devices and dtypes were already checked by
-        the rank that stored the Plan object."""
+        """Return the Plan object that another rank has stored for `key`, or None."""
         found = None if self.shared is None else self.shared.find(key)
         if found is None:
             return None

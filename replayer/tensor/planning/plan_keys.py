@@ -31,8 +31,8 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 
 
 def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
-    """Return a function that computes cache keys for calls with `count` positional arguments. If `get` is given, the returned
-    function passes the key to `get`, and returns the result of `get`."""
+    """Return a function that computes the cache key of a call with `count` positional arguments. With the argument `get`, the
+    function returns `get(key)` instead of the key."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)

@@ -114,8 +114,8 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """Give a mean or summed loss as much memory as the individual losses. PyTorch stores the mean or the sum in the memory of
-    the individual losses (aten/src/ATen/native/Loss.cpp)."""
+    """Give a mean or summed loss as much memory as the losses of all samples, as PyTorch does
+    (aten/src/ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())

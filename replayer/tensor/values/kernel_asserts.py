@@ -36,8 +36,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the start and
-    the end of the range, and another allowed value or None. The end is not part of the range."""
+    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the smallest
+    allowed value, the largest allowed value plus 1, and another allowed value or None."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)

@@ -174,7 +174,7 @@ class StepTracker:
         self.begins_segment = self.script.begins_segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """Begin the loss phase. One call of an op such as log_softmax does not begin the loss phase."""
+        """Begin the loss phase, because the script has called a loss function."""
         if self.begins_segment[LOSS]:
             self.script.op(thread, LOSS, self._scheduler.clock.now_ns())
         self._see_phase()

@@ -39,7 +39,7 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Nesting(Enum):
-    """If an op calls other ops, decides which of the ops are compared."""
+    """Decides whether a comparison counts an op or the ops that it calls."""
 
     SHARED = 0  # the outermost op that both traces have
     INNERMOST = 1  # the innermost one, because torch.func.vmap runs other ops inside the called ops
@@ -149,7 +149,7 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
 
 
 def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
-    """Replace a matrix product and the addition of its bias, which follows directly, by the op that computes both."""
+    """Replace a matrix product and a following addition of a bias by the op that computes both."""
     found: list[DeviceOp] = []
     for call in calls:
         product = found[-1] if found else None
@@ -162,7 +162,8 @@ def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
 
 
 def _outermost_attention(trace: Trace, row: int) -> int:
-    """Return the outermost attention op that contains an attention op. The called attention op gets transposed tensors."""
+    """If an attention op is called by another attention op, return the outermost one, because inner ones get transposed
+    tensors."""
     host = trace.host
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]

@@ -23,9 +23,9 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def with_category(event: ProfilerJson) -> tuple[str, ProfilerJson]:
-    """Guess the category of an event that has no category. The returned event has the argument names of Kineto, such as
-    "correlation". Only the ops have a category in files of torch_npu, the profiler for Huawei's NPUs. An event on an NPU and
-    the runtime call that launched it have the same "connection_id"."""
+    """Guess the category of an event that has no category, as in files of torch_npu, the profiler for Huawei's NPUs. The
+    returned event has the argument names of Kineto, such as "correlation". An event on an NPU and the runtime call that
+    launched it have the same "connection_id"."""
     args = _args(event)
     kind, stream = args.get("Task Type"), next((args[key] for key in _NPU_STREAMS if key in args), None)
     if isinstance(kind, str) and stream is not None:
@@ -82,8 +82,8 @@ def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tupl
 
 
 def _place_of_begin(opened: list[ProfilerJson], end: ProfilerJson) -> int:
-    """Return the position of the begin event that belongs to an end event: the last begin event with the same name. If the end
-    event has no name, the last begin event is used. If an op and a runtime call begin at the same time, the runtime call ends
+    """Return the position of the begin event that belongs to an end event: the last begin event with the same name or, if the
+    end event has no name, the last begin event. If an op and a runtime call begin at the same time, the runtime call ends
     first."""
     named = [place for place, begin in enumerate(opened) if begin.get("name") == end.get("name")]
     if named:
