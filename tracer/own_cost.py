@@ -89,8 +89,7 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the recording overhead per training step in nanoseconds. If too few steps have run for a median, return the
-        total overhead so far."""
+        """Return the recording overhead per training step in nanoseconds. After only a few steps, return the total overhead."""
         # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:
@@ -139,7 +138,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing. The time of a call of this function is the overhead of a wrapper."""
+    """Do nothing. A call of this function takes as long as the call of a wrapper."""
 
 
 class _Costed(Protocol):
@@ -147,7 +146,7 @@ class _Costed(Protocol):
 
 
 def counted_as_cost(method: T) -> T:
-    """Return a method that takes the recorder's lock and measures the time of the call."""
+    """Decorate a method to hold the recorder's lock and measure the time of each call."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

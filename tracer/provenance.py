@@ -159,8 +159,7 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Return the total size of the workspaces of all cuBLAS handles, or None if unknown. All blocks with the exact size of
-        a cuBLAS workspace are counted."""
+        """Return the total size of all memory blocks that have the size of a cuBLAS workspace, or None if unknown."""
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
         if not keeps or getattr(torch._C, "_cuda_isHistoryEnabled", bool)():

@@ -167,8 +167,8 @@ class Recorder:
         self.cost.calls += 1
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader. The function `describe` returns the settings of the DataLoader. The function
-        `describe` is called at most once for each DataLoader."""
+        """Return the number of a DataLoader. The function `describe` returns the DataLoader's settings, and is called only once
+        for each DataLoader."""
         return self._facts.loader(loader, describe)
 
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:

@@ -1,4 +1,4 @@
-"""Divides a step into the same phases as the previous step, if both steps make the same calls.
+"""If a step makes the same calls as the previous step, divides the step into the same phases.
 
     repeated.add_call(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)  # `ScriptSplitter` handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
@@ -110,7 +110,8 @@ class RepeatedSteps:
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop comparing the current step with the earlier step. Return the calls and times of the current step so far."""
+        """Stop comparing the current step with the previous step. Return the calls that the current step has made until now,
+        and their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -139,6 +140,6 @@ class RepeatedSteps:
             self.expected = [tuple(of[:4]) for of in self.known]
 
     def ended(self) -> list[int]:
-        """Begin the next step, and return the times of all calls in the step before."""
+        """Begin a new step, and return the times of all calls in the step that has ended."""
         times_ns, self.times_ns = self.times_ns, []
         return times_ns

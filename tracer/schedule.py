@@ -43,8 +43,7 @@ class _KindOfStep:
 
     @classmethod
     def occurs(cls, kinds: _Kinds, key: tuple[object, ...], number: int) -> _KindOfStep:
-        """Return the kind of step number `number`. After `_MOST_KINDS` kinds of steps, the recorder profiles no new kind of
-        step."""
+        """Return the kind of step number `number`. Only the first `_MOST_KINDS` kinds of steps are profiled."""
         known = kinds.get(key)
         if known is None:
             known = cls(number)

@@ -65,7 +65,7 @@ from traces.script.step_rule import Optimizers
 
 
 def is_own(error: BaseException) -> bool:
-    """Return True if the recorder or torch raised an error, and False if a signal handler of the script raised the error."""
+    """Return True if the recorder or torch raised an error, and False if the script did in a signal handler."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return isinstance(error, Exception) and all(name.startswith((*OUR_MODULES, "torch.")) for name in names)
 
@@ -141,8 +141,7 @@ class StepRecorder:
     # --- reports
 
     def _reporter(self) -> Callable[..., None]:
-        """Return the closure that handles all reports. A closure is faster than a method. One large closure is faster than
-        several small closures."""
+        """Return the closure that handles all reports. A closure is faster than a method."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
         offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event
@@ -226,7 +225,7 @@ class StepRecorder:
                 self._is_catching_up = False
 
     def _drop_step(self, error: BaseException) -> None:
-        """Drop the current step. Raise the error again, unless the recorder or torch raised it."""
+        """Drop the current step. Raise the error again if it comes from the script."""
         # see Note [Interrupted reports]
         self._writer.end_run()
         self._repeated.forget()
@@ -387,7 +386,7 @@ class StepRecorder:
         """Do nothing, because `step_ends` also receives `is_evaluation`."""
 
     def more_recorded(self) -> None:
-        """Return None (unknown), because the recording is not complete yet."""
+        """Return None, because it is unknown how many calls the current step will make."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)

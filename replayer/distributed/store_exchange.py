@@ -69,8 +69,8 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def arrives_within(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the messages of all ranks, and return True if all messages have arrived. The first call
-        starts the timeout of the process group."""
+        """Wait up to `seconds` for the messages of all ranks, and return True if all messages have arrived. The timeout of the
+        process group starts with the first call of this method."""
         if self._messages is None:
             self._polls = self._polls or self._exchange.new_wait()
             poll = self._polls, seconds
@@ -216,7 +216,7 @@ class StoreExchange:
         return convert_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. On rank 0, also wait until the other ranks have ended, because rank 0 may run the
+        """Announce that this rank ends. On rank 0, also wait until all other ranks have ended, because they may need rank 0's
         key-value store."""
         if self._left:
             return

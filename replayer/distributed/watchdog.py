@@ -37,7 +37,7 @@ class Watchdog:
 
     def check(self, message: RankMessage, arrived_ns: Mapping[int, int]) -> None:
         """End the process if this rank and another rank call an operation at times that differ by more than the timeout. The
-        argument `arrived_ns` contains the time of each rank's call."""
+        argument `arrived_ns` contains the time at which each rank called the operation."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         first, last = min(arrived_ns, key=arrived_ns.__getitem__), max(arrived_ns, key=arrived_ns.__getitem__)

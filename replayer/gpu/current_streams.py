@@ -40,7 +40,7 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that finds the stream of an autograd node, or None if all nodes use the current stream."""
+        """Return a function that returns the stream of an autograd node, or None if all nodes use the current stream."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()

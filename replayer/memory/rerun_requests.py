@@ -87,7 +87,7 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Combine the memory requests of two runs with different batch sizes."""
+        """Find out how the sizes of memory requests depend on the batch size, from two runs with different batch sizes."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_is_same_request, a, b)):
             return None

@@ -89,7 +89,8 @@ class TensorAllocator:
     malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order. If memory runs out, `malloc_several` frees what it has already allocated."""
+        """Allocate several sizes in order. If memory runs out, `malloc_several` frees the blocks that it has already
+        allocated."""
         made: list[AllocationHandle | None] = []
         if self._used_pools:
             stream = self._in_pool(stream)
@@ -125,8 +126,8 @@ class TensorAllocator:
         return handle
 
     def begin_pool(self, pool: int, thread: int | None) -> bool:
-        """Allocate memory for one thread, or for all threads, from a private pool. Return False if the pool is already in
-        use."""
+        """Allocate memory for one thread, or for all threads, from a private pool. Return False if the memory pool is already
+        in use."""
         if any(number == pool for number, _ in self._used_pools):
             return False
         self._used_pools.append((pool, thread))

@@ -38,7 +38,8 @@ def nccl_ops(trace: Trace) -> dict[int, str]:
 
 
 def copy_method_of(trace: Trace) -> CopyMethod:
-    """Return how nn.DataParallel copied parameters to the GPUs. The default is `CopyMethod.COPIES`."""
+    """Return the kind of copy with which nn.DataParallel copied the parameters to the GPUs. The default is
+    `CopyMethod.COPIES`."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return CopyMethod.NCCL

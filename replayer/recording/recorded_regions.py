@@ -54,8 +54,8 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function by input shapes. If no input shapes were recorded, the calls are grouped by
-    their ops."""
+    """Stores the calls of one compiled function by input shapes. Recorded calls without input shapes are grouped by their
+    ops."""
 
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)
@@ -160,7 +160,7 @@ class RecordedRegions:
 
 
 def octaves_apart(some: Shapes, others: Shapes) -> float:
-    """Measure the difference between two lists of shapes as the sum of |log2(a / b)| over all pairs of sizes."""
+    """Return how different two lists of shapes are: the sum of |log2(a / b)| over all pairs of sizes."""
     if [len(shape) for shape in some] != [len(shape) for shape in others]:
         return inf
     return sum(abs(log2(max(a, 1) / max(b, 1))) for a, b in zip(chain(*some), chain(*others), strict=True))

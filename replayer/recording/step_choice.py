@@ -180,7 +180,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step that provides the tensor values for a replayed step. A longer replay repeats the recorded
+        """Return the recorded step from which a replayed step gets its tensor values. A longer replay repeats the recorded
         steps."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 

@@ -103,7 +103,8 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """Return the future of the bucket's all-reduce. A future of PyTorch's C++ code would not wait for the virtual GPU."""
+    """Return the future of the bucket's all-reduce. PyTorch's own futures, written in C++, would not wait for the virtual
+    GPU."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)
@@ -111,7 +112,7 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Store the Work object for which DistributedDataParallel waits in the backward pass. PyTorch's C++ code would keep only
+    """Remember the collective for which DistributedDataParallel waits in the backward pass. PyTorch's C++ code would keep only
     the C++ part of the Work object, which cannot call Python methods."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)

@@ -1,4 +1,5 @@
-"""Patches TorchDispatchMode, so that the arguments of ops contain the device "cuda" instead of the internal device "lazy".
+"""Patches TorchDispatchMode, so that scripts see the device "cuda" instead of the internal device "lazy" in the arguments of
+ops.
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

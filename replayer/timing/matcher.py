@@ -269,11 +269,11 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if ops that match no recorded call may get the GPU time of unmatched kernels."""
+        """Return True if ops without a recorded call may get the GPU time of recorded kernels without an op."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:
-        """Return a recorded call of the op that other ops have already matched, or None."""
+        """Return a recorded call of the op that an earlier op has already used, or None."""
         # see Note [Loops of varying length]
         exact, recorded = self.step.keys[signature].exact, self.recorded
         if recorded is not None and recorded.phase_grained:

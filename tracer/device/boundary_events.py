@@ -90,7 +90,7 @@ class BoundaryEvent:
 
 
 class BoundaryEvents:
-    """Records CUDA events at phase boundaries. Each event is used again after its time was read."""
+    """Records CUDA events at phase boundaries. CUDA events are reused after their time was read."""
 
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
@@ -106,8 +106,8 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def enter_thread(self) -> None:
-        """Prepare a thread of the recorder for reading events. The thread switches to a device that the script uses, because a
-        CUDA call may create a context on the current device."""
+        """Make a GPU that the script uses the current GPU of the recorder's thread, because a CUDA call may allocate memory on
+        the current GPU."""
         if self._clocks and not self._has_entered:
             if self.access.attempt(self.cuda.current_device) not in self._clocks:
                 self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))
@@ -247,7 +247,7 @@ class BoundaryEvents:
         return low, unfinished_ns
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Wait for the CUDA events. Give up if no event completes within `patience_ns`."""
+        """Wait for the CUDA events, but give up if no event completes within `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.read_finished(events):

@@ -93,8 +93,7 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Return the future of a C++ Work object. A wait for the future is recorded. If a Work class is written in Python, its
-        futures are ignored, because they use no CUDA stream."""
+        """Return the future of a Work object. If the Work class is written in C++, waits for the future are recorded."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

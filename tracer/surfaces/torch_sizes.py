@@ -76,9 +76,8 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Undo a side effect of the Python wrapper around `__getitem__`. The wrapper makes CPython treat tensors as sequences, so
-    `torch.Tensor([[x]])` fails for a scalar tensor `x`. Clearing the field `sq_item` makes PySequence_Check return false again.
-    The offsets of the fields come from the C struct PyTypeObject (Include/cpython/object.h)."""
+    """Make `torch.Tensor([[x]])` accept a scalar tensor `x` although `__getitem__` has a Python wrapper. With a wrapper,
+    CPython treats tensors as sequences unless the field `sq_item` is empty. See PyTypeObject in Include/cpython/object.h."""
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return

@@ -57,7 +57,7 @@ class PendingCollective:
 
 
 class CollectiveWriter:
-    """Writes a collective to the file when its duration is known."""
+    """Writes each collective to the trace file as soon as its duration is known."""
 
     def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output

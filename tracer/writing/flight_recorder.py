@@ -107,8 +107,8 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads PyTorch's flight recorder for each backend. Callers must hold the recorder's lock, except for the method
-    `called`."""
+    """Reads PyTorch's flight recorder for each backend. Threads must hold the recorder's lock when they call a method other
+    than `called`."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
@@ -126,8 +126,8 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Store when the current thread called a collective from Python. The call began at `begin_ns` (from `time.time_ns`) and
-        ends now."""
+        """Store that the current thread has called a collective from Python, from `begin_ns` (from `time.time_ns`) until
+        now."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))

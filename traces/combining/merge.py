@@ -95,7 +95,7 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
-    """Return the part of the trace that belongs to the given ranks. Columns of a lazy trace stay lazy."""
+    """Return a copy of a trace that contains only the given ranks. Columns of a lazy trace stay lazy."""
     of_steps = np.append(trace.steps.rank, NONE)
     ranks_of = {
         "thread": np.array([*(thread.rank for thread in trace.threads), NONE]),

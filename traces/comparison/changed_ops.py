@@ -84,7 +84,7 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Shows how often a kernel or op with a given name runs per step, and its GPU time per step, in two traces."""
+    """Compares how often a kernel or op runs per step, and how long, in two traces."""
 
     name: str
     recorded_count: float

@@ -1,4 +1,4 @@
-"""Defines the figures of a comparison, with the keys that `trace diff --json` prints.
+"""Defines the results of a comparison, under the names that `trace diff --json` prints.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     comparison.steps.error, comparison.phases["forward"].error, comparison.memory["cuda:0"].compared_bytes
@@ -227,7 +227,6 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return a copy with `fits=None` instead of `fits=True`. If a script failed early, it is unknown whether the script
-        fits into memory."""
+        """Return a copy for a script that failed early: it is unknown whether the script fits into memory."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)

@@ -56,7 +56,7 @@ class GateError(TraceError):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Contains the result of comparing one value with its budget. Times are in ns, sizes in bytes, and shares are fractions."""
+    """Compares one value, such as the step time, with its budget. Times are in ns, sizes in bytes, and shares are fractions."""
 
     name: str
     budget: float

@@ -38,7 +38,7 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class RecorderNotes:
-    """Stores facts about the recording run, including the overhead of `trace record`."""
+    """Stores notes of `trace record` about a recording, such as its overhead."""
 
     version: str | None = None
     overhead_ns_per_step: int = 0
@@ -143,7 +143,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """Describes a group of replayed training steps that used the same models and batch sizes."""
+    """Describes all steps of a replay that used the same models and batch sizes."""
 
     steps: int
     phases_ns: Mapping[str, int]

@@ -193,8 +193,8 @@ class Table:
     def deferred(
         cls, rows: int, decode: Callable[[str], dict[str, Column]], take: Callable[[Any], Self] | None = None
     ) -> Self:
-        """Create a table whose columns are computed when they are first read. The function `take` returns a deferred table with
-        the given rows."""
+        """Create a table whose columns are computed when they are first read. The function `take` selects rows without
+        computing the columns."""
         table = object.__new__(cls)
         table.__dict__.update(_rows=rows, _decode=decode, _take=take or partial(cls._taken_later, table))
         return table
@@ -505,7 +505,7 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask. A row's value is True if `is_wanted` returns True for the row's text."""
+        """Return a boolean mask of the rows for whose text `is_wanted` returns True."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
@@ -625,7 +625,7 @@ UNKNOWN_LIST = "?"  # stands for a list of tensors if the profiler did not write
 
 
 def shapes_text(shapes: Iterable[Shape]) -> str:
-    """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7". The shape `[]` is omitted, because profilers also write
+    """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7". Empty shapes are omitted, because profilers also write
     `[]` for arguments that are not tensors."""
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 

@@ -76,7 +76,7 @@ class _FitRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """Shows for each GPU whether a script fits on the GPU."""
+    """Contains the result of `trace fit`: the GPUs on which a script fits."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]

@@ -115,7 +115,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddFacts:
-    """Lists the measurements that `trace library add` stored in the user's file of measurements."""
+    """Lists the measurements that `trace library add` has added to the user's library."""
 
     added: list[str]
     file: str
@@ -124,7 +124,7 @@ class AddFacts:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """Lists the problems in each file, and counts the errors."""
+    """Lists the problems that `trace library check` found in each file."""
 
     files: dict[str, list[Fault]]
     errors: int

@@ -110,7 +110,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True)
 class LimitFacts:
-    """Contains the largest batch size that ran on a real GPU."""
+    """Contains the largest batch size that was measured on a real GPU."""
 
     entry: str  # the library entry with the measurement
     largest_batch: int | None
@@ -123,7 +123,7 @@ class LimitFacts:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Says whether a script fits on a GPU, according to a measurement or a simulated memory allocator."""
+    """Says whether a script fits into the memory of a GPU."""
 
     gpu: str
     memory_bytes: int

@@ -47,7 +47,7 @@ class Holes:
         self.starts, self.sizes = [start], [size_bytes]
 
     def allocate(self, size_bytes: int) -> int | None:
-        """Return the lowest address with `size_bytes` free bytes, or None if all ranges are too small."""
+        """Return the lowest address with `size_bytes` free bytes, or None if no address range is large enough."""
         hole = next((i for i, size in enumerate(self.sizes) if size >= size_bytes), None)
         if hole is None:
             return None

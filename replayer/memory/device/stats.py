@@ -4,8 +4,7 @@
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-The keys in the dict are the fields of PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h).
-"""
+The returned dictionary has the fields of PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h). """
 
 from __future__ import annotations
 

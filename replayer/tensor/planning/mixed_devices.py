@@ -105,7 +105,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
 
 
 def read_tables() -> None:
-    """Read the tables of ops and dtypes before the process is forked into ranks, which then share the memory of the tables."""
+    """Read the tables of ops and dtypes before the process is forked into ranks, to save memory."""
     runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 

@@ -53,7 +53,7 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
 
 
 def run_elsewhere(tensor_class: type, func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op if its result is not on a GPU, such as `zeros_like(x, device="cpu")`."""
+    """Run an op whose result is on the CPU, such as `zeros_like(x, device="cpu")`."""
     if func._schema.name in ("aten::linspace", "aten::logspace"):
         return on_host(func, args, kwargs)
     if "sparse" in func._schema.name:
@@ -297,7 +297,7 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_undeclared(func: Op) -> bool:
-    """Return True if an op may change an argument that its schema does not mark as changed."""
+    """Return True if an op may change an argument although its schema says that it does not."""
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)
 

@@ -225,7 +225,7 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. An object with an empty op name lists the kernels that belong to no op."""
+    """Describes an op in a profile. Kernels that belong to no op are listed under an empty op name."""
 
     thread: int
     name: str

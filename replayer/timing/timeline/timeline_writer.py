@@ -252,8 +252,8 @@ class TimelineWriter:
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events at the virtual time `now_ns`. Each row of the matrix `untimed` contains a memory event, but not the
-        event's time."""
+        """Add memory events at the virtual time `now_ns`. The matrix `untimed` has one row per memory event, but contains no
+        times."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
@@ -321,8 +321,8 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace that contains all events since `watch` was called. The second result contains, for each memory event,
-        the index of the next op."""
+        """Return a trace that contains all events since `watch` was called. The second array contains the index of the op that
+        follows each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
