@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 import torch
 
 from replayer import backend, state
-from replayer.compiled.compiled_code import compiled_code
 from replayer.errors import DataDependentShape, NotEmulated
 from replayer.gpu.shared_results import SharedResults
 from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
@@ -30,6 +29,7 @@ from replayer.tensor.planning import mixed_devices
 from replayer.tensor.tensor import VirtualTensor
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.timeline.timeline_writer import TimelineWriter
+from traces.compiled.compiled_code import compiled_code
 from traces.format.trace_file import TraceStream, load
 from traces.model.layouts import Shape
 from traces.model.run import REPLAY, MissingOp, ReplayNotes, Run
@@ -255,14 +255,13 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
         sizes_assumed=stats.sizes_assumed,
         events_never_recorded=stats.events_never_recorded,
         memory=tuple(replace(of.memory.usage.usage_of_run(), given=bool(config.gpu_memory_bytes)) for of in gpu.devices),
-        compiled=compiled_code(),
     )
     return Trace(
         grain="kernel" if pace is not None and pace.estimates_all() else trace.grain,
         devices=gpu.recording.devices,
         threads=gpu.current.threads,
         machines={rank: gpu.machine},
-        runs={rank: Run(source=REPLAY, replay=notes)},
+        runs={rank: Run(source=REPLAY, replay=notes, compiled=compiled_code())},
         provenance={"recorded": {"source": trace.run_of(rank).source, **trace.provenance}},
         workload=gpu.steps.workload.signature,
         lacks=["stacks", "runtime calls"],

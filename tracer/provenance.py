@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.device.device_access import DeviceAccess
+from traces.compiled.compiled_code import compiled_code
 from traces.model.json_facts import Json
 from traces.model.machine import DeviceProperties, Machine, TorchSettings
 from traces.model.run import RECORDER, LoaderSettings, ProfilerUse, RecorderNotes, Run, Script
@@ -108,7 +109,8 @@ class ProcessFacts:
     def run(self, step_ns: float, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
         share = round(cost_ns / step_ns, 6) if step_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
-        return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
+        loaders = tuple(self._loaders)
+        return Run(RECORDER, "unix", self._script, self._argv, loaders, recorder, profiler, compiled=compiled_code())
 
     def provenance(self) -> dict[str, Json]:
         self.read_reducers()

@@ -3,13 +3,15 @@ fusing them into kernels."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from threading import get_ident
 
-from replayer.compiled.compiled_code import ran_eagerly
 from replayer.compiled.regions import CompiledRegion, RegionGraph
 from replayer.state import STATE, gpu
 from replayer.torch_types import TorchAny, TorchFunction
+from traces.compiled.compiled_code import ran_eagerly
+from traces.model.run import EagerRegion
 from traces.script.patching import temporarily_set
 
 
@@ -42,9 +44,13 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
     except TorchDynamoException:
         raise
     except Exception as error:
-        ran_eagerly(name, type(error).__name__, str(error))
+        report_eager(ran_eagerly(name, type(error).__name__, str(error)))
         eager: TorchFunction = module.forward
         return eager
+
+
+def report_eager(one: EagerRegion) -> None:
+    print(f"trace: compiled region {one.region} cannot be traced and runs eagerly ({one.reason})", file=sys.stderr)
 
 
 def _decompositions() -> TorchAny:

@@ -12,19 +12,16 @@ from functools import partial
 from importlib import import_module
 from types import ModuleType
 
-from replayer.compiled.backend import compile_graph
-from replayer.compiled.compiled_code import compiling
+from replayer.compiled.backend import compile_graph, report_eager
 from replayer.surfaces.patching import refusal
 from replayer.tensor.generators import Generator
 from replayer.tensor.planning.plan_keys import KEYER_FILE
 from replayer.torch_types import TorchAny
-from traces.script.compiled_functions import see_through_wrappers, wrap_conversion
+from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, when_imported
 
 # The function `torch.compiler.reset` imports C functions that CPU builds of PyTorch do not have.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
-
-_COMPILATIONS_KEPT = 1 << 20
 
 
 def install(torch_module: ModuleType) -> None:
@@ -39,8 +36,6 @@ def install(torch_module: ModuleType) -> None:
             return config.get_config_copy()
 
     patch(wrapper, __call__=compile_with_mode, get_compiler_config=get_compiler_config)
-    # By default, PyTorch stores statistics of only the last 64 compilations.
-    when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
     backend = "torch._dynamo.backends.cudagraphs"
     when_imported(backend, lambda module: patch(module.CudagraphsBackend, __call__=lambda _, *given: compile_graph(*given)))
@@ -50,8 +45,7 @@ def install(torch_module: ModuleType) -> None:
     for name in _IMPORTED:
         if not hasattr(torch_module._C, name):
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
-    see_through_wrappers((KEYER_FILE,))
-    when_imported("torch._dynamo.convert_frame", _measure_compiling)
+    see_through_wrappers((KEYER_FILE,), report_eager)
     when_imported("torch._dynamo.variables.script_object", _break_graphs_at_generators)
 
 
@@ -65,11 +59,3 @@ def _break_graphs_at_generators(variables: TorchAny) -> None:
     for name in ("TorchScriptObjectVariable", "CustomClassObjectVariable"):  # before and since PyTorch 2.14
         if (kind := getattr(variables, name, None)) is not None and hasattr(kind, "is_matching_cls"):
             patch(kind, is_matching_cls=staticmethod(partial(matches, kind.is_matching_cls)))
-
-
-def _measure_compiling(convert_frame: TorchAny) -> None:
-    def convert(call: TorchAny, self: TorchAny, *args: TorchAny) -> TorchAny:
-        with compiling():
-            return call(self, *args)
-
-    wrap_conversion(convert_frame, convert)

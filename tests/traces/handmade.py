@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from traces.model.machine import DeviceProperties
-from traces.model.run import RECORDER, REPLAY, HostFigures, LoaderSettings, RecorderNotes, ReplayNotes, Run
+from traces.model.run import RECORDER, REPLAY, CompiledCode, HostFigures, LoaderSettings, RecorderNotes, ReplayNotes, Run
 from traces.model.trace import (
     NONE,
     Batches,
@@ -149,10 +149,12 @@ def training(
     return trace
 
 
-def replay_of(recorded: Trace, stretch: float = 1.0, batch: int = 32, **notes: Any) -> Trace:
+def replay_of(
+    recorded: Trace, stretch: float = 1.0, batch: int = 32, compiled: dict[str, Any] | None = None, **notes: Any
+) -> Trace:
     """As the replayer writes it: ops as the dispatcher names them, launching by themselves; each step twice.
 
-    `notes`: fields of ReplayNotes, its config and its host figures, all in one.
+    `compiled`: fields of CompiledCode; `notes`: fields of ReplayNotes, its config and its host figures, all in one.
     """
     names = {
         "aten::to": "aten::_to_copy",
@@ -167,7 +169,7 @@ def replay_of(recorded: Trace, stretch: float = 1.0, batch: int = 32, **notes: A
     copies = trace.device.kind == DeviceKind.MEMCPY
     trace.device.origin[copies] = Origin.SCALED
     found = replace(fitting(ReplayNotes, notes), config=fitting(ReplayConfig, notes), host=fitting(HostFigures, notes))
-    trace.runs = {0: Run(REPLAY, replay=found)}
+    trace.runs = {0: Run(REPLAY, replay=found, compiled=None if compiled is None else fitting(CompiledCode, compiled))}
     return trace
 
 

@@ -13,7 +13,9 @@ from traces.model.machine import DeviceProperties
 from traces.model.run import (
     REPLAY,
     CleanSteps,
+    CompiledCode,
     Distributed,
+    EagerRegion,
     HostFigures,
     LibraryCall,
     LibrarySteps,
@@ -75,6 +77,7 @@ RUN = Run(
         6,
         (MemoryUse(1 << 30, 1, 2, 3, 4, True),),
     ),
+    CompiledCode(2, 1, 1, 5, (EagerRegion("1/0 f (m.py:3)", "Error"),), {"print (m.py:5)": 1}, {"0/1": "size"}, {"0/0": "f"}),
     stream_numbers="queues",
     predicted=True,
     expected_error=0.08,

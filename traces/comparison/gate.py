@@ -13,7 +13,7 @@
     missing_ops = 0             # kinds of calls that are missing from a replay's recording
     matched = "99 %"            # share of a replay's GPU time that was matched op by op, at least
     same_program = true         # the comparison's verdict
-    graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
+    graph_breaks = 2            # graph breaks of torch.compile in the second trace
     recompiles = 0              # recompilations in the second trace
 
 If a value is unknown, the check fails.

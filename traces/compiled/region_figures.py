@@ -45,7 +45,7 @@ class Region:
     times are medians."""
 
     name: str
-    function: str  # known for replays only
+    function: str  # unknown for imported traces
     recompilation: int  # number of earlier compilations of the same function
     calls: float
     backwards: float
@@ -71,10 +71,11 @@ class CompiledFigures:
     region_share: float = 0.0  # compiled regions' fraction of the rank's GPU time
     fused_share: float = 0.0  # fused kernels' fraction of the rank's GPU time
     graph_share: float = 0.0  # CUDA graphs' fraction of the rank's GPU time
-    graph_breaks: int | None = None  # of the whole run; known for replays only
+    graph_breaks: int | None = None  # of the whole run; unknown for imported traces
     break_reasons: Mapping[str, int] = field(default_factory=dict)
-    compile_ns: int | None = None  # of the whole run; known for replays only
-    eager: tuple[EagerRegion, ...] = ()  # of the whole run; known for replays only
+    recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # by region
+    compile_ns: int | None = None  # of the whole run; unknown for imported traces
+    eager: tuple[EagerRegion, ...] = ()  # of the whole run; unknown for imported traces
 
     @property
     def is_compiled(self) -> bool:
@@ -98,8 +99,7 @@ def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -
     by_name: dict[str, list[RegionCall]] = {}
     for call in calls:
         by_name.setdefault(call.region, []).append(call)
-    notes = trace.run_of(rank).replay
-    compiled = notes.compiled if notes is not None else None
+    compiled = trace.run_of(rank).compiled
     functions = compiled.functions if compiled is not None else {}
     regions = tuple(_region(trace, name, of, functions.get(name, "")) for name, of in by_name.items())
     compiled_here = compilations(trace, rank)
@@ -117,7 +117,7 @@ def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -
     recompiles = max(figures.recompiles, compiled.recompiles)
     return replace(
         figures, recompiles=recompiles, graph_breaks=compiled.graph_breaks, break_reasons=compiled.break_reasons,
-        compile_ns=compiled.compile_ns, eager=compiled.eager,
+        recompile_reasons=compiled.recompile_reasons, compile_ns=compiled.compile_ns, eager=compiled.eager,
     )  # fmt: skip
 
 

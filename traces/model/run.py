@@ -165,9 +165,10 @@ class CompiledCode:
     regions: int = 0
     graph_breaks: int = 0
     recompiles: int = 0
-    compile_ns: int = 0  # compile time on the machine that ran the replay
+    compile_ns: int = 0  # host time of all compilations; in a replay, on the machine that ran the replay
     eager: tuple[EagerRegion, ...] = ()
-    break_reasons: Mapping[str, int] = field(default_factory=dict)  # how often each reason for a graph break occurred
+    break_reasons: Mapping[str, int] = field(default_factory=dict)  # by reason, with file and line
+    recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # by region: the guard that failed
     functions: Mapping[str, str] = field(default_factory=dict)  # by region: Dynamo's name of the code, with file and line
 
 
@@ -188,7 +189,6 @@ class ReplayNotes:
     sizes_assumed: int | None = None
     events_never_recorded: int | None = None  # events that the script waited for without recording them
     memory: tuple[MemoryUse, ...] = ()
-    compiled: CompiledCode | None = None  # None if the script compiled nothing.
     library_messages: tuple[str, ...] = ()  # messages on how the library entries were chosen
 
 
@@ -210,6 +210,7 @@ class Run:
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None
+    compiled: CompiledCode | None = None  # None if the script compiled nothing, or if the counts are unknown
     # AMD only: STREAMS, or QUEUES until June 2026 (not comparable)
     stream_numbers: str = ""
     predicted: bool = False  # from `trace predict`, or a replay of its output

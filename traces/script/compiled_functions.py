@@ -16,6 +16,8 @@ from traceback import walk_stack
 from types import FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
+from traces.compiled.compiled_code import compiling
+from traces.model.run import EagerRegion
 from traces.names.own_packages import IN_SCRIPTS
 from traces.script.patching import PATCHES, patch, patch_around, when_imported
 
@@ -30,10 +32,20 @@ _WITH_WRAPPERS = (
 _WRAPPERS = tuple(f"{IN_SCRIPTS[room]}/{place}" for room, _, place in (at.partition("/") for at in _WITH_WRAPPERS))
 
 
-def see_through_wrappers(generated: Sequence[str] = ()) -> None:
-    """Make Dynamo trace the original functions instead of our wrappers."""
+_COMPILATIONS_KEPT = 1 << 20
+
+
+def see_through_wrappers(generated: Sequence[str] = (), on_eager: Callable[[EagerRegion], None] = lambda _: None) -> None:
+    """Make Dynamo trace the original functions instead of our wrappers, and count the compilations.
+
+    Args:
+        generated: names of files that Dynamo skips
+        on_eager: called for each function that Dynamo cannot trace
+    """
+    # By default, PyTorch stores statistics of only the last 64 compilations.
+    when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
-    when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))
+    when_imported("torch._dynamo.convert_frame", lambda module: _convert_frames(module, generated, on_eager))
     when_imported("torch._dynamo.variables.functions", _trace_originals)
     when_imported("torch._dynamo.variables.user_defined", _find_original_methods)
     when_imported("torch._dynamo.variables.tensor", _list_original_methods)
@@ -115,9 +127,9 @@ def _original_of_callable(function: Any) -> Any:
     return function if original is own else original
 
 
-def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Prevent Dynamo from tracing this project's functions and context managers. Dynamo still traces this project's wrappers of
-    PyTorch functions, because the wrappers may call functions of the script."""
+def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Callable[[EagerRegion], None]) -> None:
+    """Count the compilations, and prevent Dynamo from tracing this project's functions and context managers. Dynamo still
+    traces this project's wrappers of PyTorch functions, because the wrappers may call functions of the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 
@@ -128,9 +140,13 @@ def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -
         is_helper = file == contextlib.__file__ or frame.f_code.co_name == "__instancecheck__"
         if is_helper and _caller(convert_frame.__file__).startswith(_OURS):
             return types.ConvertFrameReturn(frame_exec_strategy=nowhere, apply_to_code=False)
-        return call(self, frame, *args)
+        with compiling() as eager:
+            converted = call(self, frame, *args)
+        for one in eager:
+            on_eager(one)
+        return converted
 
-    wrap_conversion(convert_frame, convert)
+    _wrap_conversion(convert_frame, convert)
 
 
 def _caller(file: str) -> str:
@@ -139,7 +155,7 @@ def _caller(file: str) -> str:
     return next((name for name in files if name != file), "")
 
 
-def wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
+def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
     """Wrap the method that Dynamo calls for each frame. The wrapper gets the file name of PyTorch's method, because
     `torch.compiler.disable(recursive=False)` skips only stack frames of that file."""
     convert = convert_frame.CatchErrorsWrapper.__call__

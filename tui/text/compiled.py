@@ -46,6 +46,7 @@ _GRAPH = (
     Head("gaps", Unit.TIME),
 )  # fmt: skip
 _COMPILATION = Head("host time", Unit.TIME), Head("times", Unit.COUNT), Head("first in step", Unit.COUNT)
+_TIMES = (Head("times", Unit.COUNT),)
 _KERNEL = Head("GPU time", Unit.TIME), Head("launches", Unit.COUNT), Head("of its region", Unit.SHARE)
 _FUSED = [
     Head(""), Head("change", Unit.CHANGE), Head("eager", Unit.TIME), Head("compiled", Unit.TIME), Head("ops", Unit.COUNT),
@@ -129,29 +130,35 @@ def compiling_sentences(comparison: Comparison) -> list[str]:
 
 def compilation_notes(comparison: Comparison) -> list[str]:
     both = comparison.compiled
-    if both is None or not both.replayed.is_compiled:
+    if both is None:
         return []
-    of, notes = both.replayed, []
-    if of.graph_breaks is not None:
-        breaks = counted(of.graph_breaks, "graph break")
+    names = ("recording", "replay") if comparison.replay else ("A", "B")
+    known = [(name, of) for name, of in zip(names, both, strict=True) if of.graph_breaks is not None]
+    notes = []
+    for name, of in known:
+        breaks = counted(of.graph_breaks or 0, "graph break")
         reasons = sorted(of.break_reasons, key=lambda reason: -of.break_reasons[reason])[:_NAMES_SHOWN]
         breaks += f" ({'; '.join(reasons)})" if reasons else ""
-        took = f"; tracing took {time_text(of.compile_ns)} on this host, in the first steps" if of.compile_ns else ""
-        notes.append(f"Compiled code: {breaks}, {counted(of.recompiles, 'recompilation')}{took}.")
-    if of.eager:
-        listed = "; ".join(f"{one.region} ({one.reason})" for one in of.eager[:_NAMES_SHOWN])
-        notes.append(f"{counted(len(of.eager), 'compiled region')} could not be traced and ran eagerly: {listed}.")
+        took = f"; compiling took {time_text(of.compile_ns)}" if of.compile_ns else ""
+        here = " on this host" if took and name == "replay" else ""
+        notes.append(f"Compiled code of {name if name in 'AB' else f'the {name}'}: {breaks}, "
+                     f"{counted(of.recompiles, 'recompilation')}{took}{here}.")
+        if of.eager:
+            listed = "; ".join(f"{one.region} ({one.reason})" for one in of.eager[:_NAMES_SHOWN])
+            notes.append(f"{counted(len(of.eager), 'compiled region')} could not be traced and ran eagerly: {listed}.")
     return notes
 
 
 def compiled_line(of: CompiledFigures | None) -> str:
-    if of is None or not (of.regions or of.compilations):
+    if of is None or not (of.regions or of.compilations or of.graph_breaks is not None):
         return ""
     counts = f", {counted(of.recompiles, 'recompilation')}" if of.recompiles else ""
-    breaks = f", {counted(len(of.breaks), 'graph break')}" if of.breaks else ""
+    count = len(of.breaks) if of.graph_breaks is None else of.graph_breaks
+    breaks = f", {counted(count, 'graph break')}" if count else ""
     fused = f" ({share_text(of.fused_share)} in fused kernels)" if of.fused_share else ""
     regions = f"{counted(len(of.regions), 'region')} with {share_text(of.region_share)} of the GPU's work"
-    took = f"; compiling took {time_text(sum(one.host_ns for one in of.compilations))}" if of.compilations else ""
+    taken_ns = of.compile_ns or sum(one.host_ns for one in of.compilations)
+    took = f"; compiling took {time_text(taken_ns)}" if taken_ns else ""
     return f"{regions}{fused}{breaks}{counts}{took}"
 
 
@@ -182,6 +189,7 @@ def compiled_tables(
          for region in of.regions for one in region.fused}
         for of in known
     ]  # fmt: skip
+    whole_run = [_of_whole_run(of) for of in known]
     of = "" if len(sides) == 1 else ", {}"  # with two traces, the first figure has columns of its own without a name
     return [
         side_by_side(f"Compiled regions{of.format('GPU time')}, per step", "", figures, regions, words),
@@ -192,7 +200,14 @@ def compiled_tables(
         ),
         side_by_side(f"CUDA graphs{of.format('GPU time')}, per step", "", _GRAPH, graphs, words),
         FigureTable("Eager ops that compilation fused, in one step", _FUSED, _fused_rows(fused)),
+        side_by_side(f"Graph breaks and recompilations of the run{of.format('times')}", "", _TIMES, whole_run, words),
     ]
+
+
+def _of_whole_run(of: CompiledFigures) -> dict[str, tuple[Value, ...]]:
+    rows: dict[str, tuple[Value, ...]] = {f"graph break: {reason}": (times,) for reason, times in of.break_reasons.items()}
+    rows |= {f"recompilation {region}: {reason}": (1,) for region, reason in of.recompile_reasons.items()}
+    return rows | {f"runs eagerly: {one.region}, {one.reason}": (1,) for one in of.eager}
 
 
 def _compilations(found: Sequence[Compilation]) -> dict[str, tuple[Value, ...]]:

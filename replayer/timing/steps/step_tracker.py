@@ -44,6 +44,7 @@ from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.steps.data_parallel import DataParallelStages, OpenStage
 from replayer.timing.steps.phase_remainder import PhaseRemainder
 from replayer.timing.timeline.timeline_writer import LoaderWait
+from traces.compiled.compiled_code import COMPILE_NS
 from traces.model.trace import NONE, Origin, StepKind
 from traces.model.workload import Sameness, WorkloadSignature, compare_workloads
 from traces.script.phase_rule import LOSS, PLAIN
@@ -111,10 +112,6 @@ class WorkloadCheck:
         return self._is_same
 
 
-# IDs of the compilations of torch.compile in this process
-COMPILATIONS: list[str] = []
-
-
 class StepTracker:
     """Tracks the script's position in the recording."""
 
@@ -136,7 +133,7 @@ class StepTracker:
         self.segment: SegmentMatcher | None = None
         self.begins_segment = (True, True, True)  # for each class of op: does such an op begin another segment?
         self.trained = self._evaluated = 0
-        self._compiled = len(COMPILATIONS)  # before the current step
+        self._compiled = len(COMPILE_NS)  # before the current step
         self._should_train = False  # the script has followed the recorded order so far, and a training step is next
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
@@ -316,9 +313,9 @@ class StepTracker:
         if evaluation:
             kind = StepKind.EVALUATION
         else:  # the first step fills the plan cache
-            is_slow = not self.trained or driven_by.kind == StepKind.WARMUP or len(COMPILATIONS) > self._compiled
+            is_slow = not self.trained or driven_by.kind == StepKind.WARMUP or len(COMPILE_NS) > self._compiled
             kind = StepKind.WARMUP if is_slow else StepKind.STEADY
-        self._compiled = len(COMPILATIONS)
+        self._compiled = len(COMPILE_NS)
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
         scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
         self._step_start_ns = thread.host_ns

@@ -155,7 +155,7 @@ def test_compiled_modules_and_functions_are_traced_by_dynamo() -> None:
 def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_reported() -> None:
     """GIVEN an AOTAutograd that fails WHEN compiled code runs THEN the code runs eagerly, and the replay's notes and one line
     on stderr name the region."""
-    from replayer.compiled.compiled_code import compiled_code
+    from traces.compiled.compiled_code import compiled_code
 
     use()
 
@@ -178,7 +178,7 @@ def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_reported() -> None:
 def test_a_function_that_dynamo_skips_is_reported_with_the_reason() -> None:
     """GIVEN a graph break in a loop, at which Dynamo runs the whole function eagerly THEN the function and the reason are
     noted, but a function that raises with fullgraph=True is not."""
-    from replayer.compiled.compiled_code import compiled_code
+    from traces.compiled.compiled_code import compiled_code
 
     use()
 

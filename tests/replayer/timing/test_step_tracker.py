@@ -119,12 +119,12 @@ def test_validation_replays_recorded_validation_steps_and_repeats_them() -> None
 
 
 def test_steps_in_which_something_was_compiled_are_warm_up_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    compilations = ["0/0"]
-    monkeypatch.setattr(step_tracker, "COMPILATIONS", compilations)
+    compilations = [90]
+    monkeypatch.setattr(step_tracker, "COMPILE_NS", compilations)
     stage = Stage(recording_of([TRAIN] * 3))
     for number in range(5):
         if number in (1, 3):
-            compilations.append(f"0/{number}")
+            compilations.append(90)
         train(stage)
     assert kinds(stage) == "WWSWS"
 

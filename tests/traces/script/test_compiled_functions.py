@@ -12,7 +12,7 @@ import pytest
 
 from traces.names.own_packages import package_folder
 from traces.script.compiled_functions import (
-    _leave_out_frames_below_ours,
+    _convert_frames,
     _leave_out_our_frames,
     _list_original_methods,
     _trace_originals,
@@ -124,6 +124,8 @@ def test_our_functions_and_the_helpers_they_call_are_not_traced(
     types.FrameExecStrategy = lambda *actions: actions
     monkeypatch.setitem(sys.modules, "torch._dynamo.types", types)
     convert_frame = SimpleNamespace(CatchErrorsWrapper=CatchErrorsWrapper, __file__="convert_frame.py")
-    _leave_out_frames_below_ours(convert_frame, ["generated.py"])
+    utils = SimpleNamespace(get_compilation_metrics=list, graph_break_reasons=[])
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
+    _convert_frames(convert_frame, ["generated.py"], lambda _: None)
     frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file, co_name=name))
     assert called_from(caller, CatchErrorsWrapper(), frame) == outcome

@@ -17,6 +17,7 @@ from traces.compiled.compilations import Compilation
 from traces.compiled.region_figures import FusedKernel, compiled_figures
 from traces.figures.spread import NOTHING
 from traces.format.trace_file import save
+from traces.model.run import CompiledCode, EagerRegion
 from traces.model.trace import Trace
 from tui.commands import diff
 from tui.formatting import Unit
@@ -52,9 +53,25 @@ def test_the_graph_breaks_of_a_replay_are_reported() -> None:
     told = {"regions": 3, "graph_breaks": 2, "recompiles": 1, "compile_ns": 1_500_000_000, "eager": eager}
     comparison = compare(recording(), replay_of(recording(), compiled=told))
     assert compilation_notes(comparison) == [
-        "Compiled code: 2 graph breaks, 1 recompilation; tracing took 1.500 s on this host, in the first steps.",
+        "Compiled code of the replay: 2 graph breaks, 1 recompilation; compiling took 1.500 s on this host.",
         "1 compiled region could not be traced and ran eagerly: 4/0 (TypeError: no).",
     ]
+
+
+def test_breaks_recompilations_and_compile_time_of_a_recording_are_reported() -> None:
+    reasons = {"print() is not traced (model.py:7)": 2}
+    code = CompiledCode(2, 2, 1, 3_000_000_000, (EagerRegion("2/0 h", "no"),), reasons, {"0/1": "x has another size"})
+    trace = recording()
+    trace.runs[0] = replace(trace.run_of(0), compiled=code)
+    assert compiled_line(compiled_figures(trace)).endswith(", 2 graph breaks, 1 recompilation; compiling took 3.000 s")
+    assert compiled_tables([compiled_figures(trace)], [""])[-1].rows == [
+        ("graph break: print() is not traced (model.py:7)", 2),
+        ("recompilation 0/1: x has another size", 1),
+        ("runs eagerly: 2/0 h, no", 1),
+    ]
+    assert compilation_notes(compare(recording(), trace))[0] == (
+        "Compiled code of B: 2 graph breaks (print() is not traced (model.py:7)), 1 recompilation; compiling took 3.000 s."
+    )
 
 
 @pytest.mark.parametrize(("after_ns", "is_said"), [(220, True), (221, False)])
@@ -190,12 +207,12 @@ def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:
     assert kernels.rows == [
         ("0/0 triton_poi_fused_1", 9_000, 1.0, 9 / 40), ("0/0 triton_poi_fused_relu_0", 7_000, 1.0, 7 / 40)
     ]  # fmt: skip
-    assert [table.rows for table in others] == [[], [], [], []]
+    assert [table.rows for table in others] == [[], [], [], [], []]
     assert len(compiled_tables([compiled_figures(recording())], [""], most_kernels=1)[1].rows) == 1
     both = compiled_tables([compiled_figures(recording()), None], ("A", "B"))[0]
     assert both.cells() == [[both.rows[0][0], "-40.0 µs", "40.0 µs", "-", "320.0 µs", "-", "1", "-"]]
     assert both.heads[1].unit is Unit.CHANGE
-    (whole, row, *_) = compiled_tables([None, None], ("A", "B"), FUSED)[-1].cells()
+    (whole, row, *_) = compiled_tables([None, None], ("A", "B"), FUSED)[5].cells()
     assert whole == ["all", "-18.0 µs", "24.0 µs", "6.0 µs", "5", "3"]
     assert row == ["mul -> no fused kernel", "-7.0 µs", "7.0 µs", "0 ns", "1", "0"]
 
@@ -229,7 +246,7 @@ def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> Non
 
 
 def test_a_single_row_of_fused_ops_has_no_sum() -> None:
-    assert [row[0] for row in compiled_tables([None, None], ("A", "B"), FUSED[1:2])[-1].rows] == ["add, relu -> add_relu"]
+    assert [row[0] for row in compiled_tables([None, None], ("A", "B"), FUSED[1:2])[5].rows] == ["add, relu -> add_relu"]
 
 
 def test_equal_compilation_times_explain_no_difference() -> None:

@@ -1,0 +1,88 @@
+"""Counts the compiled functions, graph breaks and recompilations of PyTorch's Dynamo in this process.
+
+with compiling():   # around each call in which Dynamo traces a function
+    ...
+compiled_code()     # CompiledCode(regions=2, graph_breaks=1, recompiles=0, ...); None if nothing was compiled
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter_ns  # the replayer may patch the module's attributes later
+from typing import Any
+
+from traces.model.run import CompiledCode, EagerRegion
+
+COMPILE_NS: list[int] = []  # host time of each call in which Dynamo compiled functions
+_eager: list[EagerRegion] = []
+_breaks = Counter[str]()
+
+# Dynamo does not describe some graph breaks, and DDPOptimizer cuts graphs at the boundaries of its buckets on purpose.
+_UNDESCRIBED = {"generic_jump": "branch on a tensor's value", "step_unsupported": "unsupported instruction"}
+_CUTS = "DDPOptimizer"
+
+
+@contextmanager
+def compiling() -> Iterator[list[EagerRegion]]:
+    """Count compilations. The result is a list, to which the functions that Dynamo cannot trace are added."""
+    utils: Any = sys.modules["torch._dynamo.utils"]
+    before, breaks, begun_ns = len(utils.get_compilation_metrics()), len(utils.graph_break_reasons), perf_counter_ns()
+    eager = list[EagerRegion]()
+    try:
+        yield eager
+    finally:
+        compiled = utils.get_compilation_metrics()[before:]
+        if compiled:
+            COMPILE_NS.append(perf_counter_ns() - begun_ns)
+    for one in compiled:
+        if one.fail_type:
+            region = f"{one.compile_id} {_place(one)}" if one.co_name else str(one.compile_id)
+            eager.append(ran_eagerly(region, one.fail_type, one.fail_reason or ""))
+    if not eager:
+        _breaks.update(_described(one) for one in utils.graph_break_reasons[breaks:] if not one.reason.startswith(_CUTS))
+
+
+def ran_eagerly(region: str, error: str, text: str) -> EagerRegion:
+    _eager.append(EagerRegion(region, f"{error}: {text.splitlines()[0]}" if text else error))
+    return _eager[-1]
+
+
+def compiled_code() -> CompiledCode | None:
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return None
+    metrics = utils.get_compilation_metrics()
+    compilations = [one for one in metrics if one.is_forward is not False and one.compile_id]
+    if not compilations:
+        return None
+    recompilations = {str(one.compile_id): _first_line(one.recompile_reason) for one in compilations if one.recompile_reason}
+    # Inductor compiles a backward pass when the backward pass first runs.
+    backward_us = sum(one.duration_us or 0 for one in metrics if one.is_forward is False)
+    return CompiledCode(
+        regions=len({one.compile_id for one in compilations if not one.fail_type and one.graph_op_count}),
+        graph_breaks=_breaks.total(),
+        recompiles=len(recompilations),
+        compile_ns=sum(COMPILE_NS) + backward_us * 1000,
+        eager=tuple(_eager),
+        break_reasons=dict(_breaks),
+        recompile_reasons=recompilations,
+        functions={str(one.compile_id): _place(one) for one in compilations},
+    )
+
+
+def _place(compilation: Any) -> str:
+    return f"{compilation.co_name} ({Path(compilation.co_filename or '').name}:{compilation.co_firstlineno})"
+
+
+def _described(graph_break: Any) -> str:
+    reason = _first_line(graph_break.reason)
+    reason = next((text for kind, text in _UNDESCRIBED.items() if reason.startswith(kind)), reason)
+    return "".join([reason, *(f" ({Path(one.filename).name}:{one.lineno})" for one in graph_break.user_stack[-1:])])
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
