@@ -39,7 +39,7 @@ class Profiles(LivingObjects):
 
 
 class _RecorderState:
-    # `__getattr__` creates the recorder when `recorder` is first read. After that, reading `recorder` runs no Python code.
+    # The recorder is created when a wrapper first needs it. Later reads of `recorder` run no Python code.
     recorder: Recorder
 
     def __init__(self) -> None:

@@ -84,7 +84,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store a call of the thread that captures the CUDA graph. Return False in all other threads."""
+        """Store a call if the thread is capturing a CUDA graph. Return False in all other threads."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))

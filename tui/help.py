@@ -95,8 +95,7 @@ class Commands(typer.Typer):
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
-    """Turn a function of an options dataclass into a function that Typer accepts as a command. Each field of the dataclass
-    becomes a command-line option."""
+    """Decorate a command: each field of the dataclass `options` becomes an option on the command line."""
 
     def declared(function: Callable[[Options], int]) -> Callable[..., int]:
         @functools.wraps(function)

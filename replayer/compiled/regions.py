@@ -31,7 +31,8 @@ _READS = frozenset({"aten::item", "aten::_local_scalar_dense"})
 
 
 class CompiledRegion:
-    """Represents one compilation of a function. The name "0/1" stands for compilation 1 of function 0."""
+    """Represents one compilation of a function. torch.compile gives compiled code names such as "0/1", compilation 1 of
+    function 0."""
 
     def __init__(self, name: str) -> None:
         self.name = name

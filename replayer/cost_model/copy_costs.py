@@ -93,7 +93,8 @@ class CopyCosts:
             self._bandwidths[direction, False] = pinned, Origin.ROOFLINE
 
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
-        """Return the estimated duration of a copy. The argument `kind` is "h2d", "d2h", "d2d" or "p2p"."""
+        """Return the estimated duration of a copy. The argument `kind` is the direction of a copy: "h2d", "d2h", "d2d" or
+        "p2p"."""
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
         duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, KERNEL_FLOOR_NS)

@@ -134,8 +134,8 @@ def is_part(op: str, shapes: Shapes) -> bool:
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """Return the shapes of the gradient, the image and the weight in the backward pass of a convolution. Before PyTorch 1.11,
-    the gradient is the second input of cuDNN ops."""
+    """Return the shapes of the gradient, the image and the weight in the backward pass of a convolution. In the convolution ops
+    of PyTorch 1.10 and earlier, the gradient is the second input."""
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
     if first[1] == second[1]:

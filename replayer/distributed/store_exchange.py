@@ -78,8 +78,8 @@ class PendingExchange:
         return True
 
     def messages(self) -> list[RankMessage]:
-        """Return one message per rank, in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank
-        has ended, sends no message before the timeout, or calls a different operation."""
+        """Return the messages of all ranks, with times converted to this rank's clock. Raise RuntimeError if a rank has ended,
+        sends no message before the timeout, or calls a different operation."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
@@ -333,7 +333,8 @@ class StoreExchange:
         return min(2 * pause_s, most_s)
 
     def _missing_members(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> list[int]:
-        """Return members that have not posted. Raise an error if a missing member has ended or the timeout has passed."""
+        """Return members that have not posted. Raise an error if a rank that has sent no message has ended, or if the timeout
+        has passed."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0

@@ -91,8 +91,8 @@ class WorkFuture(_Future):  # type: ignore[misc]
 
 
 class ScriptFuture(WorkFuture):
-    """Replaces a `torch.futures.Future` that a script creates with a list of CUDA devices. A future is ready when all GPU work
-    that was launched before `set_result` has ended."""
+    """Replaces `torch.futures.Future(devices=...)` for virtual CUDA devices. A future is ready when all GPU work that was
+    launched before `set_result` has ended."""
 
     _devices: list[TorchAny]
 

@@ -86,7 +86,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread and its parent thread."""
+        """Register the calling thread, which begins at the virtual time of its parent thread."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

@@ -1,4 +1,4 @@
-"""Finds out which op made a memory request.
+"""Finds the op that made a memory request.
 
     op_rows = OpRows(pending)       # `pending` are the ops that were launched but not played
     op_rows.launched_count()                   # number of ops launched so far

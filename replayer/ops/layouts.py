@@ -235,7 +235,7 @@ class Layouts:
         return result
 
     def _adopt_changes(self, written: SparseVirtualTensor, call: HostCall) -> None:
-        """After an in-place op, copy the sizes and the memory of the host tensor to the virtual tensor."""
+        """After an in-place op, give a virtual sparse tensor the sizes and the memory of the host tensor."""
         made = self.wrapped(written.host, written.index, call.allocations, known=call.known)
         if not written.host.is_nested and written.shape != made.shape:
             _set_data(written, made)

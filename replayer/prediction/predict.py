@@ -295,7 +295,8 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
 
 
 def gpu_ns(trace: Trace, recorded: Trace) -> float:
-    """Return the median GPU time per step, or the average if the steps vary a lot. A trace without steps counts as one step."""
+    """Return the median GPU time per step, or the average if the steps vary a lot. If a trace contains no steps, the whole
+    trace counts as one step."""
     found, before = pace(trace), pace(recorded)
     if found is None or found.gpu_time_ns is None:
         return float(busy_ns(trace))

@@ -42,7 +42,7 @@ class RecordedKeys:
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def graph_of(self, row: int) -> str:
-        """Return the number of the launched CUDA graph as a string, or "" for other calls."""
+        """Return the number of the CUDA graph that a call launches as a string, or "" for other calls."""
         return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:

@@ -114,7 +114,8 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """Stores one recorded step. The keys of the dictionary `segments` are pairs of a phase name and an index."""
+    """Stores one recorded step. The dictionary `segments` contains the phases of a step, by name and index, such as
+    ("backward", 0)."""
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]
@@ -133,7 +134,7 @@ class RecordedStep:
         return names.count("backward"), names.count("optimizer")
 
     def differs_by_ns(self, other: RecordedStep) -> int:
-        """Return the total duration of phases that occur in only one of two steps."""
+        """Compare the phases of two steps, and return the total duration of phases that only one of the steps contains."""
         either = {**self.segments, **other.segments}
         return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
 
@@ -145,7 +146,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step in which each phase takes at least as much host time as in the step `slow`."""
+        """Return a slower copy of this step: each phase takes at least as much host time as in the step `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

@@ -50,7 +50,7 @@ def install(torch_module: ModuleType) -> None:
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
     # PyTorch replaces the module `torch.backends.cudnn` by an object whose attribute `m` is the module.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
-    # `fft_plans` contains the cache size that the script has set for each GPU. A replay caches no cuFFT plans.
+    # Scripts may set the size of the cuFFT plan cache, but a replay caches no plans.
     fft_plans: dict[int, int] = {}
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,

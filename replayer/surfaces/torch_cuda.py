@@ -185,8 +185,8 @@ class CudaDriver:
         self._visible = visible
 
     def device_count(self) -> int:
-        """Return the number of recorded GPUs that CUDA_VISIBLE_DEVICES makes visible. CUDA counts once, and a forked process
-        knows the number of its parent."""
+        """Return the number of recorded GPUs that CUDA_VISIBLE_DEVICES makes visible. CUDA counts the GPUs only once, and a
+        forked process inherits the number."""
         if self._visible is not None:
             return self._visible
         if in_bad_fork():

@@ -245,8 +245,8 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
 
 def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-    """Raise the errors of cudaStreamWaitEvent. During the capture of a CUDA graph, a captured stream may wait only for captured
-    work, and the default stream must not wait for captured work."""
+    """Raise the errors of cudaStreamWaitEvent. While a script captures a CUDA graph, a captured stream may wait only for
+    captured work, and the default stream must not wait for captured work."""
     launches = gpu().launches
     capture, own = launches.capture_of(awaited), launches.capture_of(stream)
     if capture is not None:
@@ -264,7 +264,7 @@ def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | Virtua
 
 
 def _require_not_captured(event: VirtualEvent) -> None:
-    """Raise CUDA's error if the event was recorded during a CUDA graph capture that has ended."""
+    """Raise CUDA's error for an event that was recorded while a CUDA graph was captured."""
     if event.captured and gpu().launches.capture_of(event) is None:
         raise CudaError.CAPTURED_EVENT.to_torch()
 

@@ -112,8 +112,8 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Remember the collective for which DistributedDataParallel waits in the backward pass. PyTorch's C++ code would keep only
-    the C++ part of the Work object, which cannot call Python methods."""
+    """Remember the collective for which DistributedDataParallel waits in the backward pass. Without this reference, Python
+    would delete the Work object, because PyTorch's C++ code keeps only its C++ part."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)
 

@@ -35,8 +35,7 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # The functions that rebuild a pickled tensor are added to a torch module, because importing torch starts the replayer in
-    # the receiving process.
+    # A process that unpickles a tensor must import torch, because this import starts the replayer.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})

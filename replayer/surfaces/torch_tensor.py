@@ -34,7 +34,7 @@ _INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
 def install(torch_module: ModuleType) -> None:
-    # Fill the cache of `_device_constructors` before PyTorch's functions are patched.
+    # PyTorch caches a set of functions in `_device_constructors`, which must contain the original functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})
@@ -199,8 +199,8 @@ def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAn
 
 
 class _TensorProperty(property):
-    """Replaces a property of torch.Tensor. In PyTorch 2.11 and earlier, Dynamo reads the attribute `__objclass__` of each
-    tensor property (torch/_dynamo/utils.py)."""
+    """Replaces a property of torch.Tensor. torch.compile needs the attribute `__objclass__` in PyTorch 2.11 and earlier
+    (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 

@@ -1,4 +1,4 @@
-"""Translates device arguments. The device that is "cuda:0" in the script is "lazy:0" in PyTorch's C++ code.
+"""Translates device arguments. Scripts see the device "cuda:0", but PyTorch's C++ code sees the device "lazy:0".
 
 backend_device("cuda")                                 # device(type='lazy', index=<current device>)
 backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})

@@ -49,9 +49,9 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on the given stream. The argument `mode` is PyTorch's capture error mode. In mode
-    "global", forbidden calls fail in all threads. In mode "thread_local", forbidden calls fail only in the capturing thread. In
-    mode "relaxed", the host may wait for streams and events outside the capture."""
+    """Captures a CUDA graph that begins on the given stream. The argument `mode` is PyTorch's capture error mode. In capture
+    mode "global", forbidden CUDA calls fail in all threads. In capture mode "thread_local", forbidden CUDA calls fail only in
+    the capturing thread. In capture mode "relaxed", a thread may synchronize with streams and events that are not captured."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, mode: str, refuse: Callable[[], BaseException]
@@ -109,8 +109,8 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if a thread must not wait for a stream or an event during the capture. If `of` is None, the thread
-        waits for all work on the device."""
+        """Raise CUDA's error if a thread must not wait for a stream or an event during the capture. With `of=None`, the thread
+        waits for all work on the GPU."""
         is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())

@@ -49,7 +49,7 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return how much host time of the recorded phase the thread has used, in ns."""
+        """Return how many nanoseconds of the recorded phase's host time a thread has used."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns

@@ -142,8 +142,8 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Simulate one op of a launched CUDA graph. Launching a CUDA graph takes CPU time, but the ops in the graph take no CPU
-        time."""
+        """Simulate one op of a CUDA graph that was launched. Launching a CUDA graph takes CPU time, but the ops in the graph
+        take no CPU time."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.begins_segment[signature.phase_class]:
@@ -192,7 +192,7 @@ class Simulator:
                         call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # Place the graph launch just before the first captured op.
+                # Simulate the launch of a CUDA graph just before the first op in the graph.
                 segment, phase_class = self.tracker.segment, launches[0].phase_class
                 if segment is None or self.tracker.begins_segment[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)

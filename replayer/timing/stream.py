@@ -70,7 +70,7 @@ class VirtualStream:
 
 class VirtualEvent:
     """Stores the time at which a CUDA event completes. Recording a CUDA event again does not affect streams that already wait
-    for the event. An external event of a CUDA graph can also be used outside the graph."""
+    for the event. CUDA events created with `external=True` can be used inside and outside of a CUDA graph."""
 
     __slots__ = ("awaited", "captured", "device", "external", "time_ns")
 

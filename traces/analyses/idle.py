@@ -237,7 +237,7 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
     if last_ns > of.finish_ns:
         start_ns, end_ns = np.append(start_ns, of.finish_ns), np.append(end_ns, last_ns)
         ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, last_ns)
-    # Another GPU of the same process may still be busy.
+    # A GPU may be idle while another GPU of the process is busy.
     begin_ns, last_ns = max(of.finish_ns, last_ns), int(step_times(trace).end_ns[mine].max())
     if last_ns > begin_ns:
         start_ns, end_ns = np.append(start_ns, begin_ns), np.append(end_ns, last_ns)

@@ -43,7 +43,7 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # The attributes `torch.__loader__` and `torch.__spec__` keep their values, because only `exec_module` is replaced.
+        # Replace only `exec_module`, because scripts may read `torch.__loader__` and `torch.__spec__`.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:

@@ -72,7 +72,8 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
     # If a region compiled by torch.compile contains no graph, its GPU work is counted for the whole region.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
-    # If Dynamo found nothing to compile in a function, its region contains neither a graph nor GPU work.
+    # If torch.compile found nothing to compile in a function, calls of the function contain neither a compiled graph nor GPU
+    # work.
     rows = sorted((row for row in units if kind[row] == _Range.GRAPH or row in work), key=lambda row: int(host.start_ns[row]))
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings

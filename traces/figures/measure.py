@@ -81,7 +81,7 @@ def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
 
 
 def busy_ns(trace: Trace) -> int:
-    """Return the GPU busy time, in which a kernel, copy or memset runs, summed over GPUs."""
+    """Return how many nanoseconds each GPU runs kernels, copies or memsets, summed over all GPUs."""
     return sum(busy.total_ns for busy in busy_by_device(trace).values())
 
 
@@ -248,7 +248,7 @@ def launch_time_ns(trace: Trace) -> Column:
 
 
 def _start_of_phase_ns(trace: Trace) -> Column:
-    """Return the time on the host at which the phase of each kernel begins, or NONE."""
+    """Return when the training phase of each kernel begins on the host, or NONE."""
     # see Note [A step's time] in traces/figures/pace.py
     found, spans, phases = np.full(len(trace.device), NONE, dtype=np.int64), trace.device, trace.phases
     timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
@@ -358,8 +358,7 @@ def launches_without_work(trace: Trace) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """For each of the given times, return the innermost CPU event that runs at the time, or NONE. `rows` must be ordered by
-    start."""
+    """Return the innermost CPU event that runs at each of the given times, or NONE. `rows` must be ordered by start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)
@@ -369,8 +368,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """For each CPU event, return the innermost enclosing event among the selected events, or NONE. A selected event encloses
-    itself."""
+    """Return the innermost selected event that encloses each CPU event, or NONE. A selected event encloses itself."""
     parent = np.append(host.earlier_parent, NONE)
     found = _last_of_chain(np.where(np.append(wanted, True), np.arange(len(parent)), parent))[:-1]
     return np.where(found < len(host), found, NONE)
@@ -393,8 +391,7 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace, steps: Column | None = None) -> list[WorkSum]:
-    """Return the kernels, copies and memsets with the most GPU time. If steps are given, only GPU work that was launched in
-    these steps is counted."""
+    """Return the kernels, copies and memsets with the most GPU time, in all steps or in the given steps."""
     rows = work_rows(trace)
     spans = trace.device.take(rows if steps is None else rows[np.isin(launch_steps(trace)[rows], steps)])
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))

@@ -125,7 +125,7 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each device, return the given steps of the rank that uses the device. Devices without steps are left out."""
+        """Return, for each GPU, those of the given steps that ran on the GPU. Devices without steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
@@ -279,7 +279,7 @@ def _slowest_device(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the step times on the host or on the slowest GPU, whichever are longer."""
+    """Return the step times on the host or on the slowest GPU, whichever takes longer."""
     # see Note [Steps of several kinds]
     host, device = host_series(times, rows), device_series(times, rows)
     if host is None or device is None:
@@ -379,7 +379,7 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
-    """Return the time windows in which the busy and idle time of each GPU is measured."""
+    """Return the time windows in which each GPU's busy and idle time is measured."""
     # see Note [A step's time]
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):

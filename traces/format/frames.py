@@ -32,7 +32,7 @@ DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
 # To make small files a third smaller, the compressor uses a dictionary of words that are frequent in trace files (RFC 1950,
-# FDICT). Never change the dictionary, because existing files would become unreadable.
+# FDICT). Never change preset_dictionary.bin, because existing trace files would become unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory

@@ -62,8 +62,8 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. `save` pads a small
-    file with blanks if its content is so large that `load` would reject the file (`UnpackLimit`)."""
+    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. If the data would
+    exceed the memory limit for a file of this size, `save` appends blanks (`UnpackLimit`)."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
@@ -135,7 +135,7 @@ class TraceStream:
         self.add_items(items, {name: len(table) for name, table in tables.items()})
 
     def add_items(self, items: Iterable[bytes], rows: Mapping[str, int]) -> None:
-        """Append encoded items (items.py). The argument `rows` contains the number of added rows for each table."""
+        """Append encoded items (items.py). The argument `rows` says how many rows are added to each table."""
         for content in _shared(items):
             self._append(content)
         for name, count in rows.items():

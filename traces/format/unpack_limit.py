@@ -4,9 +4,8 @@
     limit.limit_bytes                           # 64 MiB + 128 times the file
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
-The data of 30 real recordings are 6 to 68 times as large in memory as in the file. Zeros are 1000 times (DEFLATE) or 7000 times
-(LZMA) as large in memory as in the file. The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit in megabytes.
-"""
+In 30 real recordings, the data in memory are 6 to 68 times as large as the file. A file of zeros could be 7000 times as large
+in memory as on disk. The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit in megabytes. """
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ class CellSource:
 
 
 def split_provenance(provenance: Mapping[str, Json]) -> tuple[CellSource, dict[str, Json]]:
-    """Split a recording's metadata into the fields of `CellSource` (such as study and commit) and the other fields. Raises
-    ValueError for a value of a wrong type."""
+    """Return the source of measurements, such as study and commit, and the other metadata of a recording. Raises ValueError for
+    a value of a wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 

@@ -67,8 +67,8 @@ def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) that contains a given time. A window may have an owner, such as a rank. The windows of
-    one owner must not overlap."""
+    """Finds the time window [start, end) that contains a given time. Each window may belong to an owner, such as a rank. An
+    owner's windows must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)

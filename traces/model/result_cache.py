@@ -24,8 +24,7 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Each key of the cache contains the `id` of a trace. The cache keeps a reference to the trace, because Python may reuse the
-# `id` of a freed object.
+# The cache keeps a reference to the trace, because Python may reuse the `id` of a freed object.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 
 

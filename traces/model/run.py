@@ -204,7 +204,7 @@ class Run:
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)
     clean: CleanSteps | None = None
-    # Maps each phase to a factor that corrects host times in profiled steps, because the profiler slows the script. The factor
+    # Host times in profiled steps are multiplied by a factor for each phase, because the profiler slows the script. The factor
     # applies after `profiler_cost` was subtracted. The key "backward#2/3" stands for the second of three backward passes in a
     # step. Phases without such a key use "backward".
     host_scale: Mapping[str, float] = field(default_factory=dict)

@@ -95,8 +95,7 @@ class WorkloadSignature:
         )
 
     def at_batch(self, batch: int, recorded: int) -> WorkloadSignature:
-        """Return the signature for another batch size. Replace the recorded batch size in the first dimension of each input by
-        another batch size."""
+        """Return a signature in which the inputs have another batch size."""
         if not self.inputs:
             return self
         grown = [(batch, *of.shape[1:]) if of.shape[:1] == (recorded,) else of.shape for of in self.inputs]

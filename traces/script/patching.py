@@ -148,7 +148,8 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
         if isinstance(original, FunctionType) and isinstance(wrapper, FunctionType):
-            # Before torch.compile runs compiled code, it checks the default arguments of the wrapper.
+            # torch.compile checks default arguments before it runs compiled code, so the wrapper gets those of the original
+            # function.
             wrapper.__defaults__ = wrapper.__defaults__ or original.__defaults__
             wrapper.__kwdefaults__ = wrapper.__kwdefaults__ or original.__kwdefaults__
         return wrapper
@@ -243,7 +244,7 @@ class _EntriesOfThread(threading.local):
         self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
 
 
-# One thread-local object for all scopes is faster than one object per scope.
+# one object for all scopes, because reading a thread-local object is slow
 _ENTRIES = _EntriesOfThread()
 
 

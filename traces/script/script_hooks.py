@@ -79,7 +79,8 @@ class CallListener(PhaseListener, Protocol):
     def module_returned(self) -> None: ...
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Called before a backward pass or a loss function if autograd has recorded ops since the previous backward pass."""
+        """Called before a backward pass or a loss function if there was a forward pass with gradients since the previous
+        backward pass."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
 
@@ -97,8 +98,7 @@ class ModuleCalls(threading.local):
 
 
 class ScriptHooks:
-    """Wraps functions of torch. If the function `listener` returns None, the wrappers only call the original functions of
-    torch."""
+    """Wraps functions of torch. If `listener()` is None, the wrappers only call PyTorch's original functions."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -241,7 +241,7 @@ class ScriptHooks:
         described, autocast = self._described, self._autocast
         within, since_backward = calls.within, SINCE_BACKWARD
 
-        # PyTorch's profiler reads the module from the local variable `self`, so the argument has this name.
+        # The argument must be called `self`, because torch.profiler looks for a local variable with this name.
         @stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:

@@ -154,7 +154,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._begun(thread, now_ns)
 
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
-        """Decide whether ops that autograd has recorded since the last backward pass begin a forward pass."""
+        """Decide whether the ops since the last backward pass belong to a new forward pass."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
             # In a script without an optimizer, ops after a backward pass may update the weights, so they belong to the phase
             # "other".
@@ -199,7 +199,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def drop_step(self, thread: ThreadT, now_ns: int) -> None:
-        """Drop the unfinished step. A new step begins with the next phase."""
+        """Drop the unfinished step, and begin a new step with the next phase."""
         self._steps.drop_step()
         self.phases.close(now_ns)
         self.phases.begin_ns = None

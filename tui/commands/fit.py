@@ -185,7 +185,7 @@ def _changes(log: RequestLog) -> bool:
 def _scaled(
     fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
 ) -> tuple[list[ScaledRequests], Need, _FitRun]:
-    """Run the script at another batch size. Return `first` and its need with the batch dimension that the other run shows."""
+    """Run the script a second time, with another batch size, to find out which memory requests depend on the batch size."""
     batch = need.batch
     assert batch is not None
     # If the first dimension is the sequence length, as for nn.LSTM, the second dimension is the batch size.
@@ -219,8 +219,8 @@ def _scaled(
 
 
 def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
-    """Return the dimension that differs between two inputs and has the size `batch` in the second input, or else the first
-    dimension that differs, or 0."""
+    """Compare the input shapes of two runs, and return the batch dimension: a dimension that changes, preferably to the size
+    `batch`, or 0."""
     changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)
 

@@ -60,8 +60,7 @@ _STREAMS_OF_A_POOL = 1 << 20
 
 
 def stream_in_pool(pool: int, stream: int) -> int:
-    """Return a number that identifies a pair of a CUDA stream and a private memory pool. Pool 0 is the memory outside private
-    pools."""
+    """Return a number for a CUDA stream and a private memory pool. Memory outside of private pools belongs to pool 0."""
     return pool * _STREAMS_OF_A_POOL + stream_of(stream)
 
 

@@ -46,7 +46,7 @@ _OURS = f"{Path(__file__).parents[2]}/"
 
 
 class History:
-    """Stores the allocations, frees and other actions of one GPU's memory allocator.
+    """Stores the actions of one GPU's memory allocator, such as allocations and frees.
 
     Args:
         context: the stack frames to keep: None, "state" (live blocks), "alloc" (also allocations) or "all" (also frees).

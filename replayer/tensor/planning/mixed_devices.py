@@ -126,7 +126,7 @@ def _require_cuda_kernel(func: Op, args: Sequence[TorchAny]) -> None:
         raise _no_kernel(func, key, entry.keys)
 
 
-# Ops in the following namespaces call CPU libraries, but a few of the ops also have a CUDA kernel.
+# Most ops in the following namespaces run only on the CPU.
 _LIBRARIES_OF_CPUS = frozenset({"quantized", "_quantized", "mkldnn", "onednn", "mkl", "mkldnn_prepacked", "sparse"})
 _ON_CUDA_TOO = re.compile(r"quantized::embedding_bag_(4bit|byte)_(unpack|rowwise_offsets)")
 

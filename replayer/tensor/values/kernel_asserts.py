@@ -121,8 +121,7 @@ def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the weights if `torch.multinomial` draws several samples with replacement. For one sample, or without replacement,
-    PyTorch checks the weights on the host."""
+    """Check the weights of `torch.multinomial` in those calls in which PyTorch checks them on the GPU."""
     values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
     if values is None or bool(((values >= 0) & values.isfinite()).all()):
         return None

@@ -5,8 +5,8 @@
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-A stage takes as long as the recorded stage with the same name, GPU and position. Between stages, all GPUs are equally busy.
-"""
+Each stage of nn.DataParallel takes as long as the recorded stage with the same name, GPU and position. Between stages, all GPUs
+are equally busy. """
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Stores GPU times (in ns) and numbers of ops for the report of a replay. The report excludes the time before the first
-    training step."""
+    """Stores the numbers for the report of a replay, which begins with the first training step."""
 
     # device time by the origin of its duration
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})

@@ -171,7 +171,7 @@ def _outermost_attention(trace: Trace, row: int) -> int:
 
 
 def _with_shapes(trace: Trace, row: int) -> int:
-    host = trace.host  # Launches of CUDA graphs and ranges of compiled graphs do not count as ops.
+    host = trace.host  # A call that launches a CUDA graph or a compiled graph does not count as an op.
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP and not _is_graph(trace, at), host.outward(row))
     return next((at for at in ops if trace.strings[int(host.shapes[at])]), NONE)
 

@@ -156,7 +156,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
-    """Return the searches for cached code that are inside a compiled region or directly before compiled autograd."""
+    """Return the events in which torch.compile searches its cache inside compiled code or before a compiled backward pass."""
     lookups = np.flatnonzero(strings.matching(host.name, _CACHE_LOOKUP.match))
     is_region = strings.matching(host.name, _REGION.match)
     regions = np.flatnonzero(is_region & (host.thread == 0))
@@ -222,15 +222,15 @@ def _closures(events: list[StepEvent]) -> list[tuple[int, int]]:
 
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
-    """Return the ops for which autograd created a node. For each op, the profiler records the sequence number of the next
-    autograd node in the thread. The sequence number increases after each op for which autograd creates a node."""
+    """Return the ops that autograd recorded for the backward pass. The profiler's sequence number of an op is one higher after
+    each such op."""
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
 
 
 def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """For each CPU event, return 1 if autograd recorded ops inside the event, -1 if not, and 0 if there are no ops."""
+    """Say for each CPU event whether autograd recorded ops inside the event: 1 (yes), -1 (no) or 0 (no ops)."""
     ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
     numbered = ops & (host.sequence != NONE)
     around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)

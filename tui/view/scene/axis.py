@@ -4,9 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The time axis is divided into *slots*, for example one slot per training step. A slot contains one step of each trace, and is as
-long as the longer step. A gap follows the shorter step.
-"""
+The time axis is divided into *slots*, for example one slot per training step. The slot of a step is as long as the longer step
+of the two traces. A gap follows the shorter step. """
 
 from __future__ import annotations
 
@@ -97,8 +96,8 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Convert a time in the trace to a position on the axis, or None for a hidden time. If the time has several positions,
-        return the position nearest to `near_ns`."""
+        """Convert a time in the trace to a position on the axis, or None for a hidden time. A time that is shown several times
+        has several positions: return the one nearest to `near_ns`."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 
