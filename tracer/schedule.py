@@ -138,11 +138,14 @@ class Schedule:
         self._end = self._windows_left = self._work_windows_left = 0
         self._window = None
 
-    def end_step(self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0) -> None:
-        """End the current step. Steps with the same hash of ops and shapes (`work`) are steps of one kind."""
+    def end_step(
+        self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0, *, compiled: bool = False
+    ) -> None:
+        """End the current step. Steps with the same hash of ops and shapes (`work`) are steps of one kind. If code was compiled
+        in an evaluation step, another step of the kind is profiled."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
-            self._note_kind((evaluation, phases, first_optimizer), work)
+            self._note_kind((evaluation, phases, first_optimizer), work, is_usual=not (evaluation and compiled))
         counts = not self._has_trained if evaluation else not is_extra or self._count >= self._end
         if not evaluation and self._is_first_training:
             self._count = min(1, self._prepare)
@@ -153,17 +156,17 @@ class Schedule:
         if self._prepare <= self._count < self._end:
             self._window = None
 
-    def _note_kind(self, key: tuple[bool, Phases, int], work: int) -> None:
+    def _note_kind(self, key: tuple[bool, Phases, int], work: int, *, is_usual: bool) -> None:
         # see Note [Windows for later kinds of steps]
         number, window, evaluation = self._number, self._window, key[0]
         kind = _KindOfStep.occurs(self._kinds, key, number)
         kind_of_work = _KindOfStep.occurs(self._kinds_of_work, (*key, work), number)
         action = self.profile
-        if action == "record":
+        if action == "record" and is_usual:
             kind.is_profiled = kind_of_work.is_profiled = True
         if window is not None:
             is_expected = window.of in (kind, kind_of_work)
-            is_over = not is_expected if window.is_run else is_expected and action == "record"
+            is_over = not is_expected if window.is_run else is_expected and action == "record" and is_usual
             if number >= window.last or (is_over and number >= window.prepare):
                 window = self._window = None
         if window is not None:

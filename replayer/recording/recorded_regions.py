@@ -21,7 +21,8 @@ from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import MatchKeys
 from traces.comparison.changed_ops import named_ops, ops_in_name
-from traces.compiled.regions import RegionCall, region_calls
+from traces.compiled.regions import RegionCall, measures_kernels, region_calls
+from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Trace, parse_shapes
 from traces.names.device_names import GRAPH_LAUNCHES
@@ -240,7 +241,9 @@ class _Signatures:
 class _Memory:
     def __init__(self, trace: Trace) -> None:
         self._host = trace.host
-        events = trace.memory
+        events, measures = trace.memory, measures_kernels(trace)
+        measured = Intervals(trace.host.start_ns[measures], trace.host.end_ns[measures])
+        events = events.take(~measured.holds(events.time_ns))
         self._events = events.take(np.argsort(events.time_ns, kind="stable"))
         self.is_recorded = bool((events.device != NONE).any())
 

@@ -60,6 +60,15 @@ def test_evaluation_steps_before_the_first_profile_are_profiled_once() -> None:
     assert actions_of(Schedule(warmup=0, clean=20, profiled=2), "TTTTTvvvvvvT") == ".......prr.."
 
 
+def test_an_evaluation_step_that_compiles_is_not_the_only_profiled_one() -> None:
+    """GIVEN an evaluated batch that compiles code during the first profile THEN a window opens for a later batch. The distance
+    of eight steps is known after the second batch, so the third batch is profiled."""
+    schedule = Schedule(warmup=1, clean=2, profiled=3)
+    assert actions_of(schedule, "TTTT") == "...p"
+    schedule.end_step(True, ("forward", "v"), compiled=True)
+    assert actions_of(schedule, "TTTTTTTvTTTTTTTvT") == "rrr....." + ".....prr" + "."
+
+
 def test_evaluation_is_not_profiled_if_that_would_disturb_clean_steps() -> None:
     """Single evaluated batches are profiled in the first window. A run of evaluation steps after too few clean steps is
     profiled later."""

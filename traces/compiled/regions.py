@@ -9,7 +9,8 @@ Note [One call of a region]
     function, and `CompiledFunction` and `CompiledFunctionBackward` surround a graph's forward and backward. A call of a region
     is the outermost range around one graph, so eager ops between graphs do not belong to a call. A backward pass belongs to the
     forward pass with the same autograd sequence number. If sequence numbers are missing, the first backward pass belongs to the
-    last forward pass, and so on.
+    last forward pass, and so on. Before the first launch of a Triton kernel, Inductor may measure several versions of the
+    kernel. The work of these measurements does not belong to the call.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from traces.names.device_names import GRAPH_LAUNCHES
 
 REGION, GRAPH = "Torch-Compiled Region: ", "## Call CompiledFxGraph "
 FORWARD, BACKWARD = "CompiledFunction", "CompiledFunctionBackward"
+_MEASURES = "CachingAutotuner.benchmark_all_configs"
 
 
 class _Range(IntEnum):
     OTHER = 0
     REGION = 1
     GRAPH = 2
+    MEASUREMENT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,11 @@ def is_graph_launch(trace: Trace) -> Column:
 
 def is_region_range(trace: Trace) -> Column:
     return trace.strings.matching(trace.host.name, _kind_of)
+
+
+def measures_kernels(trace: Trace) -> Column:
+    """Return a mask of the host rows in which Inductor measures several versions of a kernel."""
+    return trace.strings.matching(trace.host.name, _MEASURES.__eq__)
 
 
 def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
@@ -96,6 +104,8 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
 def _kind_of(text: str) -> int:
     if text in (FORWARD, BACKWARD) or text.startswith(GRAPH):
         return _Range.GRAPH
+    if text == _MEASURES:
+        return _Range.MEASUREMENT
     return _Range.REGION if text.startswith(REGION) else _Range.OTHER
 
 
@@ -106,6 +116,8 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
             unit[row], region[row] = unit[outer], region[outer]
         if of == _Range.REGION:
             unit[row], region[row] = NONE, row
+        elif of == _Range.MEASUREMENT:
+            unit[row] = region[row] = NONE
         elif of == _Range.GRAPH and unit[row] == NONE:
             unit[row] = row
     return np.array(unit), np.array(region)

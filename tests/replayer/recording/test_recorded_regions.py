@@ -178,13 +178,15 @@ def test_sizes_that_change_in_two_ways_cannot_be_replaced() -> None:
 
 def test_the_memory_blocks_of_a_call_come_from_its_memory_events() -> None:
     """GIVEN a call that allocates two blocks before and between its two ops, and frees the first and one that it did not
-    allocate. Events of another thread, of the CPU and outside the call do not count."""
+    allocate. Events outside the call and in a measurement of kernels do not count."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 900)
     events.op("Torch-Compiled Region: 0/0", 100, 400, [])
     events.op("CompiledFunction", 110, 380, [[16, 8]], **{"Sequence number": 0, "Fwd thread id": 0})
     for at, size_bytes, address in ((90, 64, 1), (120, 512, 2), (160, 1024, 3), (170, -512, 2), (180, -64, 1), (600, 32, 4)):
         events.memory(at, size_bytes, address)
+    events.op("CachingAutotuner.benchmark_all_configs", 300, 50, [])
+    events.memory(310, 4096, 5)
     for at in (130, 190):
         events.op("aten::sin", at, 20, [[16, 8]])
         events.launch("cudaLaunchKernel", at + 5, ("kernel", 5))

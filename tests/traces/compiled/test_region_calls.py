@@ -51,6 +51,20 @@ def test_compiled_backwards_without_sequence_numbers_are_matched_in_reverse_orde
     ]
 
 
+def test_measurements_of_kernels_do_not_belong_to_the_call() -> None:
+    """GIVEN a call in which Inductor measures two versions of a kernel before it launches the faster one."""
+    events = Events()
+    events.op("Torch-Compiled Region: 0/0", 0, 200, [])
+    events.host("user_annotation", "## Call CompiledFxGraph fa ##", 10, 150)
+    events.op("CachingAutotuner.benchmark_all_configs", 15, 100, [])
+    events.launch("cuLaunchKernel", 20, ("triton_poi_fused_sin_0", 3))
+    events.launch("cuLaunchKernel", 40, ("triton_poi_fused_sin_0", 2))
+    events.op("triton_poi_fused_sin_0", 120, 10, [[8]])
+    events.launch("cuLaunchKernel", 122, ("triton_poi_fused_sin_0", 2))
+    (call,) = region_calls(events.trace())
+    assert (launching(events.trace(), call), len(call.work)) == (["triton_poi_fused_sin_0"], 1)
+
+
 def test_a_nested_region_is_a_separate_call_without_the_eager_ops_between() -> None:
     """GIVEN a graph break: a region calls a graph, an eager op and the region of the rest THEN there are two calls."""
     events = Events()
