@@ -356,7 +356,7 @@ def _pinning(cost: Cost) -> Iterator[str]:
     yield f"| ours, core time | {' | '.join(f'{cost.pin_ms[batch]:.1f}' for batch in PUBLISHED_PIN)} |"
     yield f"| published | {' | '.join(f'{ms:.1f}' for ms in PUBLISHED_PIN.values())} |"
     yield (
-        f"\nPinning a batch of {BATCH} images took these median times during training: "
+        f"\nMedian time for a batch of {BATCH} images during training: "
         + ", ".join(
             f"{statistics.median(run.pin_cpu_ms for run in cost.of(network, workers)):.1f} ms ({network}, workers: {workers})"
             for network, workers in dict.fromkeys(RUNS)

@@ -36,8 +36,8 @@ class SharedResults:
         self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
-        """Return a stored result, or None if this rank must compute the result. If another rank is computing the result, the
-        first call with the same key waits up to 25 ms."""
+        """Return a stored result, or None if this rank must compute the result. Wait up to 25 ms if another rank is already
+        computing the result."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)

@@ -46,7 +46,7 @@ StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    """Calls `step_ended` after each step, with the numbers of training steps and of all steps."""
+    """Counts the script's steps, and calls `step_ended` after each step."""
 
     def __init__(
         self, devices: list[VirtualDevice], launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None

@@ -4,9 +4,8 @@
     clone = x._lazy_clone()     # no kernel, and no memory
     x += 1                      # allocates memory for x, copies, and adds
 
-The rules follow c10/core/impl/COW.cpp. The check for writes is installed with the first lazy clone, so other scripts are not
-slowed down.
-"""
+The rules follow c10/core/impl/COW.cpp. Scripts without lazy clones are not slowed down, because writes are only checked after
+the first lazy clone. """
 
 from __future__ import annotations
 

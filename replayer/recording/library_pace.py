@@ -145,8 +145,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit that is too small for the batch, or None if the batch fitted into the memory of the real
-        GPU."""
+        """If the batch did not fit into the memory of the measured GPU, return a memory limit that is too small for the batch,
+        else None."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None

@@ -86,7 +86,7 @@ class Comm:
         return out
 
     def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
-        """Concatenate tensors on a device. `destination` is -1 for the host and None for the current device."""
+        """Concatenate tensors on a GPU. The argument `destination` is -1 for the host and None for the current GPU."""
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         first = tensors[0]

@@ -214,7 +214,6 @@ class SegmentMatcher:
         return sum(_is_same_shape(call.match) for call in made) >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the SegmentMatcher object for one GPU."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None

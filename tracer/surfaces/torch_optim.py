@@ -4,9 +4,8 @@
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-A compiled method `step` has no profiler range, so the recorder adds the range "optimizer". Calls of a closure are in a range
-"Optimizer.closure".
-"""
+If torch.compile has compiled `step`, the recorder adds a profiler range "optimizer". Each call of a closure gets a profiler
+range "Optimizer.closure". """
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class PathSegment:
 # see Note [Where a path begins and ends]
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Sums up the times on the critical path."""
+    """Contains the duration of a step's critical path, and of its parts by kind and name."""
 
     step: int
     rank: int

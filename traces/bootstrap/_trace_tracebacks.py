@@ -40,7 +40,7 @@ def shorten(error: BaseException, prefix: str) -> None:
 
 
 def _without(frames: TracebackType | None, prefix: str) -> TracebackType | None:
-    """Return the traceback without this tool's frames. If it contains no other frames, return it unchanged."""
+    """Return the traceback without this tool's frames, or the whole traceback if it contains no other frames."""
     kept, each = [], frames
     while each is not None:
         if not str(each.tb_frame.f_globals.get("__name__")).startswith(prefix):

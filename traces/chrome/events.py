@@ -119,8 +119,7 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Correlation ids are at least 2**16 larger than the largest op id. In Holistic Trace Analysis, row numbers have as
-        many bits as correlation ids, and 16 bits are not enough."""
+        """Assign correlation ids above 2**16, because Holistic Trace Analysis cannot read long traces with smaller ids."""
         launch = self.trace.device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)
         launches, number = np.unique(launch, return_inverse=True)

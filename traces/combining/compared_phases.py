@@ -70,8 +70,7 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """For each kind of step, return the profiled steps and the steps without the profiler. The kind of step with the most
-    profiled steps comes first."""
+    """For each kind of step, most frequent first, return the profiled steps and the steps without the profiler."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
@@ -124,7 +123,7 @@ def _names_of_phases(trace: Trace) -> dict[int, tuple[int, ...]]:
 
 
 def _work_of(trace: Trace, step: int) -> Hashable:
-    """Count the calls of each op in a step. Calls with other input shapes are counted separately."""
+    """Count the calls of each op and each combination of input shapes in a step."""
     host, steps = trace.host, trace.steps
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == steps.rank[step]]
     rows = (host.start_ns >= steps.start_ns[step]) & (host.start_ns < steps.end_ns[step])

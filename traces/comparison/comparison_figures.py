@@ -33,7 +33,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """Stores one figure, such as a step time, for each of two traces."""
+    """Contains a value, such as the step time, for each of two traces."""
 
     recorded: Figure
     replayed: Figure  # the second recording's value if two recordings are compared
@@ -77,7 +77,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts the tensor values that a replayed script read and that the recording does not contain."""
+    """Counts the tensor values that a script read in a replay, and that were not recorded."""
 
     unrecorded_reads: int | None  # values that the script read although they were not recorded
     computed: bool | None  # whether the replay computed values (`--values compute`)

@@ -217,8 +217,8 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 @cached_result
 def launch_time_ns(trace: Trace) -> Column:
-    """Return the launch time of each kernel. If a launch is unknown, estimate the time from the launches before and after the
-    kernel, from the phase, or from the start of the kernel."""
+    """Return the launch time of each kernel. Unknown launch times are estimated, for example from the launches of other
+    kernels."""
     # see Note [A step's time] in traces/figures/pace.py
     spans = trace.device
     known = spans.launch != NONE

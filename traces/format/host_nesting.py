@@ -8,9 +8,8 @@ example, `(` is a start and `)` is an end:
     1    0       105    9               1
     2    0       120    20              1
 
-The depths compress very well, because most training steps call the same ops. The gaps are sorted by op name, which makes the
-file 15 % smaller than with start times and durations.
-"""
+Nesting depths compress very well, because most training steps call the same ops. Sorting the gaps by op name makes trace files
+15 % smaller. """
 
 from __future__ import annotations
 
@@ -94,8 +93,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort the starts and ends of all ops by the op name and by the op name of the previous start or end. The keys have 16
-    bits, because numpy sorts 16-bit integers ten times faster than 64-bit integers."""
+    """Sort the starts and ends of all ops by the op name and by the op name of the previous start or end. Op names are cut to
+    16 bits, because numpy sorts 16-bit integers ten times faster than 64-bit integers."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

@@ -131,9 +131,8 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def distinct(column: Column) -> tuple[Column, Column, Column]:
-    """Return the sorted distinct values, the first row of each value, and the index of each row's value. The result equals that
-    of `np.unique`. To save time, integers are counted instead of sorted if their range is not much larger than the number of
-    rows."""
+    """Return the same result as `np.unique(column, return_index=True, return_inverse=True)`. To save time, integers are counted
+    instead of sorted if their range is not much larger than the number of rows."""
     least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
     if column.dtype.kind not in "iu" or most - least > _DENSE * len(column):
         values, first, place = np.unique(column, return_index=True, return_inverse=True)

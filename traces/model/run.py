@@ -174,7 +174,7 @@ class CompiledCode:
 
 @dataclass(frozen=True)
 class ReplayNotes:
-    """Stores the replayer's notes about its run."""
+    """Contains facts about a replay, such as its options and its recording."""
 
     recording: str = ""
     recording_source: str = ""  # RECORDER, KINETO, or a table of published figures

@@ -136,8 +136,7 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
     """Return the gradient of a convolution's output, and the weight. The order of the inputs of convolution_backward depends on
-    the PyTorch release. The gradient has as many channels as the weight has output channels. If several inputs may be the
-    gradient, the smallest input is used."""
+    the PyTorch release. The gradient has as many channels as the weight has output channels, and is the smallest such input."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]
@@ -215,7 +214,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """If the index tensor was not recorded, assume that each new value is written once."""
+    """Return the bytes of an `index_put`, assuming that each new value is written once if the index tensor was not recorded."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -328,8 +327,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements a Triton kernel of Inductor processes: the size of the first or the last tensor. For a pointwise
-    kernel, the function returns the size that fits the launch grid better, and otherwise the larger size."""
+    """Return how many elements a Triton kernel of Inductor processes: the size of its first or last tensor, depending on the
+    launch grid."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

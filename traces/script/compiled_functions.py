@@ -2,8 +2,7 @@
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-This module prevents a graph break at our wrapper of `Module.__call__`.
-"""
+Without this module, our wrapper of `Module.__call__` would cause graph breaks. """
 
 from __future__ import annotations
 
@@ -150,14 +149,14 @@ def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Call
 
 
 def _caller(file: str) -> str:
-    """Return the file name of the innermost Python frame outside of the given file, or ""."""
+    """Return the name of the file that called a function of the given file, or ""."""
     files = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
     return next((name for name in files if name != file), "")
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap the method that Dynamo calls for each frame. The wrapper gets the file name of PyTorch's method, because
-    `torch.compiler.disable(recursive=False)` skips only stack frames of that file."""
+    """Wrap the function with which torch.compile compiles a Python frame. The wrapper must have the file name of PyTorch's
+    function, so that `torch.compiler.disable(recursive=False)` works."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

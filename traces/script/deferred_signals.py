@@ -76,8 +76,8 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
 
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
-    """Call `finish` before functions of `os` and `signal` that end the script without running exit handlers. If
-    `before_signal` is given, call it instead before a signal that ends the script."""
+    """Call `finish` before functions of `os` and `signal` that end the script without running exit handlers. Before a signal
+    ends the script, call `before_signal`, or `finish` if `before_signal` is None."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

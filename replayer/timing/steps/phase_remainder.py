@@ -49,7 +49,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the SegmentMatcher object for one GPU, and the CPU thread that launches ops on this GPU."""
+        """Return the matcher for one GPU, and the CPU thread that launches ops on this GPU."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
@@ -60,8 +60,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add GPU work for ops that match no recorded call. Use recorded kernels that match no op if
-        possible, and estimates for all other ops."""
+        """At the end of a phase, add GPU work for ops that match no recorded call: recorded kernels without an op if possible,
+        or else estimates."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0

@@ -252,8 +252,8 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """For each op, return the allocated bytes minus the freed bytes. If an op frees the memory of another op, the bytes are
-    counted under the key NONE."""
+    """For each op, return the allocated bytes minus the freed bytes. Memory that another op had allocated is counted under the
+    key NONE."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}
