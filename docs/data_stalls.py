@@ -2,8 +2,8 @@
 
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
-`trace stalls` measures how long a DataLoader worker of this machine needs for one batch. The GPU time per batch comes from
-bundled measurements of a V100. `traces.stalls.loader_model` uses the times of the worker and the GPU to predict the training
+`trace stalls` measures how long a DataLoader worker of this machine needs for one batch. GPU times come from the measurements
+of a V100 in the bundled library. `traces.stalls.loader_model` uses the times of the worker and the GPU to predict the training
 speed on the paper's servers.
 """
 

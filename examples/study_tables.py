@@ -4,7 +4,7 @@
     print(table(rows))                  # Markdown
     draw(rows, Path("study.svg"))       # matplotlib draws it
 
-If a configuration was measured twice, the last measurement counts.
+If a network was measured twice with the same options, the last measurement counts.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the recording overhead per training step in nanoseconds. After only a few steps, return the total overhead."""
+        """Return the recording overhead per training step in nanoseconds. If fewer steps have run than a median needs, return
+        the total overhead."""
         # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:
@@ -138,7 +139,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing. A call of this function takes as long as the call of a wrapper."""
+    """Do nothing. The recorder times this function to find out how long an empty call takes."""
 
 
 class _Costed(Protocol):

@@ -201,8 +201,8 @@ class Recorder:
     # --- the end
 
     def close(self) -> None:
-        """Write all data except an unfinished training step. If another thread holds the lock and hangs, give up after 0.5
-        s."""
+        """Write all data except an unfinished training step. Give up after 0.5 s if another thread hangs and holds the
+        recorder's lock."""
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:
             if not has_lock:

@@ -141,8 +141,8 @@ class Schedule:
     def end_step(
         self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0, *, compiled: bool = False
     ) -> None:
-        """End the current step. Steps with the same hash of ops and shapes (`work`) are steps of one kind. If code was compiled
-        in an evaluation step, another step of the kind is profiled."""
+        """End the current step. Steps with the same hash of ops and shapes (`work`) are steps of one kind. If the step compiled
+        code, a later evaluation step of this kind is profiled instead."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work, is_usual=not (evaluation and compiled))

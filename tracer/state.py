@@ -82,7 +82,7 @@ def start(make: Callable[[], Recorder | None]) -> None:
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Return the recorder's lock. If no recorder was started, return an empty context manager."""
+    """Return the recorder's lock. Without a recorder, return a context manager that does nothing."""
     return nullcontext() if (to := started()) is None else to.cost.lock
 
 

@@ -225,7 +225,7 @@ class StepRecorder:
                 self._is_catching_up = False
 
     def _drop_step(self, error: BaseException) -> None:
-        """Drop the current step. Raise the error again if it comes from the script."""
+        """Drop the current step. If the error comes from the script, raise it again."""
         # see Note [Interrupted reports]
         self._writer.end_run()
         self._repeated.forget()

@@ -94,7 +94,7 @@ def printable(text: str, *, colour: bool) -> str:
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Format a number for each device. If there are more than four devices, print only the lowest and the highest number."""
+    """Format a number for each device. For more than four devices, print only the lowest and the highest device number."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -146,7 +146,7 @@ def names_text(names: Sequence[str]) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Return the lines of a table that is at most `width` characters wide. If `stretch` is true, the table is exactly `width`
+    """Return the lines of a table that is at most `width` characters wide. With `stretch=True`, the table is exactly `width`
     characters wide."""
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))

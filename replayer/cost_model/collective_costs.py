@@ -4,7 +4,7 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-The estimate is based on the rank with the shortest duration, because the kernels on all other ranks wait for this rank.
+Estimates use the rank with the shortest kernel, because the kernels on all other ranks also wait for this rank.
 
 Note [Operations of a step]
     A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at

@@ -206,7 +206,7 @@ class VirtualNccl(_NcclGroup):
         return group
 
     def _group_start(self) -> None:
-        """Do nothing. PyTorch calls this method before it aborts all process groups."""
+        """Do nothing. PyTorch calls `_group_start` before it aborts all process groups."""
 
     _group_end = _group_start
 

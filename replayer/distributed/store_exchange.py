@@ -69,8 +69,8 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def arrives_within(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the messages of all ranks, and return True if all messages have arrived. The timeout of the
-        process group starts with the first call of this method."""
+        """Wait up to `seconds` for the messages of all ranks, and return True if all messages have arrived. The first call of
+        this method starts the process group's timeout."""
         if self._messages is None:
             self._polls = self._polls or self._exchange.new_wait()
             poll = self._polls, seconds
@@ -122,7 +122,7 @@ class DeadlockDetector:
         return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
 
     def end(self) -> None:
-        """Empty this rank's entry in the key-value store. A deleted entry would block all ranks that read the entry."""
+        """Empty this rank's entry in the key-value store. If the entry were deleted, ranks that read the entry would block."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None

@@ -136,7 +136,8 @@ class VirtualWork(_Awaited):
             return self._pending.arrives_within(max(float(left_ns / clock.speed), 0.0) * 1e-9)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the collective. If `timeout` is given, the host also waits for the collective."""
+        """Make the current stream wait for the collective. With the argument `timeout`, the host also waits for the
+        collective."""
         here = gpu()
         self._limit_ns = int(timeout // timedelta(microseconds=1) * 1_000 * here.clock.speed) if timeout else None
         if not self._arrives_before_limit():

@@ -5,7 +5,8 @@
     x += 1                      # allocates memory for x, copies, and adds
 
 The rules follow c10/core/impl/COW.cpp. Scripts without lazy clones are not slowed down, because writes are only checked after
-the first lazy clone. """
+the first lazy clone.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def lazy_clone(source: TorchAny) -> TorchAny:
 
 
 def own_memory(allocation: Allocation, device: int) -> None:
-    """Copy the memory that an allocation shares with other storages. If all others are gone, no copy is made."""
+    """Copy the memory that an allocation shares with other storages. Return without a copy if no other storage is left."""
     memory = memory_shared_by(allocation)
     if memory is None:
         return

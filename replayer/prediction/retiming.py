@@ -2,7 +2,7 @@
 
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 
-Events keep their recorded order (Note [Start times of kernels] in recording/indexer.py).
+Kernels keep their recorded order (Note [Start times of kernels] in recording/indexer.py).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """Stores one recorded op call. All times are in ns since the start of the phase."""
+    """Stores one recorded op call. All times are in nanoseconds since the start of a phase."""
 
     start_ns: int
     end_ns: int
@@ -72,7 +72,7 @@ class RecordedSegment:
     predicted: bool = False  # True for a predicted segment (replicas.py); unmatched work may not exist in the script
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
-        """Add a recorded op call. Add calls in the order of their start times."""
+        """Add a recorded op call. Calls of ops must be added in the order of their start times."""
         self.exact.setdefault(keys.exact, []).append(instance)
         self.equivalent.setdefault(keys.equivalent, []).append(instance)
         self.named.setdefault(keys.named, []).append(instance)

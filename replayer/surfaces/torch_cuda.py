@@ -109,7 +109,7 @@ class TorchDeviceProperties(DeviceProperties):
 
     @classmethod
     def create(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
-        """Return the properties of device `index`. Unique identifiers of the GPU, such as the UUID, are invented."""
+        """Return the properties of device `index`. The UUID and other identifiers of a virtual GPU are invented."""
         unknown: dict[str, TorchAny] = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
         card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())

@@ -112,8 +112,8 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Remember the collective for which DistributedDataParallel waits in the backward pass. Without this reference, Python
-    would delete the Work object, because PyTorch's C++ code keeps only its C++ part."""
+    """Remember the collective for which DistributedDataParallel waits in the backward pass. A reference to the Work object is
+    needed, because PyTorch's C++ code does not keep Python objects alive."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)
 
@@ -198,7 +198,7 @@ def _carry_objects(call: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> 
 def _monitored_barrier(
     barrier: Callable[..., None], group: TorchAny = None, timeout: TorchAny = None, wait_all_ranks: bool = False
 ) -> None:
-    """Run a gloo barrier. The timeout applies to virtual time, because `sleep` takes no real time on a virtual clock."""
+    """Run a gloo barrier. The timeout is measured in virtual time, because `sleep` takes no real time on a virtual clock."""
     barrier(group, timeout, wait_all_ranks)
     here, size = gpu(), dist.get_world_size(group)
     c10d: TorchAny = dist.distributed_c10d

@@ -2,7 +2,8 @@
 
     torch.nested.nested_tensor([[1.0, 2.0], [3.0]], device="cuda")
 
-Each entry is moved to the virtual GPU separately, because PyTorch's C++ code cannot create a virtual nested tensor.
+The parts of a nested tensor are moved to the virtual GPU one by one, because PyTorch's C++ code cannot create a virtual nested
+tensor.
 """
 
 from __future__ import annotations

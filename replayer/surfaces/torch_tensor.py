@@ -174,7 +174,7 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _warning_the_caller(read: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-    """Read a value. Warnings about the read contain the script's line number instead of the wrapper's."""
+    """Read a value. If PyTorch prints a warning, the warning names the script's line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = read(*args)

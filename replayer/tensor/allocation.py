@@ -60,7 +60,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Represents unknown values. Tensors that share a `Content` object have equal values."""
+    """Represents unknown values. Two tensors with the same `Content` object have equal values."""
 
 
 class Truth(Enum):

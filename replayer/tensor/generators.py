@@ -3,8 +3,8 @@
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
 
-Each random op increases the offset by as much as on a real GPU (native/cuda/DistributionTemplates.h). Under `--values compute`,
-PyTorch's CPU generator draws the random numbers.
+Each random op increases the generator's offset by as much as on a real GPU (native/cuda/DistributionTemplates.h). Under
+`--values compute`, PyTorch's CPU generator draws the random numbers.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the seed and the offset from 16 bytes. States of old PyTorch releases have 8 bytes and contain only the seed."""
+        """Set the seed and the offset from 16 bytes. In old PyTorch releases, the state of a generator has 8 bytes and contains
+        only the seed."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())

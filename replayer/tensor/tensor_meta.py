@@ -131,8 +131,8 @@ class TensorMeta:
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a view of the given values that is conjugated or negated like this tensor. In `__torch_dispatch__`, call
-        `clone` on the view, because most ops ignore these bits there."""
+        """Return a view of the given values that is conjugated or negated like this tensor. Inside `__torch_dispatch__`, call
+        `clone` on the view, because most ops there ignore whether a tensor is conjugated."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values

@@ -49,7 +49,7 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to the script. Each call may advance the clock, because a script may wait in a loop until a
+        """Return the current time to the script. Reading the clock may advance it, because a script may wait in a loop until a
         time is reached."""
         # see Note [The recorded clock]
         return self.now_ns()

@@ -80,7 +80,7 @@ class StreamScheduler:
     ) -> int:
         """Schedule an op's recorded kernels, and return the end time of the last one.
 
-        Kernels of the recorded main stream run on `stream`.
+        Kernels that were recorded on the main stream run on `stream`.
 
         Args:
             chosen: the kernels' indices in the recorded step

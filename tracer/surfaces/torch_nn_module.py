@@ -41,8 +41,8 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 class ModuleRanges:
     """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call. `Module.__call__` is replaced only in
-    profiled steps. If torch.compile has compiled code, no ranges are added, because replacing `Module.__call__` would compile
-    the code again."""
+    profiled steps. Scripts that use torch.compile get no such ranges, because replacing `Module.__call__` would make
+    torch.compile compile again."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module

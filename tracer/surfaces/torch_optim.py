@@ -5,7 +5,8 @@
     optimizer.step()            # phase "optimizer"; ends the training step
 
 If torch.compile has compiled `step`, the recorder adds a profiler range "optimizer". Each call of a closure gets a profiler
-range "Optimizer.closure". """
+range "Optimizer.closure".
+"""
 
 from __future__ import annotations
 

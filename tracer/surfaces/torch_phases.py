@@ -4,7 +4,7 @@
     loss.backward()                             # phase "backward"; reaches torch.autograd.backward
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
-Gradient clipping belongs neither to the backward phase nor to the optimizer phase.
+Gradient clipping ends the backward phase, but does not yet begin the optimizer phase.
 """
 
 from __future__ import annotations

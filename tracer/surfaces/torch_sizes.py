@@ -76,8 +76,9 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Make `torch.Tensor([[x]])` accept a scalar tensor `x` although `__getitem__` has a Python wrapper. With a wrapper,
-    CPython treats tensors as sequences unless the field `sq_item` is empty. See PyTypeObject in Include/cpython/object.h."""
+    """Make `torch.Tensor([[x]])` accept a scalar tensor `x` although `__getitem__` has a Python wrapper. The wrapper would make
+    CPython treat tensors as sequences if the C field `sq_item` were not cleared. See PyTypeObject in
+    Include/cpython/object.h."""
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return

@@ -144,8 +144,8 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _timed_collectives(trace: Trace) -> Collectives:
-    """Return the collectives with a recorded end, in the order of their calls. A trace may contain only communication kernels,
-    which are then returned."""
+    """Return the collectives with a recorded end, in the order of their calls. If a trace contains only communication kernels,
+    the kernels are returned."""
     # see Note [Only kernels]
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     if len(seen):

@@ -132,7 +132,7 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Return the factor that makes a phase about as long as without the profiler. If several factors do, return the factor
+    """Return the factor that makes a phase about as long as without the profiler. Among several such factors, return the one
     closest to `usual`."""
     # see Note [The clean steps decide]
     if not phase.calls:

@@ -236,7 +236,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Find groups of different kernels that do the same work in two traces. Return each GPU event's group number, or NONE."""
+    """Find groups of different kernels that do the same work in two traces."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     sides, kinds = _sides((first, second), steps, by_phase)

@@ -7,7 +7,8 @@
 
 The step time is the time on the host or on the slowest GPU, whichever is longer. Medians are compared, or means if the steps
 vary a lot (Note [Means of varying steps] in `traces.figures.spread`). GPU time excludes waits for other ranks in collectives.
-Steps that ran without the profiler are preferred, because the profiler slows a script. """
+Steps that ran without the profiler are preferred, because the profiler slows a script.
+"""
 
 from __future__ import annotations
 
@@ -447,8 +448,8 @@ def _first_with_memory(trace: Trace) -> int:
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Return the kinds of steps with memory events: True for evaluation, and False for training. In a recording, only profiled
-    steps have memory events."""
+    """Return the kinds of steps with memory events: True for evaluation, and False for training. Only profiled steps of a
+    recording have memory events."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)
@@ -456,8 +457,8 @@ def _kinds_with_memory(trace: Trace) -> set[bool]:
 
 
 def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
-    """Return the steps that compile nothing, from number `first` on. The set `kinds` selects training or evaluation steps
-    (empty: both)."""
+    """Return the steps that compile nothing, from number `first` on. The set `kinds` selects training steps, evaluation steps
+    or (if empty) both."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
     chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
     if kinds:

@@ -16,7 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace
     recompiles = 0              # recompilations in the second trace
 
-If a value is unknown, the check fails.
+A budget for an unknown value is never met.
 """
 
 from __future__ import annotations

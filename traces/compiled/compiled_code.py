@@ -21,14 +21,16 @@ COMPILE_NS: list[int] = []  # host time of each call in which Dynamo compiled fu
 _eager: list[EagerRegion] = []
 _breaks = Counter[str]()
 
-# Dynamo does not describe some graph breaks, and DDPOptimizer cuts graphs at the boundaries of its buckets on purpose.
+# torch.compile does not describe the following graph breaks in words. DDPOptimizer splits graphs on purpose, so its splits are
+# not counted.
 _UNDESCRIBED = {"generic_jump": "branch on a tensor's value", "step_unsupported": "unsupported instruction"}
 _CUTS = "DDPOptimizer"
 
 
 @contextmanager
 def compiling() -> Iterator[list[EagerRegion]]:
-    """Count compilations. The result is a list, to which the functions that Dynamo cannot trace are added."""
+    """Count compilations in the `with` block. Functions that torch.compile could not trace are added to the yielded list at the
+    end."""
     utils: Any = sys.modules["torch._dynamo.utils"]
     before, breaks, begun_ns = len(utils.get_compilation_metrics()), len(utils.graph_break_reasons), perf_counter_ns()
     eager = list[EagerRegion]()

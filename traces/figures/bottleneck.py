@@ -268,8 +268,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index at which the values change and stay changed, for example from about 5 to about 9. Only the order of the
-    values counts, to reduce the effect of outliers."""
+    """Return the index at which the values change and stay changed, for example from about 5 to about 9. The values are
+    replaced by their ranks in sorted order, to reduce the effect of outliers."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

@@ -130,8 +130,8 @@ class StepTimes:
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. If the GPUs of a rank have queued work, the first of several consecutive
-        steps is left out."""
+        """Return the steps with comparable times. If the GPUs of a rank have queued work, a step is comparable only if the step
+        before it is known."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():

@@ -5,7 +5,8 @@
     problems[0].severity    # Severity.SERIOUS
 
 `Trace.problems` counts the problems that were found while a recording was read. Problems of severity INFORMATION do not affect
-results, but those of severity SERIOUS make the main output of `trace info` unreliable. """
+results, but those of severity SERIOUS make the main output of `trace info` unreliable.
+"""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 
-A column contains the first bytes of all integers, followed by all second bytes, and so on. The order of the bytes improves
-compression, because bytes at the same position are often equal. Up to 256 numbers are stored as plain msgpack numbers, because
-packing them takes 1 µs instead of 50 µs. FORMAT.md describes the encoding.
+A column contains the first bytes of all integers, followed by all second bytes, and so on. Storing the first bytes together
+improves compression, because the first bytes of most integers are equal. Up to 256 numbers are stored as plain msgpack numbers,
+because packing them takes 1 µs instead of 50 µs. FORMAT.md describes the encoding.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def claimed_rows(packed: Any) -> int:
 
 
 def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: bool = False) -> T:
-    """Decode a table that `pack_table` encoded. If `is_lazy` is true, decode each column when it is first read. Raises
+    """Decode a table that `pack_table` encoded. With `is_lazy=True`, each column is decoded when it is first read. Raises
     Damaged."""
     rows = claimed_rows(packed)
     stored = _entry(packed, "columns", dict)

@@ -9,7 +9,8 @@ example, `(` is a start and `)` is an end:
     2    0       120    20              1
 
 Nesting depths compress very well, because most training steps call the same ops. Sorting the gaps by op name makes trace files
-15 % smaller. """
+15 % smaller.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
 In 30 real recordings, the data in memory are 6 to 68 times as large as the file. A file of zeros could be 7000 times as large
-in memory as on disk. The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit in megabytes. """
+in memory as on disk. The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit in megabytes.
+"""
 
 from __future__ import annotations
 

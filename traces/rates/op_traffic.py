@@ -3,7 +3,8 @@
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
-`moved_bytes` counts each element as often as it is read or written. `footprint_bytes` counts each memory address once.
+The field `moved_bytes` counts an element several times if it is read or written several times. `footprint_bytes` counts each
+memory address once.
 
 Note [Bytes that an op touches]
     Recordings contain the shapes of an op's inputs, but no values, scalars or outputs. In these rules, n is the number of

@@ -2,7 +2,8 @@
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-Without this module, our wrapper of `Module.__call__` would cause graph breaks. """
+Without this module, torch.compile would break the graph at our wrapper of `Module.__call__`.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-A virtual GPU logs the script's memory requests, which an emulated memory allocator then repeats for each GPU. """
+A virtual GPU logs the script's memory requests, which an emulated memory allocator then repeats for each GPU.
+"""
 
 from __future__ import annotations
 

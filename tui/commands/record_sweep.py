@@ -123,7 +123,8 @@ def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _values(text: str) -> tuple[int, ...]:
-    """Parse batch sizes. The range "1..8" doubles the batch size (1, 2, 4, 8). The range "8..24+8" adds 8 (8, 16, 24)."""
+    """Parse batch sizes. The range "1..8" means the batch sizes 1, 2, 4 and 8. The range "8..24+8" means the batch sizes 8, 16
+    and 24."""
     if (found := _RANGE.fullmatch(text)) is not None:
         first, last, step = int(found[1]), int(found[2]), int(found[3] or 0)
         if not 0 < first <= last or (step and (last - first) // step > _MOST_RUNS):

@@ -40,8 +40,8 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. If the largest batch size was measured, the measurement decides. Otherwise a
-    simulation of PyTorch's allocator decides."""
+    """Describes whether a script fits on one GPU. A measured largest batch size takes precedence over a simulated one.
+    Otherwise a simulation of PyTorch's allocator decides."""
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size

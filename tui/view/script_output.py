@@ -52,8 +52,8 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects the output that the script prints to the terminal. If stdout or stderr is redirected to a file, the attribute of
-    the same name is None."""
+    """Collects the output that the script prints to the terminal. The attributes `stdout` and `stderr` are None if the stream
+    is redirected to a file."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()

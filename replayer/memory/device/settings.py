@@ -59,7 +59,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """Stores the settings of PyTorch's caching allocator. The entry `power2_divisions[i]` applies to sizes from 2^i MiB to
+    """Stores the settings of PyTorch's caching allocator. The i-th entry of `power2_divisions` applies to sizes from 2^i MiB to
     2^(i+1) MiB.
     """
 

@@ -4,7 +4,8 @@
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-The returned dictionary has the fields of PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h). """
+The returned dictionary has the fields of PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h).
+"""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ class PoolStats:
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Return statistics for expandable segments. Free memory in expandable segments is not counted as inactive. See
+        """Return statistics for expandable segments. Free blocks in expandable segments do not count as inactive memory. See
         free_block in PyTorch's c10/cuda/CUDACachingAllocator.cpp."""
         return replace(self, split_free=Quantity().small, split_free_bytes=Quantity().small)
 

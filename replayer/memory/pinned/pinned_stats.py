@@ -5,7 +5,8 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, the peak is computed for each block size, so the sum of the peaks may be larger than the true peak. """
+As in PyTorch, the peak is the sum of the peaks for each block size, so it may be too high.
+"""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ class _Attention:
 
 
 def uniform(shape: TorchAny, seed: int, offset: int) -> torch.Tensor:
-    """Return random numbers for dropout, one for each attention weight. A weight is dropped if the random number is smaller
-    than the dropout probability."""
+    """Return random numbers for dropout, one for each attention weight. An attention weight is dropped if its random number is
+    smaller than the dropout probability."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(host_seed(seed, offset)), device="cpu")
 
 

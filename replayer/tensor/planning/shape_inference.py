@@ -219,8 +219,8 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 
 def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> TorchAny:
-    """Replace tensors by ones in host memory. Sizes above `largest_size` are reduced to `largest_size`. If `largest_size` is
-    not given, raise OverflowError for a tensor with more than `_TRIED_ELEMENTS` elements."""
+    """Replace tensors by ones in host memory. Sizes above `largest_size` are reduced to `largest_size`. Without the argument
+    `largest_size`, raise OverflowError for a tensor with more than `_TRIED_ELEMENTS` elements."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):

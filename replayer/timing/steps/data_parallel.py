@@ -6,7 +6,8 @@
     stages.leave(index)                                  # the phase ends
 
 Each stage of nn.DataParallel takes as long as the recorded stage with the same name, GPU and position. Between stages, all GPUs
-are equally busy. """
+are equally busy.
+"""
 
 from __future__ import annotations
 

@@ -201,7 +201,8 @@ def with_virtual_gpu(
 
 
 def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
-    """Yield the GPU ranges. A range lasts from the start of its first kernel to the end of its last kernel."""
+    """Yield the GPU ranges. On the GPU, a profiler range lasts from the start of its first kernel to the end of its last
+    kernel."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, ProfilerJson]]] = defaultdict(list)
     for event in events:
@@ -252,8 +253,8 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """For each op, return the allocated bytes minus the freed bytes. Memory that another op had allocated is counted under the
-    key NONE."""
+    """For each op, return the allocated bytes minus the freed bytes. If an op frees memory of another op, the freed bytes are
+    stored under the key NONE."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}

@@ -41,7 +41,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step. If `keep` is True, store the step's times and number of ops."""
+        """End a step. With `keep=True`, store the step's times and number of ops."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)
@@ -49,7 +49,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def host_figures(self, speed: float) -> HostFigures:
-        """Return the host time per step and per op. At speed 2, a replay takes half the recorded time."""
+        """Return the host time per step and per op. With `--speed 2`, a replay takes half the recorded time."""
         if not self.step_ops:
             return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))

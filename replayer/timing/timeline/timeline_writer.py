@@ -248,12 +248,11 @@ class TimelineWriter:
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add kernels and copies to the trace's table of GPU work. The int64 matrix `table` has one row per kernel or copy."""
+        """Add kernels and copies to the trace's table of GPU work. The matrix `table` has one row per kernel or copy."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events at the virtual time `now_ns`. The matrix `untimed` has one row per memory event, but contains no
-        times."""
+        """Add memory events at the virtual time `now_ns`. The matrix `untimed` contains memory events without their times."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
@@ -274,8 +273,8 @@ class TimelineWriter:
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Append ops to the trace's table of host events, and return the first op's row number in the trace. The int64 matrix
-        `table` has one row per op."""
+        """Append ops to the trace's table of host events, and return the first op's row number in the trace. The matrix `table`
+        has one row per op."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
@@ -321,7 +320,7 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace that contains all events since `watch` was called. The second array contains the index of the op that
+        """Return a trace that contains all events since `watch` was called. Return the trace, and the index of the op that
         follows each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None

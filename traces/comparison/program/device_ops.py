@@ -118,8 +118,8 @@ def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = Tr
 
 
 def _casts(trace: Trace, rows: Column) -> Column:
-    """Return a boolean mask of the kernels that change the dtype of a tensor. If dtypes were not recorded, the mask selects all
-    kernels of `aten::copy_`."""
+    """Return a boolean mask of the kernels that change the dtype of a tensor. In a recording without dtypes, all kernels of
+    `aten::copy_` are selected."""
     host, op = trace.host, op_of(trace)[rows]
     dtypes = {of: trace.strings[of].split(";")[:2] for of in np.unique(host.dtypes).tolist()}
     changing = [of for of, pair in dtypes.items() if pair == [""] or (len(set(pair)) == 2 and set(pair) <= set(FLOATING))]

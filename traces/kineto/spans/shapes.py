@@ -3,7 +3,7 @@
     Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
     # the string ids of "2,3" and "float32"
 
-The profiler does not record the dtypes of tensors in a list.
+torch.profiler does not record the dtypes of tensors in a list.
 """
 
 from __future__ import annotations

@@ -222,15 +222,15 @@ def _closures(events: list[StepEvent]) -> list[tuple[int, int]]:
 
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
-    """Return the ops that autograd recorded for the backward pass. The profiler's sequence number of an op is one higher after
-    each such op."""
+    """Return the ops that autograd recorded for the backward pass. torch.profiler gives each op a sequence number, which
+    increases after each op that autograd recorded."""
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
 
 
 def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """Say for each CPU event whether autograd recorded ops inside the event: 1 (yes), -1 (no) or 0 (no ops)."""
+    """For each CPU event, return whether autograd recorded any ops inside it: 1 if yes, -1 if no, and 0 if there are no ops."""
     ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
     numbered = ops & (host.sequence != NONE)
     around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)

@@ -5,7 +5,8 @@
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
 The time axis is divided into *slots*, for example one slot per training step. The slot of a step is as long as the longer step
-of the two traces. A gap follows the shorter step. """
+of the two traces. A gap follows the shorter step.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-Each screen column shows a short span of time as a bar. If events run during half of the span, the bar has half of the full
-height.
+Each screen column shows a short span of time as a bar. A bar of half the full height means that events run during half of this
+time.
 """
 
 from __future__ import annotations
