@@ -897,6 +897,15 @@ def test_other_threads_that_use_the_gpu_are_profiled(bench: Bench, does: str) ->
     assert bench.profiler.all_threads == (does != "loader")
 
 
+def test_modules_that_checkpointing_calls_in_autograd_threads_do_not_turn_memory_events_off(bench: Bench) -> None:
+    bench.train_step()
+    bench.recorder.enter_phase("backward")
+    thread = threading.Thread(target=partial(bench.recorder.module_called, object(), True))
+    thread.start()
+    thread.join()
+    assert not bench.profiler.all_threads
+
+
 def test_an_optimizer_step_in_an_autograd_thread_does_not_end_a_step(bench: Bench) -> None:
     """GIVEN an optimizer that a hook steps during the backward pass THEN the step ends with the first optimizer's step, on the
     script's thread."""
