@@ -13,8 +13,9 @@ Note [Calls that take no time]
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -77,14 +78,18 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
 def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
     """Return a copy of the trace that contains only the given rows of each table. References to removed rows become NONE."""
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
-    places = {name: new_positions(order, len(getattr(trace, name))) for name, order in rows.items()}
-    return repointed(replace(trace, **tables), places)
+    places = {name: cache(partial(new_positions, order, len(getattr(trace, name)))) for name, order in rows.items()}
+    return _repointed(replace(trace, **tables), places)
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     """Return a copy of the trace after rows were moved, with updated references between tables. Columns of a lazy trace stay
     lazy."""
-    changes: dict[str, dict[str, Column]] = {name: {} for name in TABLES}
+    return _repointed(trace, {name: partial(np.asarray, place) for name, place in places.items()})
+
+
+def _repointed(trace: Trace, places: Mapping[str, Callable[[], Column]]) -> Trace:
+    changes: dict[str, dict[str, Callable[[], Column]]] = {name: {} for name in TABLES}
     for where, target in REFERENCES.items():
         if target in places:
             table, _, column = where.partition(".")
@@ -93,10 +98,10 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     return replace(trace, **tables)
 
 
-def _with_places(table: Table, places: Mapping[str, Column]) -> Table:
+def _with_places(table: Table, places: Mapping[str, Callable[[], Column]]) -> Table:
     def column(name: str) -> dict[str, Column]:
         rows = getattr(table, name)
-        return {name: places[name][rows].astype(rows.dtype) if name in places else rows}
+        return {name: places[name]()[rows].astype(rows.dtype) if name in places else rows}
 
     changed = table.deferred(len(table), column, lambda rows: _with_places(table.take(rows), places))
     if not table.is_lazy:

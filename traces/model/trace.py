@@ -252,7 +252,9 @@ class Table:
 
     @classmethod
     def _taken_from_parts(cls, tables: Sequence[Self], rows: Any, whole: Self) -> Self:
-        index = np.arange(len(whole))[rows]
+        index = np.asarray(rows)
+        if index.dtype.kind != "i":
+            index = np.arange(len(whole))[rows]
         if not len(index) or (index[1:] < index[:-1]).any():
             return whole._taken_later(rows)
         first_rows = np.cumsum([0, *map(len, tables)])
