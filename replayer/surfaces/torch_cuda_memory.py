@@ -47,15 +47,17 @@ REFUSED_C = {
 REFUSED_CLASSES = {"CUDAPluggableAllocator": _ALLOCATOR}
 REFUSED = {"_use_uvm": _ALLOCATOR}
 
+_NO_ALLOCATOR = "Allocator not initialized for device "
+
 # statistics that PyTorch added after 2.10, and the releases that have them
 STATS_SINCE = {"num_oom_rejections": (2, 12), "reserved_bytes_by_private_pools": (2, 13)}
 
 
-def memory_of(index: int) -> DeviceMemory:
+def memory_of(index: int, missing: str = "Invalid device argument ") -> DeviceMemory:
     """Return the memory of device `index`. Raise PyTorch's error if the device does not exist."""
     devices = gpu().devices
     if not 0 <= index < len(devices):
-        raise RuntimeError(f"Invalid device argument {chr(index % 256)}: did you call init?")  # PyTorch prints a `signed char`
+        raise RuntimeError(f"{missing}{chr(index % 256)}: did you call init?")  # PyTorch prints a `signed char`
     return devices[index].memory
 
 
@@ -152,8 +154,8 @@ def install(torch_module: ModuleType) -> None:
         _cuda_resetPeakMemoryStats=lambda index: memory_of(index).usage.reset_peak(),
         _cuda_resetAccumulatedMemoryStats=lambda index: memory_of(index).usage.reset_accumulated(),
         _cuda_emptyCache=empty_cache,
-        _cuda_setMemoryFraction=lambda fraction, index: memory_of(index).set_memory_fraction(fraction),
-        _cuda_getMemoryFraction=lambda index: memory_of(index).usage.allowed_fraction,
+        _cuda_setMemoryFraction=lambda fraction, index: memory_of(index, _NO_ALLOCATOR).set_memory_fraction(fraction),
+        _cuda_getMemoryFraction=lambda index: memory_of(index, _NO_ALLOCATOR).usage.allowed_fraction,
         _cuda_cudaCachingAllocator_raw_alloc=raw.allocate,
         _cuda_cudaCachingAllocator_raw_delete=raw.delete,
         _cuda_cudaCachingAllocator_enable=enable_caching,

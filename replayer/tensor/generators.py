@@ -121,11 +121,12 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         refuse_in_capture("Cannot call CUDAGeneratorImpl::get_offset")
         return self.philox.offset
 
-    def set_offset(self, offset: int) -> None:
+    def set_offset(self, offset: int) -> Generator:
         if offset % _PER_CALL:
             raise RuntimeError("offset must be a multiple of 4")
         refuse_in_capture("Cannot call CUDAGeneratorImpl::set_offset")
         self.philox.offset = offset
+        return self
 
     def get_state(self) -> torch.Tensor:
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)

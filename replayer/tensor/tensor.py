@@ -251,8 +251,6 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def _typed_storage(self) -> torch.storage.TypedStorage:
         return torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.tensor_meta.dtype, _internal=True)
 
-    storage = _typed_storage
-
     def is_set_to(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, VirtualTensor) and (tensor.tensor_meta, tensor.allocation) == (
             self.tensor_meta,
@@ -303,9 +301,6 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"
             " first."
         )
-
-    def __array__(self, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        return self.numpy()
 
     def __format__(self, format_spec: str) -> str:
         if self.dim() == 0 and not getattr(self, "_is_param", False):

@@ -27,7 +27,7 @@ _INDICES = (torch.int64, torch.int32, torch.bool)
 
 def require_kernel(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     name = _key(func, args, kwargs)
-    missing = _kernels().get(name) or _kernels().get(name.replace(".Scalar", ".Tensor"))
+    missing = _kernels().get(name) or _of_tensors(name)
     tensors = _tensors(args) if missing else []
     if not missing or not tensors or any(tensor.layout is not torch.strided for tensor in tensors):
         return
@@ -73,6 +73,16 @@ def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
     if text is None:
         return name
     return f"{name} {text}" if f"{name} {text}" in keys else keys[0]
+
+
+def _of_tensors(name: str) -> dict[str, str] | None:
+    """Return the rejected dtypes of an overload with a number, such as "special_zeta.self_scalar". It has the kernel of the
+    overload with tensors."""
+    op, _, overload = name.partition(".")
+    if "scalar" not in overload.lower():
+        return None
+    others = (overload.replace("Scalar", "Tensor"), "Tensor", "Tensor_Tensor", "default")
+    return next((kernels for other in others if (kernels := _kernels().get(f"{op}.{other}"))), None)
 
 
 @cache

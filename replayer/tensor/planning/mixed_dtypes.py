@@ -273,6 +273,11 @@ def _require_indices(checks: str, indices: torch.Tensor) -> None:
         )
 
 
+def _randint_like(_data: object, high: torch.Tensor, **_options: object) -> None:
+    if high.numel() != 1 or high.dim() or not high.is_cpu:
+        raise RuntimeError("high must be a scalar tensor and on CPU")  # native/TensorFactories.cpp
+
+
 def _index_select(_data: object, _dim: int, index: torch.Tensor) -> None:
     if index.dim() > 1:
         raise RuntimeError("Index is supposed to be an empty tensor or a vector")
@@ -554,6 +559,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten.index_select.default: _index_select,
     **dict.fromkeys(_MASKED_FILLS, partial(_one_of, (torch.bool,), _MASKED, 1)),
     _aten.where.self: partial(_one_of, (torch.bool, torch.uint8), _CHOSEN, 0),
+    **({_aten.randint_like.Tensor: _randint_like} if hasattr(_aten.randint_like, "Tensor") else {}),
     _aten.bernoulli.default: lambda probabilities, **_: _bernoulli(probabilities),
     _aten.bernoulli_.Tensor: lambda _data, probabilities, **_: _bernoulli(probabilities),
     **{getattr(_aten, f"upsample_nearest{dims}d").default: _nearest for dims in (1, 2, 3)},

@@ -19,8 +19,11 @@ _Check = Callable[[Sequence[TorchAny], HostValues], "tuple[int, str] | None"]
 _NATIVE = "aten/src/ATen/native/cuda"
 
 
+_INDICES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
 def _outside(values: torch.Tensor | None, low: int, high: int, ignored: int | None = None) -> int | None:
-    if values is None or not values.numel() or values.is_complex():
+    if values is None or not values.numel() or values.dtype not in _INDICES:
         return None
     wrong = (values < low) | (values >= high)
     if ignored is not None:

@@ -61,6 +61,7 @@ ask("empty", lambda: [cuda.empty_cache(), cuda.memory_reserved()])
 ask("reset", lambda: [cuda.reset_peak_memory_stats(), cuda.max_memory_allocated(), cuda.max_memory_reserved()])
 ask("accumulated", lambda: [cuda.reset_accumulated_memory_stats(), cuda.memory_stats()["allocation.all.allocated"]])
 ask("fraction", lambda: [cuda.set_per_process_memory_fraction(0.5), cuda.get_per_process_memory_fraction()])
+ask("fraction of no device", lambda: cuda.set_per_process_memory_fraction(0.5, 5))
 ask("fraction too large", lambda: cuda.set_per_process_memory_fraction(1.5))
 ask("settings", lambda: [torch._C._accelerator_setAllocatorSettings("max_split_size_mb:64"),
                          cuda.memory_stats(1)["max_split_size"]])
@@ -159,6 +160,7 @@ def test_caches_and_statistics_are_reset(answers: dict[str, Any]) -> None:
 
 def test_memory_fractions_and_allocator_settings_are_kept(answers: dict[str, Any]) -> None:
     assert answers["fraction"] == [None, 0.5]
+    assert answers["fraction of no device"] == "RuntimeError: Allocator not initialized for device \x05: did you call init?"
     assert answers["fraction too large"] == "ValueError: Invalid fraction value: 1.5. Allowed range: 0~1"
     assert answers["settings"] == [None, 64 * MIB]
 

@@ -159,6 +159,7 @@ def test_graph_safe_generator_states_share_one_offset() -> None:
     assert (shared.get_offset(), copied.get_offset()) == (4, 0)
     generator.graphsafe_set_state(copied)
     assert generator.get_offset() == 0
+    assert generator.set_offset(8) is generator
 
 
 def test_a_generator_of_a_missing_device_is_rejected() -> None:

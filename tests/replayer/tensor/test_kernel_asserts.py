@@ -41,3 +41,8 @@ def test_arguments_that_cuda_kernels_check() -> None:
         at = failed[0]
         mended = (*wrong[:at], harmless(func, wrong[at]), *wrong[at + 1 :])
         assert failed_assert(func, mended, lambda tensor: tensor) is None, func
+
+
+def test_the_cpu_kernel_rejects_the_dtype_of_an_index() -> None:
+    beyond = torch.tensor([9], dtype=torch.uint16)
+    assert failed_assert(aten.index.Tensor, (TABLE, [beyond]), lambda tensor: tensor) is None

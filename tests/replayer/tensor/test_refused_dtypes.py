@@ -56,6 +56,28 @@ def test_cudnn_has_a_limit_on_the_batch_size() -> None:
     assert by_cudnn(880_801, 3, 1, training=True) and not by_cudnn(880_802, 3, 1, training=True)
 
 
+def test_an_op_with_a_number_supports_the_dtypes_of_the_op_with_two_tensors() -> None:
+    use()
+    half = torch.ones(3, dtype=HALF, device="cuda")
+    for func, kernel in ((torch.special.zeta, "zeta"), (torch.special.hermite_polynomial_h, "hermite_polynomial_h")):
+        for arguments in ((half, 2), (2, half)):
+            with pytest.raises(RuntimeError, match=f"\"{kernel}_cuda\" not implemented for 'Half'"):
+                func(*arguments)
+    unsigned = half.to(torch.uint16)
+    for call in (lambda: torch.bitwise_and(1, unsigned), lambda: 2**unsigned, lambda: unsigned.scatter(0, ints(1), 1)):
+        with pytest.raises(RuntimeError, match=r"_(cuda|fill_base_kernel_func). not implemented for 'UInt16'"):
+            call()
+    assert torch.special.xlog1py(half, 2).dtype is HALF  # CUDA's kernel supports float16
+
+
+def test_a_random_limit_is_a_cpu_tensor() -> None:
+    use()
+    data = torch.ones(3, device="cuda")
+    for high in (torch.tensor(4, device="cuda"), torch.tensor([4])):
+        with pytest.raises(RuntimeError, match="high must be a scalar tensor and on CPU"):
+            torch.randint_like(data, high)
+
+
 def ints(*shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.int64, device="cuda")
 

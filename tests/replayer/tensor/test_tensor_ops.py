@@ -397,12 +397,16 @@ def test_errors_are_those_of_cuda() -> None:
         torch.ones(2, 3, device="cuda") @ torch.ones(2, 3, device="cuda")
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
         x.numpy()
+    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+        x.__array__()
     with pytest.raises(NotImplementedError, match=r"Tensor.__dlpack__ is not emulated by the virtual GPU: .*x\.cpu\(\)"):
         x.__dlpack__()
     with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
         x.pin_memory()
     wrong = 'storage of a tensor on device "cpu" to a storage on different device "cuda:0"'
-    for storage in (x.untyped_storage(), x.storage()):
+    with pytest.warns(UserWarning, match="TypedStorage is deprecated"):
+        typed = x.storage()
+    for storage in (x.untyped_storage(), typed):
         with pytest.raises(RuntimeError, match=wrong):
             torch.empty(0).set_(storage)
     with pytest.raises(TypeError, match=r"cannot pin 'torch.storage.UntypedStorage' only CPU memory can be pinned"):
