@@ -17,7 +17,7 @@ from replayer.compiled.planned_memory import planned_requests
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.region_memory import BlockRequest, RegionMemory
-from replayer.recording.recorded_regions import INPUTS, GraphOps, RecordedCall, Shapes, graph_ops_of
+from replayer.recording.recorded_regions import INPUTS, GraphOps, RecordedCall, Shapes, call_of, graph_ops_of
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
@@ -75,6 +75,7 @@ class RegionGraph:
         self._module = graph
         self._static_inputs = _static_inputs()
         self._graph_ops: dict[tuple[int, ...], GraphOps] = {}  # by the sizes that replace symbolic sizes
+        self._recorded: dict[tuple[Shapes, tuple[int, ...]], list[RecordedCall]] = {}  # by input shapes and these sizes
         self._plans: dict[int, tuple[BlockRequest, ...] | None] = {}  # by number of recorded ops
 
     def __call__(self, inputs: list[TorchAny]) -> TorchAny:
@@ -87,7 +88,10 @@ class RegionGraph:
         if self._is_backward:
             shapes, kept = region.forwards.pop() if region.forwards else ((), kept)
         sizes = tuple(value for value in inputs if isinstance(value, int))
-        recorded = regions.call(region.name, shapes, lambda: self._ops_with(sizes), number, is_backward=self._is_backward)
+        if (shapes, sizes) not in self._recorded:
+            found = regions.calls(region.name, shapes, lambda: self._ops_with(sizes), is_backward=self._is_backward)
+            self._recorded[shapes, sizes] = found
+        recorded = call_of(self._recorded[shapes, sizes], number)
         with gpu().steps.open_ranges(*self._ranges):
             if computing() or not len(regions):
                 results = self._run(inputs)

@@ -1,7 +1,7 @@
 """Reads the recorded calls of functions that torch.compile has compiled.
 
     regions = RecordedRegions.of(trace, rank, match_keys, keys)
-    call = regions.call("0/1", inputs=((32, 64),), graph_ops=dict, number=0, is_backward=False)    # None: not recorded
+    call, *_ = regions.calls("0/1", inputs=((32, 64),), graph_ops=dict, is_backward=False)     # of a step; empty: not recorded
     call.ops        # (OpSignature("aten::mm", ...), OpSignature("triton_poi_fused_add_0", ...))
     call.memory     # (BlockRequest(8192, block=0, outlives=True, op=0), ...)
 """
@@ -92,28 +92,19 @@ class RecordedRegions:
     def __len__(self) -> int:
         return len(self._regions)
 
-    def call(
-        self, name: str, inputs: Shapes, graph_ops: Callable[[], GraphOps], number: int, *, is_backward: bool
-    ) -> RecordedCall | None:
-        """Return a recorded call of a compiled function, or None.
+    def calls(self, name: str, inputs: Shapes, graph_ops: Callable[[], GraphOps], *, is_backward: bool) -> list[RecordedCall]:
+        """Return the recorded calls of a compiled function in one step.
 
         The argument `name` is a name such as "0/1", which torch.compile gives to a compiled function.
-
-        Args:
-            number: counts the function's calls in a training step
         """
         region = self._regions.get(name)
         if not inputs or (region is not None and inputs in region.forward):
-            found = self._calls(region, inputs, graph_ops, is_backward)
-            return found[min(number, len(found) - 1)] if found else None
+            return self._calls(region, inputs, graph_ops, is_backward)
         if (name, inputs) not in self._taken and not is_backward:
             self._taken[name, inputs] = self._most_similar(name, inputs, graph_ops())
         other, recorded_inputs = self._taken.get((name, inputs)) or (name, inputs)
         found = self._calls(self._regions.get(other), recorded_inputs, graph_ops, is_backward)
-        if not found:
-            return None
-        call = found[min(number, len(found) - 1)]
-        return call if recorded_inputs == inputs else self._resized(call, recorded_inputs, inputs)
+        return found if recorded_inputs == inputs else [self._resized(call, recorded_inputs, inputs) for call in found]
 
     def _most_similar(self, name: str, inputs: Shapes, graph_ops: GraphOps) -> tuple[str, Shapes] | None:
         taken = {other for other, recorded_inputs in filter(None, self._taken.values()) if recorded_inputs == inputs}
@@ -158,6 +149,11 @@ class RecordedRegions:
         ]
         share, *_, best = max(shares, default=(0.0, 0))
         return unknown[best] if share else []
+
+
+def call_of(calls: list[RecordedCall], number: int) -> RecordedCall | None:
+    """Return one of the recorded calls of a step. Calls that were not recorded repeat the last recorded call."""
+    return calls[min(number, len(calls) - 1)] if calls else None
 
 
 def octaves_apart(some: Shapes, others: Shapes) -> float:

@@ -94,7 +94,10 @@ def _gain(comparison: Comparison, *, is_reversed: bool) -> str:
     fused = [one for one in comparison.fused if one.kernels]
     ops, kernels = _fused_counts(fused)
     if ops:
-        sentences.append(f"{counted(ops, 'op')} of a step run in {counted(kernels, 'fused kernel')}")
+        eager_ns, compiled_ns = sum(one.eager_ns for one in fused), sum(one.compiled_ns for one in fused)
+        replaced = f"{counted(ops, 'eager op')} ({time_text(eager_ns)})"
+        verb = "replaces" if kernels == 1 else "replace"
+        sentences.append(f"In a step, {counted(kernels, 'fused kernel')} ({time_text(compiled_ns)}) {verb} {replaced}")
         most = max(fused, key=lambda one: one.eager_ns - one.compiled_ns)
         if most.eager_ns > most.compiled_ns:
             more = len(most.kernels) - 1

@@ -10,15 +10,15 @@ import pytest
 
 from replayer.op_signature import KeptBySignature
 from replayer.recording.match_keys import RecordedKeys
-from replayer.recording.recorded_regions import INPUTS, RecordedCall, RecordedRegions, Shapes, graph_ops_of
+from replayer.recording.recorded_regions import INPUTS, RecordedRegions, Shapes, call_of, graph_ops_of
 from tests.replayer.compiled.handmade_recording import STEP_US, Events
 from traces.model.trace import Trace
 
 
 def shapes_of_call(regions: RecordedRegions, *shapes: tuple[int, ...]) -> Shapes | None:
     """The shapes of the product in the recorded call that a graph with a product of these shapes takes."""
-    call = regions.call("0/0", (), lambda: graph_ops_of([("aten::mm", shapes)]), 0, is_backward=False)
-    return None if call is None else call.ops[0].shapes
+    calls = regions.calls("0/0", (), lambda: graph_ops_of([("aten::mm", shapes)]), is_backward=False)
+    return calls[0].ops[0].shapes if calls else None
 
 
 def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> None:
@@ -49,8 +49,8 @@ def test_inference_in_a_cuda_graph_takes_the_recorded_call_that_copies_inputs_of
     regions = _regions(events.trace())
     for batch, copied in ((24, 24), (64, 64), (40, 40), (32, 40)):
         graph = graph_ops_of([(INPUTS, ((8, 4),)), (INPUTS, ((batch, 8),)), ("aten::mm", ((batch, 8), (8, 4)))])
-        call = regions.call("0/0", (), partial(dict, graph), 0, is_backward=False)
-        assert call is not None and call.ops[0].shapes[0] == (copied, 8)
+        (call,) = regions.calls("0/0", (), partial(dict, graph), is_backward=False)
+        assert call.ops[0].shapes[0] == (copied, 8)
 
 
 def test_graphs_of_a_compiled_function_with_the_same_kernels_are_one_graph() -> None:
@@ -99,7 +99,8 @@ def _regions(trace: Trace) -> RecordedRegions:
 
 def found(regions: RecordedRegions, name: str, inputs: Shapes, *ops: str, number: int = 0, back: bool = False) -> str | None:
     """Return the first op, with its shapes, of the recorded call for a function with these ops."""
-    call = regions.call(name, inputs, lambda: graph_ops_of([(op, ()) for op in ops]), number, is_backward=back)
+    calls = regions.calls(name, inputs, lambda: graph_ops_of([(op, ()) for op in ops]), is_backward=back)
+    call = call_of(calls, number)
     return None if call is None else f"{call.ops[0].op} {call.ops[0].shapes[0]}"
 
 
@@ -157,8 +158,8 @@ def test_of_two_equal_sizes_only_the_one_that_changed_is_replaced() -> None:
         for variants in region.forward.values():
             ops = [replace(op, shapes=(op.shapes[0], (8, 16))) if op.op == "aten::mm" else op for op in variants[0][0].ops]
             variants[0][0] = replace(variants[0][0], ops=tuple(ops))
-    call = regions.call("0/0", ((32, 8),), lambda: graph, 0, is_backward=False)
-    assert call is not None and call.ops[0].shapes[0] == (32, 8, 1)
+    (call,) = regions.calls("0/0", ((32, 8),), lambda: graph, is_backward=False)
+    assert call.ops[0].shapes[0] == (32, 8, 1)
 
 
 def test_a_recorded_function_needs_at_least_a_quarter_of_the_ops() -> None:
@@ -192,8 +193,8 @@ def test_the_memory_blocks_of_a_call_come_from_its_memory_events() -> None:
         events.launch("cudaLaunchKernel", at + 5, ("kernel", 5))
     trace = events.trace()
     trace.memory.device[:] = 0
-    call = _regions(trace).call("0/0", ((16, 8),), dict, 0, is_backward=False)
-    assert isinstance(call, RecordedCall) and call.memory is not None
+    (call,) = _regions(trace).calls("0/0", ((16, 8),), dict, is_backward=False)
+    assert call.memory is not None
     assert [(of.size_bytes, of.block, of.outlives, of.op) for of in call.memory] == [
         (512, 0, False, 0), (1024, 1, True, 1), (-512, 0, False, 1), (-64, None, False, 1),
     ]  # fmt: skip
