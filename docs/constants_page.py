@@ -23,9 +23,9 @@ ROOMS = ("replayer", "trace_replay", "tracer", "traces", "tui")
 PAGE = DOCS / "constants.md"
 HEAD = """# Numbers that decide a verdict or an estimate
 
-This page is written by `docs/constants_page.py` from `traces/comparison/thresholds.py` and
-`replayer/cost_model/constants.py`. The column `origin` shows how each number was found.
-If the number was chosen after the results were known, the column `origin` is **bold**. The page
+This page lists the thresholds of comparisons (`traces/comparison/thresholds.py`) and the constants of estimates
+(`replayer/cost_model/constants.py`). `docs/constants_page.py` writes this page. The column `origin` shows how each
+number was found. If the number was chosen after the results were known, the column `origin` is **bold**. The page
 [sensitivity.md](sensitivity.md) shows what changes if a threshold is a fifth higher or lower.
 
 ## Verdicts

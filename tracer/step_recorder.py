@@ -65,7 +65,7 @@ from traces.script.step_rule import Optimizers
 
 
 def is_own(error: BaseException) -> bool:
-    """Return True if the recorder or torch raised an error, and False if the script did in a signal handler."""
+    """Return False if a signal handler of the script raised an error, and True if the recorder or torch did."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return isinstance(error, Exception) and all(name.startswith((*OUR_MODULES, "torch.")) for name in names)
 

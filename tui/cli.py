@@ -141,7 +141,7 @@ def diff(
     junit: Annotated[Path | None, option("FILE.xml", "Also write JUnit XML, with one test for each budget.")] = None,
     by: Annotated[
         Literal["function"] | None,
-        option(None, "Instead, list the GPU time of each Python function that launched work."),
+        option(None, "Compare the GPU time of each Python function instead of the programs and steps."),
     ] = None,
 ) -> int:
     """Compare two traces.

@@ -66,7 +66,7 @@ def share(text: str, name: str) -> float:
 JsonOption = Annotated[bool, flag("--json", "Print JSON instead of text.")]
 DetailsOption = Annotated[bool, flag("--details", "Print all sections.")]
 EstimateOption = Annotated[
-    bool, flag("--estimate", "With --gpu: estimate what was never measured instead of stopping. Estimates are marked.")
+    bool, flag("--estimate", "With --gpu: estimate step times that were not measured. Estimates are marked.")
 ]
 ScriptArgument = Annotated[list[str], argument("SCRIPT", "The script and its arguments.")]
 
@@ -181,8 +181,8 @@ class RecordOptions:
         str,
         option(
             "OPTION=VALUES",
-            "Run SCRIPT once per batch size and write one .cells file for the library: '--batch-size=1..256' doubles, 8..64+8"
-            " adds 8, 16,24,32 is a list. Stops when memory runs out. Implies --grain phase.",
+            "Run SCRIPT once per batch size and write one .cells file for the library. '--batch-size=1..256' means 1, 2, 4 up"
+            " to 256; 8..64+8 means 8, 16 up to 64; 16,24,32 is a list. Stops when memory runs out. Implies --grain phase.",
         ),
     ] = ""
 
@@ -219,8 +219,7 @@ class StallsOptions:
         str,
         option(
             "DISK",
-            "Model a disk: ssd, hdd, or rate and latency such as 160MB/s,8ms."
-            " Write own for this machine's disk with a cold cache.",
+            "Model a disk: ssd, hdd, a rate and latency such as 160MB/s,8ms, or own (this machine's disk with a cold cache).",
         ),
     ] = ""
     cached: Annotated[str, option("SHARE", "Share of the data set that fits in the cache, such as 35%.")] = "0%"

@@ -1,4 +1,4 @@
-"""Executes many ops at once with numpy. Executing ops one by one with `Simulator.play` gives the same times.
+"""Executes many ops at once with numpy. The times are the same as if `Simulator.play` executed the ops one by one.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase for which only the total time was recorded

@@ -191,8 +191,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Kernels of two traces form a pair if they have the same values in all columns of a tuple. The first tuple is tried first. If
-# several kernels have the same values, they are paired in launch order.
+# Kernels of two traces are paired if they agree in step, device, phase, op, shapes and name. The remaining kernels must agree
+# in fewer columns. Among several equal kernels, the launch order decides.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

@@ -490,8 +490,8 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Continue the replay with another recorded step if it calls the op with the same or with more similar shapes. Return the
-    current phase of another recorded step, or None if no other step was chosen. See Note [Training steps of several shapes] in
+    """Continue the replay with another recorded step if the shapes of the op match that step better. Return the current phase
+    of another recorded step, or None if no other step was chosen. See Note [Training steps of several shapes] in
     step_choice.py."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or (segment.recorded is not None and segment.recorded.phase_grained):
