@@ -116,11 +116,11 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int], 
         if any(launches):
             intervals.append((all(launches), {p: _ns(span) for p, span in spans.items()}))
             working.append(device)
-    windows = [(min(ends[p - 1] if follows[p] else steps[p].start_ns, ends[p]), ends[p]) for p in steady]
+    comparable = following if is_queued else steady
+    windows = [(min(ends[p - 1] if follows[p] else steps[p].start_ns, ends[p]), ends[p]) for p in comparable]
     for device in working if union_ns(windows) else ():
         busy, found.window_ns[device] = spans_of(recording.work, device), union_ns(windows)
         found.idle_ns[device] = union_ns(windows + busy) - union_ns(busy)
-    comparable = following if is_queued else steady
     found.host_pace_ns = _per_step([host[p] for p in comparable]) if steady else None
     paces = [(always, _per_step([of[p] for p in comparable if p in of])) for always, of in intervals]
     if paces:

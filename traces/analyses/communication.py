@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import device_ranks, launch_steps, phase_windows, profiled_steps
+from traces.figures.measure import device_ranks, launch_steps, phase_windows
+from traces.figures.pace import counted_steps
 from traces.figures.spread import median
 from traces.model.intervals import Intervals
 from traces.model.row_order import by_value, grouped
@@ -86,7 +87,7 @@ def communicates(trace: Trace) -> bool:
 
 
 def communication(trace: Trace) -> Communication:
-    kernels, rows = communication_kernels(trace), profiled_steps(trace)
+    kernels, rows = communication_kernels(trace), counted_steps(trace)
     exposed_ns, hidden_ns = _overlap(trace, kernels, kernels)
     of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
     per_step = (time_ns // max(len(rows), 1) for time_ns in _overlap(trace, kernels & of_steps, kernels))
@@ -95,7 +96,7 @@ def communication(trace: Trace) -> Communication:
 
 def exposed_copies_ns(trace: Trace) -> int:
     """Return how many nanoseconds per step a GPU copies data from or to the host, but runs no kernel."""
-    rows, names = profiled_steps(trace), trace.device.name
+    rows, names = counted_steps(trace), trace.device.name
     to_host = trace.strings.matching(names, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (trace.device.kind == DeviceKind.MEMCPY) & to_host
     of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True

@@ -40,7 +40,7 @@ from traces.analyses.launches import launched_ns
 from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
 from traces.figures.measure import busy_by_device, profiled_steps, steady_steps, work_rows
-from traces.figures.pace import StepPace, device_windows, pace, step_times
+from traces.figures.pace import StepPace, counted_steps, device_windows, pace, step_times
 from traces.model.intervals import Intervals, containing
 from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, grouped
@@ -156,7 +156,7 @@ def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
 @cached_result
 def busy_times(trace: Trace) -> dict[int, BusyTime]:
     """Return the busy time of each GPU in the steps with recorded kernels."""
-    steps, busy_of = profiled_steps(trace), busy_by_device(trace)
+    steps, busy_of = counted_steps(trace), busy_by_device(trace)
     found = {}
     for device, windows in sorted(device_windows(trace).items()):
         if device not in busy_of:  # only CUDA events time these steps

@@ -64,6 +64,7 @@ from traces.figures.pace import (
     PaceSeries,
     StepPace,
     StepTimes,
+    counted_steps,
     device_series,
     device_windows,
     host_series,
@@ -386,7 +387,7 @@ def pair_streams(
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
     # see Note [Idle time of clean steps] in traces/analyses/idle.py
     shares: dict[str, dict[int, float]] = {}
-    steps = np.unique(steps) if len(steps) else profiled_steps(trace)
+    steps = step_times(trace).comparable(np.unique(steps)) if len(steps) else counted_steps(trace)
     windows, busy_of, timed = device_windows(trace, steps), busy_by_device(trace), busy_times(trace)
     for (device, stream), busy in busy_by_stream(trace).items():
         share = 0.0

@@ -31,6 +31,9 @@ Note [A step's time]
     GPU time        of a step: how long each device was busy (union) with the work launched in it, summed over devices
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
+    Busy and idle time are measured in the same steps as the pace (`counted_steps`): if the GPU has queued work, its wait before
+    the first step counts in none of them.
+
     A step begins where the previous step ended, so consecutive steps join without gaps. A step ends when its host span and the
     work launched in it have ended. Steps timed only by CUDA events end with the latest device end of their phases, and their
     GPU time is unknown.
@@ -378,10 +381,16 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
     return np.where(longest_ns == NONE, times.host_interval_ns, longest_ns)
 
 
+@cached_result
+def counted_steps(trace: Trace) -> Column:
+    """Return the steps in which the busy and idle time of the GPUs is measured."""
+    return step_times(trace).comparable(profiled_steps(trace))
+
+
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
     """Return the time windows in which each GPU's busy and idle time is measured."""
     # see Note [A step's time]
-    rows = profiled_steps(trace) if rows is None else rows
+    rows = counted_steps(trace) if rows is None else rows
     if not len(rows):
         spans = trace.device.take(work_rows(trace))
         own = by_value(spans.device)

@@ -382,8 +382,12 @@ def test_the_first_step_does_not_count_if_the_gpu_has_queued_work_in_the_others(
     the GPU has ended the first step THEN only the 10 ms of the second step count. WHEN the GPU waits from 14 to 16 ms for the
     second launch THEN both steps count: 14 and 12 ms."""
     begin = max(host_ms, 14)
-    of = pace(a_trace([(0, host_ms), (host_ms, 2 * host_ms)], [Work(3, 4, 14), Work(host_ms, begin, begin + 10)]))
+    trace = a_trace([(0, host_ms), (host_ms, 2 * host_ms)], [Work(3, 4, 14), Work(host_ms, begin, begin + 10)])
+    of = pace(trace)
     assert of is not None and of.device_ns == expected * MS
+    # Idle time is measured in the same steps: from 14 to 24 ms, or from 0 to 32 ms.
+    idle = idle_times(trace)["cuda:0"]
+    assert (idle.window_ns, idle.steps) == ((10 * MS, 1) if host_ms == 8 else (32 * MS, 2))
 
 
 @pytest.mark.parametrize(

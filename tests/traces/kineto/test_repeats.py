@@ -242,6 +242,20 @@ def test_python_time_around_the_range_of_a_loader_is_loader_time() -> None:
     assert phases(marked(profile)) == [("loader", 100), ("forward", 12)]
 
 
+def test_steps_that_accumulate_gradients_are_training_steps() -> None:
+    """GIVEN no backward pass of autograd, a kernel for gradients in each of two steps and an optimizer in the second THEN both
+    train."""
+    profile = Profile()
+    for step in range(2):
+        begun_us = profile.now_us
+        profile.launch("aten::convolution", ["cudnn_wgrad"])
+        if step:
+            profile.mark("user_annotation", "Optimizer.step#SGD.step", profile.now_us, profile.now_us + 5)
+            profile.python(10)
+        profile.mark("user_annotation", f"ProfilerStep#{step}", begun_us, profile.now_us)
+    assert profile.read().steps.kind.tolist() == [StepKind.STEADY, StepKind.STEADY]
+
+
 def test_steps_with_an_all_reduce_are_not_evaluation_steps() -> None:
     kernels = {"ncclDevKernel_AllReduce_Sum_f32_RING_LL": StepKind.STEADY, "gemm": StepKind.EVALUATION}
     for kernel, kind in kernels.items():

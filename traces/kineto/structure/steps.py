@@ -17,9 +17,11 @@ Note [Whose steps]
         "none"        nothing happened on the host
 
 Note [Kinds of imported steps]
-    A training step without backward pass and optimizer is an EVALUATION step. The first training steps are WARMUP steps while
-    each takes at least twice the median of the later steps. The last step is INCOMPLETE if it ended before its backward pass or
-    optimizer step. A step is also INCOMPLETE if the recording ended before the GPU ran the step's last launches.
+    A training step without backward pass and optimizer is an EVALUATION step. If no backward pass was recorded, the names of
+    kernels and calls show which steps train, because the optimizer may run in every fourth step only. The first training steps
+    are WARMUP steps while each takes at least twice the median of the later steps. The last step is INCOMPLETE if it ended
+    before its backward pass or optimizer step. A step is also INCOMPLETE if the recording ended before the GPU ran the step's
+    last launches.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ def _kinds(steps: Steps, events: list[StepEvent], tables: RankTables, strings: S
     goes_back = np.array([any(event.name == "engine" for event in own) for own in inside], bool)
     steps_optimizer = np.array([any(event.name == "optimizer" for event in own) for own in inside], bool)
     trains = goes_back | steps_optimizer
-    shows_training = trains if trains.any() else _launches_training(steps, tables, strings)
+    shows_training = trains if goes_back.any() else trains | _launches_training(steps, tables, strings)
     kinds = np.where(shows_training, StepKind.STEADY, StepKind.EVALUATION)
     if len(steps) > 1:
         records = any(not event.quiet and not event.name for event in inside[-1])
