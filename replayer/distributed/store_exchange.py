@@ -14,7 +14,9 @@ Note [Waits between ranks]
     threads of the process. Pauses grow with the time waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`,
     the rank checks for missing ranks that have ended, and for ranks that wait for each other. In larger groups, pauses are
     longer and checks are rarer, so the store does not get more requests per second. After the group's timeout, a wait ends with
-    an error that names the operation and the missing ranks.
+    an error that names the operation and the missing ranks. This limit finds ranks that hang. Time in which a missing rank uses
+    a processor or waits for one does not count, up to `_BUSY_AT_MOST_S`, because the machine may be overloaded. The watchdog
+    applies the timeout to the clocks of the ranks.
 """
 
 from __future__ import annotations
@@ -26,14 +28,15 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from time import perf_counter_ns, sleep
 
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
 
-from replayer.distributed.clock_offset import ClockOffset, ended_key
+from replayer.distributed.clock_offset import ClockOffset, boot_id, ended_key
 from replayer.distributed.rank_message import RankMessage, backend_error, conflict_of, convert_each, pack, shared_gpu, unpack
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
@@ -46,6 +49,7 @@ _ALL_READ_UP_TO, _ALL_CHECK_UP_TO = 8, 64  # ranks
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
 _CIRCLE_LASTS_S = 4.0
 _MISSING_FOLLOWED = 8  # ranks
+_BUSY_AT_MOST_S = 60.0
 SHUTDOWN_GRACE_S = 10.0  # at its exit, rank 0 stops waiting if no other rank ends within this time
 
 
@@ -89,6 +93,16 @@ class PendingExchange:
 class _Wait:
     began_ns: int
     look_s: float  # the next check for missing ranks, in seconds after the beginning
+    looked_s: float = 0.0
+    used_ns: dict[int, int] = field(default_factory=dict)  # processor time of missing ranks at the last check
+    busy_s: float = 0.0
+
+    def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
+        """Add the time since the last check in which a missing rank was busy. `used_ns`: the processor time of each rank."""
+        longest_ns = max((now_ns - self.used_ns.get(rank, now_ns) for rank, now_ns in used_ns.items()), default=0)
+        busy_s = min(max(longest_ns, 0) * 1e-9, waited_s - self.looked_s)
+        self.busy_s = min(self.busy_s + busy_s, _BUSY_AT_MOST_S)
+        self.looked_s, self.used_ns = waited_s, used_ns
 
 
 class DeadlockDetector:
@@ -106,6 +120,15 @@ class DeadlockDetector:
         self._rank = rank
         self._own = b""
         self._circle: tuple[str, float] | None = None  # the deadlock, and when it was first seen
+        self._of_group.set(_process_key(rank), json.dumps([boot_id(), os.getpid()]).encode())
+
+    def processor_ns(self, rank: int) -> int:
+        """Return how long a rank's threads have used a processor or waited for one, or 0 if the rank runs on another
+        machine."""
+        if not self._of_group.check([_process_key(rank)]):
+            return 0
+        boot, pid = json.loads(self._of_group.get(_process_key(rank)))
+        return _processor_ns(pid) if boot == boot_id() else 0
 
     def find_deadlock(self, operation: str, missing: list[int]) -> str:
         own = json.dumps([operation, missing[:_MISSING_FOLLOWED]]).encode()
@@ -315,8 +338,8 @@ class StoreExchange:
             while not self._store.check(awaited):
                 now_ns = perf_counter_ns()
                 waited_s = (now_ns - wait.began_ns) * 1e-9
-                if waited_s >= min(wait.look_s, self.timeout_s):
-                    missing = self._missing_members(keys, members, own, waited_s)
+                if waited_s >= min(wait.look_s, self.timeout_s + wait.busy_s):
+                    missing = self._missing_members(keys, members, own, wait, waited_s)
                     if not missing:
                         return bool(self._store.check(awaited))
                     if polls is None:
@@ -332,14 +355,21 @@ class StoreExchange:
         most_s = min(max(self._longest_pause_s, waited_s / _PAUSES_PER_WAIT), _LONGEST_OF_ALL_PAUSES_S)
         return min(2 * pause_s, most_s)
 
-    def _missing_members(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> list[int]:
+    def _missing_members(
+        self, keys: Sequence[str], members: Sequence[int], own: RankMessage, wait: _Wait, waited_s: float
+    ) -> list[int]:
         """Return members that have not posted. Raise an error if a rank that has sent no message has ended, or if the timeout
         has passed."""
-        is_late = waited_s >= self.timeout_s
+        is_late = waited_s >= self.timeout_s + wait.busy_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
         missing = self._missing(keys, members, len(members) if name_all else _MISSING_FOLLOWED)
-        left = self._deadlocks.ended([self._global_ranks[member] for member in missing]) if self._deadlocks else []
+        left: list[int] = []
+        if self._deadlocks is not None:
+            ranks = [self._global_ranks[member] for member in missing]
+            left = self._deadlocks.ended(ranks)
+            wait.add_busy(waited_s, {rank: self._deadlocks.processor_ns(rank) for rank in ranks[:_MISSING_FOLLOWED]})
+            is_late = waited_s >= self.timeout_s + wait.busy_s
         gone = [
             member
             for member in missing
@@ -398,6 +428,18 @@ class StoreExchange:
 
 def _store_of_attempt(store: TorchAny) -> TorchAny:
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
+
+
+def _process_key(rank: int) -> str:
+    return f"process/{rank}"
+
+
+def _processor_ns(pid: int) -> int:
+    try:
+        times = [path.read_text(encoding="ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    except OSError:
+        return 0
+    return sum(int(used_ns) + int(waited_ns) for used_ns, waited_ns, _ in times)
 
 
 def _for_all(channel: str, number: int) -> str:

@@ -264,7 +264,7 @@ def test_a_waiting_rank_rarely_looks_for_missing_ranks(monkeypatch: pytest.Monke
     monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
     looks_s: list[float] = []
 
-    def looks(self: StoreExchange, keys: Any, members: Any, own: Any, waited_s: float) -> list[int]:
+    def looks(self: StoreExchange, keys: Any, members: Any, own: Any, wait: Any, waited_s: float) -> list[int]:
         looks_s.append(waited_s)
         return [1] if len(looks_s) < 4 else []
 
@@ -311,6 +311,36 @@ def test_a_poll_ends_after_the_timeout_of_the_group(monkeypatch: pytest.MonkeyPa
     passed_s[0] = 11.0
     with pytest.raises(store_exchange.NotCalledInTime, match="rank 1 of the group did not call all_reduce within 10 s"):
         pending.arrives_within(0.0)
+
+
+@pytest.mark.parametrize(("busy_until_s", "ends_s"), [(0, 10), (9, 18), (1_000, 70)])
+def test_time_in_which_a_missing_rank_is_busy_does_not_count(
+    busy_until_s: int, ends_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a timeout of 10 s and checks every second, the first after 1 s. WHEN the missing rank is busy until 9 s, THEN 8 s
+    do not count. At most 60 s do not count, so a rank that loops forever ends the wait, too."""
+    passed_s, store = [0.0], HashStore()
+    detectors = [DeadlockDetector(store, rank) for rank in (0, 1)]
+    exchange = StoreExchange(store, 0, 2, 10, RecordedClock(), offset_ns=int, deadlocks=detectors[0])
+    monkeypatch.setattr(store_exchange, "perf_counter_ns", lambda: int(passed_s[0] * 1e9))
+    monkeypatch.setattr(store_exchange, "_processor_ns", lambda _: int(min(passed_s[0], busy_until_s) * 1e9))
+    pending = exchange.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32"))
+    for second in range(ends_s):
+        passed_s[0] = float(second)
+        assert not pending.arrives_within(0.0)
+    passed_s[0] = ends_s + 5.0  # checks become rarer
+    with pytest.raises(store_exchange.NotCalledInTime, match="rank 1 of the group did not call all_reduce within 10 s"):
+        pending.arrives_within(0.0)
+        pending.arrives_within(0.0)
+
+
+def test_a_process_that_computes_uses_the_processor() -> None:
+    """GIVEN a store that knows the process of rank 0, and not of rank 1."""
+    detector = DeadlockDetector(HashStore(), 0)
+    before_ns = detector.processor_ns(0)
+    while detector.processor_ns(0) == before_ns:
+        pass
+    assert detector.processor_ns(0) > before_ns > 0 == detector.processor_ns(1)
 
 
 def test_errors_of_a_subgroup_name_the_ranks_of_the_default_group() -> None:
