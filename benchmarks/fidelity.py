@@ -14,7 +14,7 @@ of collectives are left out, because they wait for other ranks, which were not r
 that was launched before the recording, the wait is subtracted from the step time and shown in the table.
 
     step, busy, idle   the step on the host; GPU busy time; GPU idle time between the step's first and last kernel
-    phase              the phase with the largest error, as a share of the step
+    phase              the phase with the largest error, as a share of the step; no phase if the error rounds to 0.0 %
     order              kernels, copies and memsets in the recorded order, by name, on each stream
     first              how much later than recorded the first common kernel starts, relative to the start of the step on the
                        host; a GPU that is behind its host when the recording begins has work that is not in the recording
@@ -340,13 +340,13 @@ def medians(runs: list[Figures]) -> Figures:
 
 
 def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:+.1f} %"
+    return "-" if value is None else f"{round(100 * value, 1) + 0.0:+.1f} %"  # adding 0.0 turns -0.0 into 0.0
 
 
 def time(value_ns: float | None) -> str:
     if value_ns is None:
         return "-"
-    return f"{value_ns / 1e6:.1f} ms" if abs(value_ns) >= 1e6 else f"{value_ns / 1e3:.0f} µs"
+    return f"{value_ns / 1e6:.1f} ms" if abs(value_ns) >= 1e6 else f"{round(value_ns / 1e3)} µs"
 
 
 HEADER = tuple("recording step error phase busy idle order first start p99 memory coverage host runs why".split())
@@ -360,7 +360,7 @@ def row(case: Case, found: Figures) -> list[str]:
         case.recording,
         time(found.step_ns),
         percent(found.step),
-        f"{found.phase_name} {percent(found.phase)}".strip(),
+        f"{found.phase_name} {percent(found.phase)}".strip() if abs(found.phase or 0) >= 0.0005 else percent(found.phase),
         percent(found.busy),
         idle,
         "-" if found.order is None else f"{100 * found.order:.1f} %",
