@@ -121,7 +121,7 @@ class Schedule:
         self._window = None
 
     def replaces_step(self, evaluation: bool) -> bool:
-        """Return True if code was compiled in the current step, so a later step is profiled instead."""
+        """Return True if a later step should be profiled, because code was compiled in the current step."""
         if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
             return False
         self._replaceable -= 1

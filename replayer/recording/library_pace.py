@@ -145,8 +145,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """If the batch did not fit into the memory of the measured GPU, return a memory limit that is too small for the batch,
-        else None."""
+        """If the batch was too large for the measured GPU, return a memory limit for which the batch is too large, or else
+        None."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None

@@ -144,8 +144,8 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _timed_collectives(trace: Trace) -> Collectives:
-    """Return the collectives with a recorded end, in the order of their calls. If a trace contains only communication kernels,
-    the kernels are returned."""
+    """Return the collectives with a recorded end, in the order of their calls. If no ends of collectives were recorded, return
+    the communication kernels instead."""
     # see Note [Only kernels]
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     if len(seen):

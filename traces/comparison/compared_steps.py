@@ -45,7 +45,7 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
     """Choose the steps of two traces in which kernels are compared. Steps of a replay with mostly estimated times are left out.
-    If steps launch different numbers of kernels, steps with the same number are compared."""
+    If steps launch different numbers of kernels, step 1 is compared with step 1, step 2 with step 2, and so on."""
     if not np.array_equal(other.steps.recorded_step[theirs], ours):
         return ours, theirs
     rows, step_of = work_rows(other), launch_steps(other)

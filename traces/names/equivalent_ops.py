@@ -81,8 +81,8 @@ def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]
 
 
 def kernel_text(name: str) -> str:
-    """Remove the return type "void" and the parameter list from a kernel's name. In a name that the profiler did not demangle,
-    the function becomes readable: "_ZN5aiter8rms_normILi4EEEvPT_" becomes "aiter::rms_norm<Li4EEEvPT_>"."""
+    """Remove the return type "void" and the parameter list from a kernel's name. Mangled C++ names become readable:
+    "_ZN5aiter8rms_normILi4EEEvPT_" becomes "aiter::rms_norm<Li4EEEvPT_>"."""
     if name.startswith("_ZN"):
         return _readable(name)
     name = name.removeprefix("void ")

@@ -477,8 +477,8 @@ OVERLAPPING = (
     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location."
     " Please clone() the tensor before performing the operation."
 )
-# PyTorch raises an error if the result of such an op overlaps one of the listed inputs, or a part of any other input. See the
-# calls of `assert_no_overlap` in ATen/native.
+# PyTorch raises an error if the result of one of the following ops overlaps a listed input, or a part of any other input. See
+# the calls of `assert_no_overlap` in ATen/native.
 _APART: dict[str, tuple[str, ...]] = {
     "gather": ("self",),
     **dict.fromkeys(("index_select", "take"), ("self", "index")),
