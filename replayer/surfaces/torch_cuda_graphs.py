@@ -82,9 +82,10 @@ class VirtualGraph:
         raise TypeError("cannot pickle 'CUDAGraph' object")
 
     def register_generator_state(self, generator: Generator) -> None:
+        if SINCE_2_14:
+            return  # torch 2.14 allocates the memory when a captured op draws numbers, see `capture_end`
         state = generator.philox
-        # torch 2.14 allocates the memory when a captured op draws numbers, see `capture_end`
-        if state not in self._states and not SINCE_2_14:
+        if state not in self._states:
             self._states.add(state)
             state.register_graph(generator.device.index)
             weakref.finalize(self, state.unregister_graph).atexit = False

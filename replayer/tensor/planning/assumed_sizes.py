@@ -42,7 +42,7 @@ class _SizeContext:
     create_unbacked_symint = new_dynamic_size
 
 
-def asks_for_sizes(error: RuntimeError) -> bool:
+def asks_for_sizes(error: Exception) -> bool:
     return "data-dependent shape" in str(error) and "get_ctx" in str(error)
 
 

@@ -273,6 +273,29 @@ def _require_indices(checks: str, indices: torch.Tensor) -> None:
         )
 
 
+def _masked_scatter(target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> None:
+    """See `masked_scatter__cuda` in ATen/native/cuda/IndexKernel.cpp."""
+    _same(0, 1, _SCATTERED, scalar_type, target, source)
+    if mask.dtype is not torch.bool:
+        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {cpp_type(mask.dtype)}")
+
+
+def _nll_loss2d(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, *_options: object) -> None:
+    """See `check_inputs_nll_loss2d` in ATen/native/cuda/NLLLoss2d.cu."""
+    if labels.dim() != 3:
+        raise RuntimeError(
+            f"only batches of spatial targets supported (3D tensors) but got targets of size: : {[*labels.shape]}"
+        )
+    if scores.dim() != 4:
+        raise RuntimeError(f"only batches of spatial inputs supported (4D tensors), but got input of size: {[*scores.shape]}")
+    if weight is not None and weight.numel() != scores.size(1):
+        raise RuntimeError("weight tensor should be defined either for all or no classes")
+    if [scores.size(0), *scores.shape[2:]] != [*labels.shape]:
+        found = f"target {[*labels.shape]}, input {[*scores.shape]}"
+        raise RuntimeError(f"input and target batch or spatial sizes don't match: {found}")
+    _one_of((torch.int64,), "expected scalar type Long but found {}", 1, scores, labels)
+
+
 def _randint_like(_data: object, high: torch.Tensor, **_options: object) -> None:
     if high.numel() != 1 or high.dim() or not high.is_cpu:
         raise RuntimeError("high must be a scalar tensor and on CPU")  # native/TensorFactories.cpp
@@ -492,10 +515,10 @@ _APART: dict[str, tuple[str, ...]] = {
 }
 _aten = torch.ops.aten
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
-_SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"
 _ADDED = "index_add_(): self ({}) and source ({}) must have the same scalar type"
 _PUT = "Index put requires the source and destination dtypes match, got {} for the destination and {} for the source."
 _VIEWED = "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: BFloat16"
+_SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"
 _MASKED = "masked_fill only supports boolean masks, but got dtype {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _MASKED_FILLS = [getattr(op, kind) for op in (_aten.masked_fill, _aten.masked_fill_) for kind in ("Scalar", "Tensor")]
@@ -523,8 +546,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten._native_batch_norm_legit.default: _batch_norm_legit,
     _aten.sparse_sampled_addmm.default: _sampled_addmm,
     _aten.linalg_cross.default: partial(_same, 1, 0, "Found dtype {} but expected {}", scalar_type),
-    _aten.masked_scatter.default: partial(_same, 0, 2, _SCATTERED, scalar_type),
-    _aten.masked_scatter_.default: partial(_same, 0, 2, _SCATTERED, scalar_type),
+    **dict.fromkeys((_aten.masked_scatter.default, _aten.masked_scatter_.default), _masked_scatter),
     **dict.fromkeys((_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default), _embedding_bag),
     _aten.native_layer_norm.default: _layer_norm,
     _aten.native_group_norm.default: _group_norm,
@@ -548,7 +570,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten.nll_loss_forward.default: partial(
         _one_of, (torch.int64, torch.uint8), "expected target dtype to be Long or Byte, but got {}", 1
     ),
-    _aten.nll_loss2d_forward.default: partial(_one_of, (torch.int64,), "expected scalar type Long but found {}", 1),
+    _aten.nll_loss2d_forward.default: _nll_loss2d,
     _aten.linalg_lstsq.default: _lstsq,
     _aten._linalg_svd.default: _svd,
     _aten._int_mm.default: _int_mm,

@@ -183,12 +183,13 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         # Run the op on the CPU to get PyTorch's error message.
         func(*_ones_on_host(args), **_ones_on_host(kwargs))
         raise
-    except RuntimeError as refused:
+    except (RuntimeError, AssertionError) as refused:
         if asks_for_sizes(refused):
             return _ASKS_FOR_SIZES
         if "nested" in func._schema.name:
             raise OtherLayout from None
-        error = _cpu_kernel_error(func, args, kwargs) or refused
+        # Meta kernels in Python use `assert`. C++ kernels raise a RuntimeError.
+        error = _cpu_kernel_error(func, args, kwargs) or RuntimeError(str(refused))
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments, or call it on the CPU"
             raise NotEmulated(func._schema.name, advice) from None

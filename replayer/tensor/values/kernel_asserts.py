@@ -69,6 +69,8 @@ def _index(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
         if index is not None and index.dtype in (torch.bool, torch.uint8):
             dim += index.dim()
             continue
+        if dim == tensor.dim():
+            return None  # too many indices
         size = tensor.size(dim)
         place = None if index is None else _outside(host(index), -size, size)
         if place is not None:

@@ -46,3 +46,7 @@ def test_arguments_that_cuda_kernels_check() -> None:
 def test_the_cpu_kernel_rejects_the_dtype_of_an_index() -> None:
     beyond = torch.tensor([9], dtype=torch.uint16)
     assert failed_assert(aten.index.Tensor, (TABLE, [beyond]), lambda tensor: tensor) is None
+
+
+def test_too_many_indices_fail_in_the_cpu_kernel() -> None:
+    assert failed_assert(aten.index.Tensor, (TABLE[0], [INDICES, INDICES]), lambda tensor: tensor) is None

@@ -70,6 +70,25 @@ def test_an_op_with_a_number_supports_the_dtypes_of_the_op_with_two_tensors() ->
     assert torch.special.xlog1py(half, 2).dtype is HALF  # CUDA's kernel supports float16
 
 
+def test_labels_of_wrong_shapes_have_the_errors_of_the_cuda_kernels() -> None:
+    """The texts are from NLLLoss2d.cu and LossNLL.cpp. PyTorch's meta kernel raises an AssertionError for 1-D labels."""
+    use()
+    for shape, data, text in (
+        ((2, 2, 3), (2, 3, 2, 2), "sizes don't match: target [2, 2, 3], input [2, 3, 2, 2]"),
+        ((2, 1, 2, 2), (2, 3, 2, 2), "(3D tensors) but got targets of size: : [2, 1, 2, 2]"),
+        ((2, 1), (2, 3), "0D or 1D target tensor expected, multi-target not supported"),
+    ):
+        with pytest.raises(RuntimeError, match=re.escape(text)):
+            F.cross_entropy(torch.ones(data, device="cuda"), ints(*shape))
+
+
+def test_masked_scatter_accepts_only_boolean_masks() -> None:
+    use()
+    data = torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="only supports boolean masks, but got mask with dtype unsigned char"):
+        data.masked_scatter(torch.ones(3, dtype=torch.uint8, device="cuda"), data)
+
+
 def test_a_random_limit_is_a_cpu_tensor() -> None:
     use()
     data = torch.ones(3, device="cuda")
