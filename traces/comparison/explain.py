@@ -342,7 +342,8 @@ def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: st
     counts = change.recorded_count, change.replayed_count
     calls = " -> ".join(f"{count:.{0 if float(count).is_integer() else 1}f}" for count in counts) + " a step"
     calls += "" if all(float(count).is_integer() for count in counts) else " on average"
-    before_ns, after_ns = change.recorded_ns or None, change.replayed_ns or None
+    times_ns = change.recorded_ns, change.replayed_ns
+    before_ns, after_ns = (time_ns if count else None for time_ns, count in zip(times_ns, counts, strict=True))
     names = _names(change)
     is_kind = names[0] in KERNEL_KINDS  # a kind of kernel stands for the unknown op of a CUDA graph's kernel
     kind_of, verb = ("", "take") if is_kind else (f"{kind} ", "takes")

@@ -53,6 +53,13 @@ def test_explain_finds_the_published_reasons_for_the_slowdown_on_two_gpus() -> N
     assert abs(sum(reason.delta_ns for reason in phases) - found.delta_ns) <= 0.002 * 776_000_000 * 5
 
 
+def test_kernels_that_took_no_time_in_one_trace_are_not_new() -> None:
+    timed, untimed = training(), training()
+    untimed.device.duration_ns[:] = 0
+    texts = [reason.text for reason in explained(untimed, timed).reasons if reason.text.startswith(("kernel", "op"))]
+    assert texts and all(" more: 0 -> " in text for text in texts)
+
+
 def test_gpu_work_is_compared_per_gpu_if_the_traces_use_different_numbers_of_gpus() -> None:
     """GIVEN five kernels of 10 µs a step WHEN B runs every second kernel on another GPU THEN a kernel takes a GPU of B 5 µs."""
     split = training()
