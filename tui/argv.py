@@ -2,13 +2,14 @@
 
     trace replay [our options] SCRIPT [arguments of the script]
     trace replay [our options] -m MODULE [arguments of the module]
+    trace replay [our options] -c CODE [arguments of the code]
     trace replay [our options] -- [words that follow `python`]
 
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-All words after the name of the script belong to the script, except `--trace FILE`. The word `python` before the script is
-ignored.
+All words after the name of the script belong to the script, except `--trace FILE` if the command has this option. The word
+`python` before the script is ignored.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # the only option of `trace` that may follow the script
 FOLLOWER = "--trace"
+# options of `python` that replace the script's name: a module, or Python code
+_PROGRAMS = ("-m", "-c")
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # files in the environments that these installers make for a single tool
 _TOOL_FILES = {"uv": "uv-receipt.toml", "pipx": "pipx_metadata.json"}
@@ -47,11 +50,10 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
         word = words[at]
         if word == "--":
             return Split(words[:at], _without_python(words[at + 1 :]))
-        if word.startswith("-m"):
-            return script_words(words[:at], words[at:], 2 if word == "-m" else 1)
+        if word.startswith(_PROGRAMS):
+            return script_words(words[:at], words[at:], options)
         at += 2 if options.get(word, False) else 1
-    script = _without_python(words[at:])
-    return script_words(words[:at], script, 2 if script[:1] == ["-m"] else 1)
+    return script_words(words[:at], _without_python(words[at:]), options)
 
 
 def _without_python(script: list[str]) -> list[str]:
@@ -59,10 +61,11 @@ def _without_python(script: list[str]) -> list[str]:
     return script[1:] if is_python else script
 
 
-def script_words(ours: list[str], script: list[str], names: int) -> Split:
-    if any(word == FOLLOWER or word.startswith(FOLLOWER + "=") for word in ours):
+def script_words(ours: list[str], script: list[str], options: Mapping[str, bool]) -> Split:
+    if FOLLOWER not in options or any(word.partition("=")[0] == FOLLOWER for word in ours):
         return Split(ours, script)
-    for at in range(names, len(script)):  # after the script's path, or after -m and a module's name
+    names = 2 if script and script[0] in _PROGRAMS else 1  # a script's path, or -m and the name of a module
+    for at in range(names, len(script)):
         if script[at] == "--":
             break
         if script[at] == FOLLOWER:
@@ -80,8 +83,8 @@ class ScriptCommand(Command):
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         names = self.option_names(ctx)
         ours, script = split(args, names)
-        if script == ["-m"]:
-            raise typer.BadParameter("needs a MODULE", param_hint="-m")
+        if len(script) == 1 and script[0] in _PROGRAMS:
+            raise typer.BadParameter("needs a MODULE" if script == ["-m"] else "needs CODE", param_hint=script[0])
         given = {word.partition("=")[0] for word in ours}
         if not script and FOLLOWER in names and not {FOLLOWER, "--gpu", "-h", "--help"} & given:
             raise UsageError(f"Missing SCRIPT and {FOLLOWER} T", ctx)

@@ -247,8 +247,8 @@ def report(
     $ trace replay --trace v100.msgpack --nproc 8 train_ddp.py
     $ trace replay --gpu v100 train.py --batch-size 32
 
-    Put options before SCRIPT; everything after it is passed to the script, except the first --trace FILE. `-m MODULE` runs a
-    module, like `python -m`. After `--`, write exactly what you would write after `python`.
+    Put options before SCRIPT; everything after it is passed to the script, except the first --trace FILE. `-m MODULE` and
+    `-c CODE` work as in `python`. After `--`, write exactly what you would write after `python`.
     """,
 )
 @from_options(ReplayOptions)
@@ -279,8 +279,8 @@ def replay(options: ReplayOptions) -> int:
     $ trace record -o v100.msgpack --profiled-steps 3 -m package.train
     $ trace record --sweep "--batch-size=1..256" train.py --epochs 1
 
-    Put options before SCRIPT; everything after it is passed to the script. `-m MODULE` runs a module, like `python -m`. After
-    `--`, write exactly what you would write after `python`.
+    Put options before SCRIPT; everything after it is passed to the script. `-m MODULE` and `-c CODE` work as in
+    `python`. After `--`, write exactly what you would write after `python`.
     """,
 )
 @from_options(RecordOptions)

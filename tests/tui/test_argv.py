@@ -43,6 +43,8 @@ TABLE = [
     ("--strict -m package --lr 1 --trace t", "--strict --trace t | -m package --lr 1"),
     ("-mpackage --trace t", "--trace t | -mpackage"),
     ("-m --trace --trace t", "--trace t | -m --trace"),
+    # -c CODE, too
+    ("-o r -c import --trace t -o x", "-o r --trace t | -c import -o x"),
     # the word python before the script is nobody's
     ("--trace t python train.py --lr 1", "--trace t | train.py --lr 1"),
     ("python3 -m package.train --trace t", "--trace t | -m package.train"),
@@ -66,6 +68,10 @@ TABLE = [
 def test_arguments_are_split_between_trace_and_the_script(words: str, expected: str) -> None:
     ours, _, script = expected.partition("|")
     assert split(words.split(), OPTIONS) == (ours.split(), script.split())
+
+
+def test_a_command_without_a_trace_option_leaves_it_to_the_script() -> None:
+    assert split(["-o", "r", "train.py", "--trace", "t"], {"-o": True}) == (["-o", "r"], ["train.py", "--trace", "t"])
 
 
 def test_a_trace_option_without_its_file_is_rejected() -> None:

@@ -182,6 +182,7 @@ def test_the_recorded_clock_implies_recorded_data_loading() -> None:
         (["-m", "pkg.train"], "train.msgpack"),
         (["-mpkg.train", "--x"], "train.msgpack"),
         ([""], "trace.msgpack"),
+        (["-c", "import torch"], "trace.msgpack"),
         (["torchrun", "--nproc-per-node", "2", "a/train.py", "--log", "x.txt"], "train.msgpack"),
         (["-m", "torch.distributed.run", "train.py"], "train.msgpack"),
         (["torchrun", "-m", "pkg.train"], "torchrun.msgpack"),

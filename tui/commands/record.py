@@ -84,7 +84,7 @@ def default_name(script: list[str]) -> str:
         script = [word for word in script if word.endswith(".py")] or script
     if script[0].startswith("-m"):
         return (script[0][2:] or script[1]).rpartition(".")[2] + ".msgpack"
-    return (Path(script[0]).stem or "trace") + ".msgpack"
+    return (Path(script[0]).stem.removeprefix("-c") or "trace") + ".msgpack"
 
 
 def _virtual_gpu(record: RecordOptions, folder: Path) -> dict[str, object]:
