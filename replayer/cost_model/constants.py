@@ -38,6 +38,11 @@ SHARED_LANES_REACHED = _declare("SHARED_LANES_REACHED", 0.75, "share of peak FLO
 TENSOR_CORES_REACHED = _declare("TENSOR_CORES_REACHED", 0.7, "share", CHOSEN,
     "efficiency of a matrix product on tensor cores relative to fp32; see Note [Units that were not measured] in op_costs.py",
     "tensor cores need more memory traffic and more power")
+ATTENTION_REACHED = _declare("ATTENTION_REACHED", 0.45, "share of peak FLOP/s", FITTED,
+    "efficiency of fused attention on tensor cores",
+    "recordings of an H100 and an H200, with 197 to 1 024 tokens, causal or not: 0.7 to 1.6 times the estimate")
+FEWEST_KEYS = _declare("FEWEST_KEYS", 1_024, "keys", FITTED,
+    "fused attention with fewer keys takes as long per query as with this many keys", "the same recordings")
 UNALIGNED_SLOWER = _declare("UNALIGNED_SLOWER", 2.0, "times as long", CHOSEN,
     "duration of a matrix product on tensor cores if its sizes are not multiples of 8", "such products use slower memory loads")
 SLOWER_BY_BYTES: Mapping[str, float] = _declare("SLOWER_BY_BYTES", {"batch_norm": 1.3, "bias": 2.5, "memory": 1.6},

@@ -46,6 +46,7 @@ _MANY_INPUTS = frozenset(
 )
 _SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_backward", "log_softmax_backward"})
 _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_norm_backward group_norm_backward".split())
+_FUSED_ATTENTION = ("fp16", "bf16")
 
 
 class OpWork(NamedTuple):
@@ -150,7 +151,8 @@ def _attention(op: str, query: Shape, key: Shape, unit: str, item: int) -> list[
     columns = key[2]
     product = _product(batch * heads, rows, columns, depth, unit, item)
     moved = (2 * prod(query) + 2 * prod(key)) * item // 2
-    return [product._replace(size_bytes=moved)] * (2 if op == "attention" else 5)
+    kind = "attention" if unit in _FUSED_ATTENTION else product.kind
+    return [product._replace(kind=kind, size_bytes=moved)] * (2 if op == "attention" else 5)
 
 
 def _flat(elements: int) -> tuple[int, int]:
@@ -173,6 +175,10 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
     if op in _LAYER_NORM:
         passes = 4 if op.endswith("_backward") else 2
         return OpWork("layer_norm", (rows, columns), 0, passes * elements * item, item_bytes=item)
+    if op.startswith("nll_loss"):  # the op reads or writes one score per label
+        classes = largest[1] if len(largest) > 1 else columns
+        labels = elements // max(classes, 1)
+        return OpWork("memory", (labels, 1), 0, labels * (item + itemsize("int64")), item_bytes=item)
     moved = PASSES[op] * elements if op in PASSES else known + elements  # assumes an output as large as the largest input
     if op in ("batch_norm", "batch_norm_backward"):
         return OpWork("batch_norm", (rows, columns), 0, moved * item, item_bytes=item)

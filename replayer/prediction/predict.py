@@ -51,7 +51,7 @@ from traces.rates.estimate_errors import network_error, precision_of
 _KINDS = {
     "matmul": "matrix products", "conv": "convolutions", "conv_weight": "convolutions", "conv3": "convolutions",
     "depthwise": "convolutions", "elementwise": "elementwise", "elementwise1": "elementwise", "softmax": "softmax",
-    "layer_norm": "normalisation",
+    "layer_norm": "normalisation", "attention": "matrix products",
 }  # fmt: skip
 
 

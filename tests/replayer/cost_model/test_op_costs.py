@@ -92,6 +92,23 @@ def test_time_above_the_estimated_curve_is_proportional_to_the_work() -> None:
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) == pytest.approx(0.5, abs=0.01)
 
 
+def test_fused_attention_with_few_keys_takes_as_long_per_query_as_with_1024_keys() -> None:
+    """An H100 SXM has 989.4 TFLOP/s in bf16, and fused attention reaches 45 %. With 64 heads and 64 channels, two products of
+    1024 x 1024 are 17.18 GFLOP."""
+    costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"))
+    ns = {tokens: costs.estimate("attention", ((4, 16, tokens, 64),) * 3, "bfloat16").ns for tokens in (256, 512, 1024, 2048)}
+    assert ns[1024] == pytest.approx(17.18e9 / 0.45 / 989.4e3, rel=1e-3)
+    assert ns[512] == pytest.approx(ns[1024] / 2) and ns[256] == pytest.approx(ns[1024] / 4)
+    assert ns[2048] == pytest.approx(4 * ns[1024])
+
+
+@pytest.mark.parametrize("shapes", [((4096, 32_000), (4096,)), ((64, 1000, 8, 8), (64, 8, 8))])
+def test_the_loss_of_labels_reads_one_score_per_label(shapes: tuple[tuple[int, ...], ...]) -> None:
+    for op in ("nll_loss", "nll_loss_backward", "nll_loss2d"):
+        (work,) = op_work(op, shapes)
+        assert work.size_bytes == 4096 * (4 + 8)
+
+
 def test_half_of_a_recorded_convolution_backward_does_not_scale_the_whole_op() -> None:
     """GIVEN half of a convolution's backward, by gradient and weight, as profilers of 2020 recorded it WHEN a whole one is
     scaled from it THEN the result equals the estimate."""
