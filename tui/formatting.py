@@ -230,7 +230,8 @@ def side_by_side(
     if len(sides) == 1:
         return FigureTable(title, [Head(head), *figures], [(name, *values) for name, values in sides[0].items()])
     first, *others = figures
-    heads = [Head(head), Head("change", Unit.CHANGE), *(Head(word, first.unit) for word in words)]
+    change = Unit.CHANGE if first.unit is Unit.TIME else first.unit
+    heads = [Head(head), Head("change", change), *(Head(word, first.unit) for word in words)]
     heads += [column for figure in others for column in (figure, Head("→", figure.unit))]
     nothing: tuple[Value, ...] = (None,) * len(figures)
     rows = []

@@ -43,13 +43,15 @@ def compiling() -> Iterator[list[EagerRegion]]:
     for one in compiled:
         if one.fail_type:
             region = f"{one.compile_id} {_place(one)}" if one.co_name else str(one.compile_id)
-            eager.append(ran_eagerly(region, one.fail_type, one.fail_reason or ""))
+            file, line = one.fail_user_frame_filename, one.fail_user_frame_lineno
+            at = f" ({Path(file).name}:{line})" if file and line else ""
+            eager.append(ran_eagerly(region, one.fail_type, f"{_first_line(one.fail_reason or '')}{at}"))
     if not eager:
         _breaks.update(_described(one) for one in utils.graph_break_reasons[breaks:] if not one.reason.startswith(_CUTS))
 
 
 def ran_eagerly(region: str, error: str, text: str) -> EagerRegion:
-    _eager.append(EagerRegion(region, f"{error}: {text.splitlines()[0]}" if text else error))
+    _eager.append(EagerRegion(region, f"{error}: {_first_line(text)}" if text else error))
     return _eager[-1]
 
 

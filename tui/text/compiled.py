@@ -135,21 +135,28 @@ def compilation_notes(comparison: Comparison) -> list[str]:
     both = comparison.compiled
     if both is None:
         return []
-    names = ("recording", "replay") if comparison.replay else ("A", "B")
-    known = [(name, of) for name, of in zip(names, both, strict=True) if of.graph_breaks is not None]
+    names = ("the recording", "the replay") if comparison.replay else ("A", "B")
+    runs: dict[str, list[tuple[str, int]]] = {}
+    for name, of in zip(names, both, strict=True):
+        if of.graph_breaks is not None:
+            runs.setdefault(_counts_of_run(of), []).append((name, of.compile_ns or 0))
     notes = []
-    for name, of in known:
-        breaks = counted(of.graph_breaks or 0, "graph break")
-        reasons = sorted(of.break_reasons, key=lambda reason: -of.break_reasons[reason])[:_NAMES_SHOWN]
-        breaks += f" ({'; '.join(reasons)})" if reasons else ""
-        took = f"; compiling took {time_text(of.compile_ns)}" if of.compile_ns else ""
-        here = " on this host" if took and name == "replay" else ""
-        notes.append(f"Compiled code of {name if name in 'AB' else f'the {name}'}: {breaks}, "
-                     f"{counted(of.recompiles, 'recompilation')}{took}{here}.")
-        if of.eager:
-            listed = "; ".join(f"{one.region} ({one.reason})" for one in of.eager[:_NAMES_SHOWN])
-            notes.append(f"{counted(len(of.eager), 'compiled region')} could not be traced and ran eagerly: {listed}.")
+    for text, alike in runs.items():
+        places = {name: "on this host" if name == "the replay" else f"in {name}" for name, _ in alike}
+        times = " and ".join(f"{time_text(taken_ns)} {places[name]}" for name, taken_ns in alike if taken_ns)
+        took = f" Compiling took {times}." if times else ""
+        notes.append(f"Compiled code of {' and '.join(places)}: {text}.{took}")
     return notes
+
+
+def _counts_of_run(of: CompiledFigures) -> str:
+    reasons = sorted(of.break_reasons, key=lambda reason: -of.break_reasons[reason])[:_NAMES_SHOWN]
+    listed = f" ({'; '.join(reasons)})" if reasons else ""
+    text = f"{counted(of.graph_breaks or 0, 'graph break')}{listed}, {counted(of.recompiles, 'recompilation')}"
+    if of.eager:
+        regions = "; ".join(f"{one.region} ({one.reason})" for one in of.eager[:_NAMES_SHOWN])
+        text += f". {counted(len(of.eager), 'function')} could not be traced and ran eagerly: {regions}"
+    return text
 
 
 def compiled_line(of: CompiledFigures | None) -> str:
@@ -158,11 +165,12 @@ def compiled_line(of: CompiledFigures | None) -> str:
     counts = f", {counted(of.recompiles, 'recompilation')}" if of.recompiles else ""
     count = len(of.breaks) if of.graph_breaks is None else of.graph_breaks
     breaks = f", {counted(count, 'graph break')}" if count else ""
+    eager = f", {counted(len(of.eager), 'function')} that Dynamo could not trace" if of.eager else ""
     fused = f" ({share_text(of.fused_share)} in fused kernels)" if of.fused_share else ""
     regions = f"{counted(len(of.regions), 'region')} with {share_text(of.region_share)} of the GPU's work"
     taken_ns = of.compile_ns or sum(one.host_ns for one in of.compilations)
     took = f"; compiling took {time_text(taken_ns)}" if taken_ns else ""
-    return f"{regions}{fused}{breaks}{counts}{took}"
+    return f"{regions}{fused}{breaks}{counts}{eager}{took}"
 
 
 def graphs_line(of: CompiledFigures | None) -> str:

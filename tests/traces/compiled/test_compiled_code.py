@@ -41,12 +41,13 @@ def test_compilations_graph_breaks_and_eager_functions_are_counted(monkeypatch: 
         metrics.append(metric("0/1", recompile_reason="0/0: x has another size\nmore"))
     with counts.compiling() as eager:
         broke("print() is not traced", 9)
-        metrics.append(metric("1/0", fail_type="Unsupported", fail_reason="break in a loop\nmore", graph_op_count=None))
+        place = {"fail_user_frame_filename": "/a/m.py", "fail_user_frame_lineno": 9}
+        metrics.append(metric("1/0", fail_type="Unsupported", fail_reason="in a loop\nmore", graph_op_count=None, **place))
     with counts.compiling():
         pass  # a call in which Dynamo compiles nothing
     metrics.append(metric("0/0", is_forward=False))
     metrics.append(metric("0/0", is_forward=None, co_name=None))  # kernels that Inductor measured
-    assert eager == [EagerRegion("1/0 f (m.py:3)", "Unsupported: break in a loop")]
+    assert eager == [EagerRegion("1/0 f (m.py:3)", "Unsupported: in a loop (m.py:9)")]
     assert len(counts.COMPILE_NS) == 3
     assert counts.compiled_code() == CompiledCode(
         regions=2,

@@ -53,8 +53,8 @@ def test_the_graph_breaks_of_a_replay_are_reported() -> None:
     told = {"regions": 3, "graph_breaks": 2, "recompiles": 1, "compile_ns": 1_500_000_000, "eager": eager}
     comparison = compare(recording(), replay_of(recording(), compiled=told))
     assert compilation_notes(comparison) == [
-        "Compiled code of the replay: 2 graph breaks, 1 recompilation; compiling took 1.500 s on this host.",
-        "1 compiled region could not be traced and ran eagerly: 4/0 (TypeError: no).",
+        "Compiled code of the replay: 2 graph breaks, 1 recompilation. 1 function could not be traced and ran eagerly:"
+        " 4/0 (TypeError: no). Compiling took 1.500 s on this host."
     ]
 
 
@@ -63,15 +63,24 @@ def test_breaks_recompilations_and_compile_time_of_a_recording_are_reported() ->
     code = CompiledCode(2, 2, 1, 3_000_000_000, (EagerRegion("2/0 h", "no"),), reasons, {"0/1": "x has another size"})
     trace = recording()
     trace.runs[0] = replace(trace.run_of(0), compiled=code)
-    assert compiled_line(compiled_figures(trace)).endswith(", 2 graph breaks, 1 recompilation; compiling took 3.000 s")
+    counts = ", 2 graph breaks, 1 recompilation, 1 function that Dynamo could not trace; compiling took 3.000 s"
+    assert compiled_line(compiled_figures(trace)).endswith(counts)
     assert compiled_tables([compiled_figures(trace)], [""])[-1].rows == [
         ("graph break: print() is not traced (model.py:7)", 2),
         ("recompilation 0/1: x has another size", 1),
         ("runs eagerly: 2/0 h, no", 1),
     ]
-    assert compilation_notes(compare(recording(), trace))[0] == (
-        "Compiled code of B: 2 graph breaks (print() is not traced (model.py:7)), 1 recompilation; compiling took 3.000 s."
-    )
+    counts = "2 graph breaks (print() is not traced (model.py:7)), 1 recompilation"
+    eager = "1 function could not be traced and ran eagerly: 2/0 h (no)"
+    took = "Compiling took 3.000 s in"
+    assert compilation_notes(compare(recording(), trace)) == [f"Compiled code of B: {counts}. {eager}. {took} B."]
+    assert compilation_notes(compare(trace, trace)) == [
+        f"Compiled code of A and B: {counts}. {eager}. {took} A and 3.000 s in B."
+    ]
+    # a table of counts has a change without a unit of time
+    assert compiled_tables([compiled_figures(recording()), compiled_figures(trace)], ("A", "B"))[-1].cells()[0][1:] == [
+        "2", "-", "2",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("after_ns", "is_said"), [(220, True), (221, False)])
