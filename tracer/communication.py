@@ -53,7 +53,8 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Remember that the script called the collective from Python, because PyTorch's flight recorder lists it, too."""
+        """Mark a collective as called from Python, so that it is not recorded twice if PyTorch's flight recorder also lists
+        it."""
         if self._flight is not None:
             self._flight.called(began_ns)
 

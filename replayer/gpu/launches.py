@@ -355,7 +355,7 @@ class ScriptLaunches(LaunchPath):
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Raise an error of a CUDA kernel now, or when the host waits for the GPU."""
+        """Raise the error of a CUDA kernel, either now or when the host next waits for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()

@@ -39,8 +39,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the smallest
-    allowed value, the largest allowed value plus 1, and another allowed value or None."""
+    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the allowed
+    range [start, end), and another allowed value or None."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
@@ -95,7 +95,7 @@ def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
 
 
 def _bags(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """The CUDA kernel of `embedding_bag` replaces the first offset by 0, and the last bag ends at the last index."""
+    """In CUDA's `embedding_bag`, the first offset is replaced by 0, and the last bag ends at the last index."""
     offsets = host(args[2])
     if offsets is not None and offsets.numel():
         with_last = len(args) > 7 and args[7]

@@ -16,8 +16,9 @@ from traces.model.layouts import Shape
 def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
-    """Return the batch sizes if the shapes of ops differ only in the first dimension, always by the same factor. The batch size
-    is the smallest first dimension. The first dimension may be larger in some ops, such as a matrix product over all tokens.
+    """Return the batch sizes if the shapes of ops differ only in the first dimension, always by the same factor. The smallest
+    first dimension of all ops is taken as the batch size. The first dimension may be larger in some ops, such as a matrix
+    product over all tokens.
 
     Args:
         replicas: number of replicas in the second trace, divided by that in the first trace; ops outside of the replicas may
