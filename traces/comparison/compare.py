@@ -286,7 +286,8 @@ def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -
     longer = of.mean.pace_ns / of.pace_ns - 1 if of is not None and of.mean is not None and not steps.has_means else 0
     if abs(longer) > DEFAULT_TOLERANCE:
         word = "longer" if longer > 0 else "shorter"
-        texts.append(f"The average step is {100 * abs(longer):.0f} % {word} than the median step.")
+        apart = f"{100 * abs(longer):.0f} % {word} than" if longer < 1 else f"{1 + longer:.1f} times as long as"
+        texts.append(f"The average step is {apart} the median step.")
     if (slowdown := slowdown_of(trace)) is not None:
         texts.append(f"{slowdown.sentence()}.")
     return texts

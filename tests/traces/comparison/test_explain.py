@@ -319,6 +319,10 @@ def test_a_note_says_that_steps_vary_in_only_one_recording() -> None:
     found = compare(even, slow)
     assert found.problems == Both([], ["The average step is 20 % longer than the median step."])
     assert "In B: The average step is 20 % longer" in explain(found).caution
+    # WHEN the third step takes 70 ms THEN the mean of 30 ms is three times the median
+    assert compare(even, a_trace([(0, 10), (10, 20), (20, 90)])).problems.replayed == [
+        "The average step is 3.0 times as long as the median step."
+    ]
 
 
 def test_a_single_slow_step_is_mentioned_beside_equal_medians() -> None:
