@@ -101,7 +101,23 @@ def _scaled_mm(one: torch.Tensor, *_: object, **_options: object) -> None:
         )
 
 
+def _require_channels(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
+    """Make the checks of `check_shape_forward` in ATen/native/Convolution.cpp that PyTorch's meta kernel omits."""
+    stride, _padding, _dilation, is_transposed, _output_padding, groups = options
+    if any(step <= 0 for step in stride):
+        raise RuntimeError("non-positive stride is not supported")
+    given = f"Given {'transposed=1, ' if is_transposed else ''}weight of size {[*weight.shape]}, expected"
+    if is_transposed and data.dim() == weight.dim() and data.size(1) != weight.size(0):
+        found = f"input{[*data.shape]} to have {weight.size(0)} channels, but got {data.size(1)} channels instead"
+        raise RuntimeError(f"{given} {found}")
+    channels = weight.size(1) * groups if is_transposed else weight.size(0)
+    if bias is not None and [*bias.shape] != [channels]:
+        found = f"1-dimensional with {channels} elements, but got bias of size {[*bias.shape]} instead"
+        raise RuntimeError(f"{given} bias to be {found}")
+
+
 def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
+    _require_channels(data, weight, bias, *options)
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != data.dtype and tensor.device == data.device:
             raise RuntimeError(f"Input type ({_type_name(data)}) and {name} type ({_type_name(tensor)}) should be the same")

@@ -82,6 +82,25 @@ def test_labels_of_wrong_shapes_have_the_errors_of_the_cuda_kernels() -> None:
             F.cross_entropy(torch.ones(data, device="cuda"), ints(*shape))
 
 
+def test_convolutions_check_strides_channels_and_the_size_of_the_bias() -> None:
+    """The texts are those of `check_shape_forward` in Convolution.cpp."""
+    use()
+    data, weight, bias = (torch.ones(shape, device="cuda") for shape in ((1, 3, 8, 8), (4, 3, 3, 3), (3,)))
+    to_3 = "Given transposed=1, weight of size [4, 3, 3, 3], expected input[1, 3, 8, 8] to have 4 channels, but got 3 channels"
+    of_4 = "[4, 3, 3, 3], expected bias to be 1-dimensional with 4 elements, but got bias of size [3] instead"
+    of_6 = "Given transposed=1, weight of size [3, 6, 1, 1], expected bias to be 1-dimensional with 6 elements, but got bias"
+    upsampling = torch.ones(3, 6, 1, 1, device="cuda")
+    for call, text in (
+        (lambda: F.conv2d(data, weight, stride=0), "non-positive stride is not supported"),
+        (lambda: F.conv2d(data, weight, bias), of_4),
+        (lambda: F.conv_transpose2d(data, weight), to_3),
+        (lambda: F.conv_transpose2d(data, upsampling, bias), of_6),
+    ):
+        with pytest.raises(RuntimeError, match=re.escape(text)):
+            call()
+    assert F.conv_transpose2d(data, upsampling[:, :3], bias).shape == data.shape
+
+
 def test_masked_scatter_accepts_only_boolean_masks() -> None:
     use()
     data = torch.ones(3, device="cuda")
