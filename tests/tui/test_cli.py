@@ -14,7 +14,7 @@ import pytest
 from tests.tui.view.scenes import crowd
 from traces.figures.problems import problems_of
 from traces.format.trace_file import load, save
-from traces.model.trace import Device, DeviceKind, DeviceSpans, Origin, Steps, Trace
+from traces.model.trace import Device, DeviceKind, DeviceSpans, Origin, Steps, Trace, TraceWriteError
 from traces.script.configuration import ReplaySession
 from traces.script.launch import ROOT, ChildResult
 from tui.cli import run
@@ -291,6 +291,19 @@ def test_a_result_that_cannot_be_written_exits_with_an_error_code(
     found, _, trouble = capfd.readouterr().err.rstrip("\n").rpartition("\n")
     assert trouble == "trace: r.json: No space left on device"
     assert found.startswith("PASS: ") if code == 0 else not found
+
+
+def test_a_timeline_that_cannot_be_written_is_not_suggested(
+    child: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(trace: Trace, path: Path) -> None:
+        raise TraceWriteError(path, "No space left on device")
+
+    monkeypatch.setattr(replay_command, "save", full)
+    assert run("replay -o r.msgpack train.py --trace t.msgpack".split()) == 2
+    found, _, trouble = capfd.readouterr().err.rstrip("\n").rpartition("\n")
+    assert trouble == "trace: r.msgpack: not written: No space left on device"
+    assert found.startswith("PASS: ") and "r.msgpack" not in found
 
 
 @pytest.mark.parametrize(

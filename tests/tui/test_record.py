@@ -156,3 +156,6 @@ def test_a_full_disk_keeps_and_names_the_partial_files(
     assert run(TRAIN) == 2
     assert os.listdir(place) == ["x.msgpack.4711.part"]
     assert "kept in x.msgpack.4711.part" in capsys.readouterr().err
+    os.remove(place / "x.msgpack.4711.part")
+    assert run(replace(TRAIN, output=place / "x.msgpack")) == 2
+    assert f"kept in {place / 'x.msgpack.4711.part'}" in capsys.readouterr().err

@@ -62,19 +62,19 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
         _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:
         say(line_for(error) or str(error), is_error=True)
-        _say_kept(parts)
+        _say_kept(output, parts)
         return result.returncode or 2
     except KeyboardInterrupt:  # the second Ctrl-C, because the first one ended the script
         is_written = bool(parts) and not any(part.path.exists() for part in parts)
         say(f"wrote {output}" if is_written else f"interrupted before {output} was written")
-        _say_kept(parts)
+        _say_kept(output, parts)
         return result.returncode or 128 + signal.SIGINT
     hint_misplaced_option(record.script, refused=result.returncode == 2)
     return result.returncode
 
 
-def _say_kept(parts: list[_ProcessFiles]) -> None:
-    kept = [part.path.name for part in parts if part.path.exists()]
+def _say_kept(output: Path, parts: list[_ProcessFiles]) -> None:
+    kept = [str(output.with_name(part.path.name)) for part in parts if part.path.exists()]
     if kept:
         say(f"the recording is kept in {', '.join(kept)}", is_error=True)
 

@@ -150,8 +150,10 @@ def _conclude(
         comparison = comparison.without_an_end()
     try:
         _keep(replay, replayed, comparison)
-    finally:  # the result is reported even if it could not be saved
-        _tell(replay, result, replayed, comparison, is_estimate)
+    except (TraceError, OSError):  # the result is reported even if it could not be saved
+        _tell(replace(replay, output=None), result, replayed, comparison, is_estimate)
+        raise
+    _tell(replay, result, replayed, comparison, is_estimate)
 
 
 def _estimate_sentence(prediction: Prediction) -> str:
