@@ -40,7 +40,7 @@ TENSOR_CORES_REACHED = _declare("TENSOR_CORES_REACHED", 0.7, "share", CHOSEN,
     "tensor cores need more memory traffic and more power")
 ATTENTION_REACHED = _declare("ATTENTION_REACHED", 0.45, "share of peak FLOP/s", FITTED,
     "efficiency of fused attention on tensor cores",
-    "recordings of an H100 and an H200, with 197 to 1 024 tokens, causal or not: 0.7 to 1.6 times the estimate")
+    "recordings of an H100 and an H200, with 197 to 1 024 tokens, causal or not: 0.6 to 1.2 times the estimate")
 FEWEST_KEYS = _declare("FEWEST_KEYS", 1_024, "keys", FITTED,
     "fused attention with fewer keys takes as long per query as with this many keys", "the same recordings")
 UNALIGNED_SLOWER = _declare("UNALIGNED_SLOWER", 2.0, "times as long", CHOSEN,
