@@ -118,7 +118,8 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int], 
             working.append(device)
     comparable = following if is_queued else steady
     windows = [(min(ends[p - 1] if follows[p] else steps[p].start_ns, ends[p]), ends[p]) for p in comparable]
-    for device in working if union_ns(windows) else ():
+    used = {work.device for work in recording.work if work.step in comparable}
+    for device in sorted(used.intersection(working)) if union_ns(windows) else ():
         busy, found.window_ns[device] = spans_of(recording.work, device), union_ns(windows)
         found.idle_ns[device] = union_ns(windows + busy) - union_ns(busy)
     found.host_pace_ns = _per_step([host[p] for p in comparable]) if steady else None
