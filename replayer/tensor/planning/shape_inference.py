@@ -161,6 +161,8 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
+    if func in _UNCHECKED and (error := _cpu_kernel_error(func, args, kwargs)) is not None:
+        raise error
     try:
         result = func(*args, **kwargs)
         # Some meta kernels return another dtype than the CPU and CUDA kernels.
@@ -195,6 +197,9 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             raise NotEmulated(func._schema.name, advice) from None
         raise on_one_device(error) from None
 
+
+# ops that reject empty tensors, unlike their meta kernels
+_UNCHECKED = frozenset({aten.max.default, aten.min.default})
 
 # words in errors that the script did not cause
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")

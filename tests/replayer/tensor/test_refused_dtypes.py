@@ -101,6 +101,18 @@ def test_convolutions_check_strides_channels_and_the_size_of_the_bias() -> None:
     assert F.conv_transpose2d(data, upsampling[:, :3], bias).shape == data.shape
 
 
+def test_the_maximum_of_an_empty_tensor_is_an_error() -> None:
+    use()
+    row = torch.ones(2, device="cuda")
+    for call, text in (
+        (lambda: row[:0].max(), "max(): Expected reduction dim to be specified for input.numel() == 0"),
+        (lambda: row[:0].min(), "min(): Expected reduction dim to be specified for input.numel() == 0"),
+    ):
+        with pytest.raises(RuntimeError, match=re.escape(text)):
+            call()
+    assert row.max().shape == ()
+
+
 def test_masked_scatter_accepts_only_boolean_masks() -> None:
     use()
     data = torch.ones(3, device="cuda")
