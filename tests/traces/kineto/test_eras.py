@@ -329,6 +329,9 @@ def test_ops_that_create_a_batch_on_the_cpu_do_not_form_a_phase() -> None:
     ]
     on_gpu = [op("aten::randn", 2, 5), call(3, 3), kernel(3, 5, 2)]
     assert phases_of(*on_gpu, *copying, *forward) == [("other", 35), ("forward", 100)]
+    # A module call that raises an exception launches nothing, but begins the forward pass in a running script.
+    failed = [op("nn.Module: Linear_0", 2, 12, cat="user_annotation"), op("aten::linear", 8, 5)]
+    assert phases_of(*failed, *copying, *forward) == [("other", 8), ("forward", 100)]
 
 
 def test_a_conversion_that_returns_its_input_does_not_start_a_phase() -> None:

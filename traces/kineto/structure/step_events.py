@@ -4,8 +4,8 @@
     events[0].name, events[0].start_ns      # "loader"; "" for a call of an op, "engine" for the autograd engine
 
 Note [What the rules see]
-    The importer omits CPU ops that the recorder and the replay do not see: ops that prepare a batch, and ATen's ops outside of
-    modules that launch nothing and create no autograd node. Conversions that return their input unchanged, such as `x.cuda()`
+    The importer omits CPU ops outside of modules that the recorder and the replay do not see: ops that prepare a batch, and
+    ATen's ops that launch nothing and create no autograd node. Conversions that return their input unchanged, such as `x.cuda()`
     of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the profile marks. If the profile
     contains module calls, collectives outside of modules are omitted. If Python functions were not recorded, the first op after
     a new batch counts as a module call. Gradients were on during a module call if its op has an autograd number.
@@ -109,7 +109,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     created = _creating_tensors(host, copies, strings)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
     launched = _above(np.unique(tables.device.launch), host)
-    omitted = _making_batches(host, tops[~on_engine], copies, launched)
+    omitted = _making_batches(host, tops[~on_engine & (modules[tops] == NONE)], copies, launched)
     if np.any(modules != NONE):
         omitted.update(tops[is_outside[tops] & strings.matching(host.name[tops], _COLLECTIVES.match)].tolist())
     seeds = strings.matching(host.name[tops], _SEED_OPS.match)
