@@ -281,6 +281,13 @@ def test_backward_passes_before_the_first_optimizer_step_belong_to_one_step(both
     assert [kind for kind, _ in cut] == ["T"]
 
 
+def test_ops_that_create_a_tensor_begin_a_phase_only_where_other_time_was_recorded(both: Callable[..., Cut]) -> None:
+    """GIVEN a loop that updates an average with `_foreach_lerp_` after zero_grad WHEN the recorder saw no such op."""
+    recorded_ms = dict.fromkeys(("zero_grad", "h2d", "forward", "loss", "backward", "optimizer"), 1)
+    step = ("zero_grad", "_foreach_lerp_", "h2d", "zeros", "call model", "mse_loss", "backward", "step")
+    assert both(*step, phases_ms=recorded_ms) == [("T", list(recorded_ms))]
+
+
 EVENTS = ["loader", "exhausted", "h2d", "zero_grad", "backward", "optimizer", "step", "second step", "item", "mse_loss"]
 EVENTS += ["call model", "call model no_grad", "call other no_grad", "call loss", "loader@side", "h2d@side", "call model@side"]
 

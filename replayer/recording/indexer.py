@@ -59,7 +59,7 @@ from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
-from traces.script.phase_rule import ASIDE, op_class
+from traces.script.phase_rule import ASIDE, READ, op_class
 
 _COPIES = ("copy", "to", "clone", "contiguous")
 
@@ -444,7 +444,7 @@ class RecordingIndexer:
 
 @cache
 def _only_fills_or_copies(op: str) -> bool:
-    return op_class(op) == ASIDE or canonical_op(op) in _COPIES
+    return op_class(op) in (ASIDE, READ) or canonical_op(op) in _COPIES
 
 
 def _beside_earlier(queue: Column, start_ns: Column, end_ns: Column) -> Column:

@@ -131,6 +131,12 @@ class StepMatcher:
                 under_way.pair_with(segment)
                 return
 
+    def following(self) -> list[str]:
+        """Return the names of the recorded phases that may come next. After the step's first phase, the time before this phase
+        is left out."""
+        first = 0 if self.visited else LEADING
+        return [name for name, count in self.step.segments if count >= self.visited.get(name, first)]
+
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         """Return the recorded phases that the script has not reached."""
         return [

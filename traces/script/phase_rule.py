@@ -31,7 +31,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-PLAIN, LOSS, ASIDE, FORWARD = range(4)  # for FORWARD, see Note [After a backward pass]
+PLAIN, LOSS, ASIDE, READ, FORWARD = range(5)  # for FORWARD, see Note [After a backward pass]
 
 CLOSURE = "Optimizer.closure"  # the recorder's range around the function that a script passes to an optimizer's `step`
 
@@ -46,15 +46,16 @@ LOSS_OPS = frozenset(
 
 # Ops that read a value from the GPU (such as `item`) or create a tensor do not begin a forward pass, because scripts call such
 # ops in all phases. Optimizers and gradient scalers call ops that begin with `_foreach_`, `_fused_` or `_amp_`.
+READ_OPS = frozenset("item _local_scalar_dense is_nonzero".split())
 ASIDE_OPS = frozenset(
-    "item _local_scalar_dense is_nonzero"
-    " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
+    "empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
     " rand rand_like randn randn_like randint randint_like zero_ fill_ normal_ uniform_ random_ exponential_ bernoulli_".split()
 )
 
 _ASIDE_BEGINNINGS = ("_foreach_", "_fused_", "_amp_")
 
 _OPEN_ENDED = frozenset({"forward", "loss", "other"})
+_BESIDE = (ASIDE, READ)
 
 
 class Segment(NamedTuple):
@@ -73,6 +74,8 @@ def op_class(name: str) -> int:
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
         return LOSS
+    if bare in READ_OPS:
+        return READ
     return ASIDE if bare in ASIDE_OPS or bare.startswith(_ASIDE_BEGINNINGS) else PLAIN
 
 
@@ -123,7 +126,7 @@ class PhaseSplitter:
             return False
         if kind == LOSS:
             return self._begin("loss", now_ns)
-        return self._begin("other" if kind == ASIDE or self._after_backward else "forward", now_ns)
+        return self._begin("other" if kind in _BESIDE or self._after_backward else "forward", now_ns)
 
     def begins_phase(self, kind: int) -> bool:
         if self.inside:
@@ -133,7 +136,7 @@ class PhaseSplitter:
         if kind == LOSS:
             return self.current != "loss"
         # see Note [After a backward pass]
-        return self.current not in _OPEN_ENDED or (self.current == "other" and kind != ASIDE and not self._after_backward)
+        return self.current not in _OPEN_ENDED or (self.current == "other" and kind not in _BESIDE and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
         if self.current:

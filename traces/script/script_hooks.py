@@ -239,6 +239,7 @@ class ScriptHooks:
     def module_call(self, call: Call, calls: ModuleCalls) -> Call:
         listening, grad_enabled = self._listener, self._torch.is_grad_enabled
         described, autocast = self._described, self._autocast
+        running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes
         within, since_backward = calls.within, SINCE_BACKWARD
 
         # The argument must be called `self`, because torch.profiler looks for a local variable with this name.
@@ -264,7 +265,8 @@ class ScriptHooks:
                 if (tell := listener.workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
                 listener.module_called(self, grad_enabled())
-                if listener.workload.is_open:
+                # On a GPU, activation checkpointing calls modules in autograd's thread, but in a replay in the script's thread.
+                if listener.workload.is_open and running_backward() == -1:
                     listener.workload.module_called(self, described([args, kwargs]), autocast())
                 if marks is not None:
                     marks[0]((marks[2](id(self)) or marks[3](self)) + len(marks[1]))

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from traces.script.phase_rule import ASIDE, FORWARD, LOSS, PLAIN, PhaseSplitter, Segment
+from traces.script.phase_rule import ASIDE, FORWARD, LOSS, PLAIN, READ, PhaseSplitter, Segment
 from traces.script.step_rule import Optimizers, StepEnd, StepSplitter
 from traces.script.workload_observer import WorkloadObserver
 
@@ -37,8 +37,8 @@ ThreadT = TypeVar("ThreadT")
 ThreadT_contra = TypeVar("ThreadT_contra", contravariant=True)
 
 # For each op class in phase_rule.py: does an op of this class begin a new segment?
-BeginsSegment = tuple[bool, bool, bool]
-_BEGINS_NONE: BeginsSegment = (False, False, False)
+BeginsSegment = tuple[bool, bool, bool, bool]
+_BEGINS_NONE: BeginsSegment = (False, False, False, False)
 
 
 class CutStep(NamedTuple):
@@ -82,7 +82,8 @@ class ScriptSplitter(Generic[ThreadT]):
         self._steps, self.phases = StepSplitter(optimizers), PhaseSplitter()
         self.workload = WorkloadObserver()
         self.thread: ThreadT | None = None
-        self.sees_plain_ops = True  # see Note [Ops between recorded phases] in step_tracker.py
+        # classes of ops that begin no phase, see Note [Ops between recorded phases] in step_tracker.py
+        self.unseen: tuple[int, ...] = ()
         self._has_steps = False
         self._called_module = self.is_in_module = False
         self._optimizers = optimizers
@@ -106,10 +107,10 @@ class ScriptSplitter(Generic[ThreadT]):
 
     @property
     def begins_segment(self) -> BeginsSegment:
-        begins_phase = self.phases.begins_phase
+        begins, unseen = self.phases.begins_phase, self.unseen
         if self.phases.inside:
             return _BEGINS_NONE
-        return self.sees_plain_ops and begins_phase(PLAIN), begins_phase(LOSS), begins_phase(ASIDE)
+        return PLAIN not in unseen and begins(PLAIN), begins(LOSS), ASIDE not in unseen and begins(ASIDE), begins(READ)
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
         if self.thread != thread and self._is_other_thread(thread, shows=phase in ("loader", "backward")):
@@ -146,7 +147,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._listener.phase_left(thread, phase, now_ns)
 
     def op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
-        if (kind == PLAIN and not self.sees_plain_ops) or (self.thread != thread and self._is_other_thread(thread)):
+        if kind in self.unseen or (self.thread != thread and self._is_other_thread(thread)):
             return
         if kind == LOSS:
             self._forward_before(thread, now_ns)

@@ -22,7 +22,8 @@ Note [Waits between phases]
 Note [Ops between recorded phases]
     The recorder of phases sees no single ops. When a recording without ops is replayed, an op such as `aten::add` therefore
     begins no phase if the next recorded phase begins with a call, such as a copy to the GPU. The op then belongs to the current
-    phase, as in the recording.
+    phase, as in the recording. An op that creates a tensor, or an op such as `aten::_foreach_mul_`, begins a phase only if
+    "other" is the next recorded phase.
 
 Note [Phase times from the library]
     The library of measured models has the GPU time of each phase, but no host times. The CPU therefore runs at this machine's
@@ -47,7 +48,7 @@ from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.compiled.compiled_code import COMPILE_NS
 from traces.model.trace import NONE, Origin, StepKind
 from traces.model.workload import Sameness, WorkloadSignature, compare_workloads
-from traces.script.phase_rule import LOSS, PLAIN
+from traces.script.phase_rule import ASIDE, LOSS, PLAIN
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
@@ -131,7 +132,7 @@ class StepTracker:
         self._histories: Histories = {}
         self.step = self._matcher(recording.choice.training(0))
         self.segment: SegmentMatcher | None = None
-        self.begins_segment = (True, True, True)  # for each class of op: does such an op begin another segment?
+        self.begins_segment = (True, True, True, True)  # for each class of op: does such an op begin another segment?
         self.trained = self._evaluated = 0
         self._compiled = len(COMPILE_NS)  # before the current step
         self._should_train = False  # the script has followed the recorded order so far, and a training step is next
@@ -166,8 +167,9 @@ class StepTracker:
     def _see_phase(self) -> None:
         # see Note [Ops between recorded phases]
         if self._by_phases:
-            following = (segment.name for segment, _ in self.step.unvisited() if segment.name != "other")
-            self.script.sees_plain_ops = next(following, "") not in _ENTERED
+            following = self.step.following()
+            begins_with_call = next((name for name in following if name != "other"), "") in _ENTERED
+            self.script.unseen = (PLAIN,) * begins_with_call + (ASIDE,) * (following[:1] not in ([], ["other"]))
         self.begins_segment = self.script.begins_segment
 
     def loss_called(self, thread: HostThread) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.script.phase_rule import ASIDE, FORWARD, LOSS, PLAIN, PhaseSplitter, Segment, op_class
+from traces.script.phase_rule import ASIDE, FORWARD, LOSS, PLAIN, READ, PhaseSplitter, Segment, op_class
 
 EXPLICIT = ("loader", "h2d", "zero_grad", "backward", "optimizer")
 
@@ -111,7 +111,8 @@ def test_time_before_the_first_phase_is_phase_other_or_loader() -> None:
 
 def test_ops_are_classified_by_name_without_namespace_and_overload() -> None:
     assert op_class("aten::cross_entropy_loss") == op_class("aten::mse_loss.default") == LOSS
-    assert {op_class(f"aten::{name}") for name in ("item", "randn", "normal_", "_amp_update_scale_")} == {ASIDE}
+    assert {op_class(f"aten::{name}") for name in ("randn", "normal_", "_amp_update_scale_")} == {ASIDE}
+    assert op_class("aten::item") == READ
     assert op_class("aten::conv2d") == PLAIN
 
 
@@ -133,7 +134,7 @@ def test_no_phase_ends_before_it_begins() -> None:
 
 
 @pytest.mark.parametrize("phase", EXPLICIT)
-@given(ops=st.lists(st.sampled_from([PLAIN, LOSS, ASIDE, FORWARD]), max_size=5))
+@given(ops=st.lists(st.sampled_from([PLAIN, LOSS, ASIDE, READ, FORWARD]), max_size=5))
 def test_ops_inside_a_reported_phase_belong_to_it(phase: str, ops: list[int]) -> None:
     splitter = PhaseSplitter()
     splitter.enter(phase, 0)
@@ -144,7 +145,7 @@ def test_ops_inside_a_reported_phase_belong_to_it(phase: str, ops: list[int]) ->
 
 
 @pytest.mark.parametrize("phase", ["forward", "loss", "other"])
-@pytest.mark.parametrize(("kind", "after"), [(PLAIN, "forward"), (LOSS, "loss"), (ASIDE, "other")])
+@pytest.mark.parametrize(("kind", "after"), [(PLAIN, "forward"), (LOSS, "loss"), (ASIDE, "other"), (READ, "other")])
 def test_any_op_after_the_end_of_a_reported_phase_begins_a_phase_at_this_end(phase: str, kind: int, after: str) -> None:
     """Unlike after an op, which does not say when its phase ends. A phase with the same name goes on."""
     splitter = PhaseSplitter()

@@ -190,8 +190,8 @@ class Module:
         self.inner = inner
 
 
-@pytest.mark.parametrize("is_open", [True, False])
-def test_module_calls_are_marked_with_their_numbers_and_the_launches_so_far(is_open: bool) -> None:
+@pytest.mark.parametrize(("is_open", "task"), [(True, -1), (False, -1), (True, 3)])
+def test_module_calls_are_marked_with_their_numbers_and_the_launches_so_far(is_open: bool, task: int) -> None:
     """GIVEN a module with the number 100 that launches one kernel and then calls a new module, which gets the number 200 and
     launches another kernel WHEN two kernels were launched before."""
     inner = Module()
@@ -203,7 +203,8 @@ def test_module_calls_are_marked_with_their_numbers_and_the_launches_so_far(is_o
 
     listener: Any = Listener(is_open)
     listener.module_marks = lambda module: (notes.append, launches, numbers.get, number_of_new)
-    fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided)
+    # `task` is the number of the running backward pass. A workload does not contain the modules called there.
+    fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided, _C=SimpleNamespace(_current_graph_task_id=lambda: task))
     fake.is_grad_enabled, fake.is_autocast_enabled = (lambda: True), (lambda: False)
 
     def call(module: Module, x: object) -> str:
@@ -220,5 +221,5 @@ def test_module_calls_are_marked_with_their_numbers_and_the_launches_so_far(is_o
     notes.clear()
     called(inner, torch.ones(4, 2))
     assert notes == [200 + 4, 100 + 5, ~6, ~6]
-    of_workload = [("inputs", [((4, 2), "float32")], "off")] * is_open
+    of_workload = [("inputs", [((4, 2), "float32")], "off")] * (is_open and task == -1)
     assert listener.seen == [("module", True), *of_workload, "left", "returned"] * 2

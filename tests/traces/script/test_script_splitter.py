@@ -344,11 +344,11 @@ def test_a_phase_inside_another_phase_does_not_end_it() -> None:
 def test_ops_do_not_change_the_phase_during_an_explicit_phase() -> None:
     run = Script()
     run.splitter.enter("main", "backward", 0)
-    assert run.splitter.begins_segment == (False, False, False)
+    assert run.splitter.begins_segment == (False, False, False, False)
     run.splitter.leave("main", "backward", 10)
-    assert run.splitter.begins_segment == (True, True, True)
+    assert run.splitter.begins_segment == (True, True, True, True)
     run.do("module")
-    assert run.splitter.begins_segment == (False, True, False)
+    assert run.splitter.begins_segment == (False, True, False, False)
 
 
 def test_a_module_call_in_an_explicit_phase_is_not_a_forward_pass() -> None:

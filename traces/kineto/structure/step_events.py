@@ -5,10 +5,11 @@
 
 Note [What the rules see]
     The importer omits CPU ops outside of modules that the recorder and the replay do not see: ops that prepare a batch, and
-    ATen's ops that launch nothing and create no autograd node. Conversions that return their input unchanged, such as `x.cuda()`
-    of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the profile marks. If the profile
-    contains module calls, collectives outside of modules are omitted. If Python functions were not recorded, the first op after
-    a new batch counts as a module call. Gradients were on during a module call if its op has an autograd number.
+    ATen's ops that launch nothing and create no autograd node. Conversions that return their input unchanged, such as
+    `x.cuda()` of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the profile marks.
+    If the profile contains module calls, collectives outside of modules are omitted. If Python functions were not recorded,
+    the first op after a new batch counts as a module call. Gradients were on during a module call if its op has an autograd
+    number.
 
 Note [Copies that torch.tensor makes]
     `torch.tensor(5, device="cuda")` copies a number, not a batch, so the copy does not begin a step. Loops that generate tokens
@@ -33,7 +34,7 @@ from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Strings, parse_shapes
 from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
-from traces.script.phase_rule import ASIDE, CLOSURE, PLAIN, op_class
+from traces.script.phase_rule import ASIDE, CLOSURE, PLAIN, READ, op_class
 
 _EXPLICIT = (
     ("loader", re.compile(r"enumerate\(DataLoader\)#")),
@@ -140,7 +141,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         else:
             name = names.get(row, "")
         kind = 0 if name else op_class(strings[name_id])
-        if kind == ASIDE and in_module[place] != NONE:
+        if kind in (ASIDE, READ) and in_module[place] != NONE:
             kind = PLAIN  # the module's call has begun the forward pass, as in a running script
         if kind == PLAIN and not name and outside[place]:
             name = "other"
