@@ -1,7 +1,7 @@
 """Executes many ops at once with numpy. The times are the same as if `Simulator.play` executed the ops one by one.
 
-    OpBatchSchedule     calls that all matched recorded kernels of one stream
-    PhaseGrainBatch     calls of a phase for which only the total time was recorded
+OpBatchSchedule     calls that all matched recorded kernels of one stream
+PhaseGrainBatch     calls of a phase for which only the total time was recorded
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
 from replayer.timing.timing_rules import host_times, queue_ends
 from traces.model.trace import Column, Origin
+from traces.script.script_splitter import BeginsSegment
 
 LEAST_CALLS = 8  # smaller batches are faster call by call
 
 _HOST = {name: i for i, name in enumerate(HOST_COLUMNS)}
-
-BeginsSegment = tuple[bool, bool, bool]  # for each class of op: does such an op begin another segment?
 
 
 @dataclass(slots=True, eq=False)
