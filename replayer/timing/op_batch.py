@@ -1,7 +1,7 @@
 """Executes many ops at once with numpy. The times are the same as if `Simulator.play` executed the ops one by one.
 
-OpBatchSchedule     calls that all matched recorded kernels of one stream
-PhaseGrainBatch     calls of a phase for which only the total time was recorded
+    OpBatchSchedule     calls that all matched recorded kernels of one stream
+    PhaseGrainBatch     calls of a phase for which only the total time was recorded
 """
 
 from __future__ import annotations
