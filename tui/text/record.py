@@ -45,7 +45,7 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
 
 def lack_lines(trace: Trace) -> list[str]:
     has_times = bool((trace.phases.device != NONE).any()) or len(trace.device) > 0
-    if not trace.devices or not (has_times or trace.steps.untimed.any()):
+    if not trace.devices or (len(trace.steps) and not (has_times or trace.steps.untimed.any())):
         return ["no device times: the script used no GPU on this machine"]
     run = trace.run_of(trace.ranks[0])
     lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,9 +59,12 @@ def test_the_reasons_for_missing_device_times_are_listed() -> None:
 
 
 def test_record_reports_no_missing_kernels_if_the_script_used_no_gpu() -> None:
-    """GIVEN a profile that names the machine's GPU, which the script did not use."""
+    """GIVEN a profile that names the machine's GPU, which the script did not use. Without a complete step, it is unknown
+    whether the script used the GPU."""
     trace = Trace(devices=[Device(0, 0, "GPU")], runs={0: Run(profiler=ProfilerUse((3, 4)))})
-    assert lack_lines(trace) == ["no device times: the script used no GPU on this machine"]
+    steps = Steps.of(number=[3, 4])
+    assert lack_lines(replace(trace, steps=steps)) == ["no device times: the script used no GPU on this machine"]
+    assert lack_lines(replace(trace, runs={0: Run()})) == []
 
 
 def test_the_recorder_prints_how_long_steps_after_the_profile_take(tmp_path: Path) -> None:
