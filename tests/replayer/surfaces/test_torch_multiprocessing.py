@@ -59,7 +59,7 @@ def test_storages_and_sparse_tensors_are_shared_between_processes() -> None:
     use()
     x = torch.ones(4, device="cuda")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse invariant checks")
+        warnings.filterwarnings("ignore", "Sparse invariant checks|TypedStorage is deprecated")
         storage, typed, sparse = sent((x.untyped_storage(), x.storage(), torch.eye(3, device="cuda").to_sparse()))
     assert storage.data_ptr() == x.data_ptr() and storage.nbytes() == 16
     assert (typed.dtype, typed._untyped_storage.nbytes()) == (torch.float32, 16)
