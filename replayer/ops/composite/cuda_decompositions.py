@@ -121,7 +121,7 @@ def _suits_flash(params: TorchAny, capability: tuple[int, int]) -> bool:
 
 
 def _suits_efficient(params: TorchAny, capability: tuple[int, int], groups: bool) -> bool:
-    query, value = params.query, params.value
+    query, key, value = params.query, params.key, params.value
     half = query.dtype in _HALVES
     step = 16 // query.element_size() if capability >= (8, 0) or (half and capability >= (7, 0)) else 1
     return (
@@ -130,7 +130,8 @@ def _suits_efficient(params: TorchAny, capability: tuple[int, int], groups: bool
         and not (query.dtype is torch.bfloat16 and capability < (8, 0))
         and capability >= (5, 0)
         and _suits_all(params, params.enable_gqa and groups)
-        and query.size(-1) % step == value.size(-1) % step == 0
+        and query.size(-1) == key.size(-1)
+        and all(size > 0 and size % step == 0 for size in (query.size(-1), value.size(-1)))
     )
 
 

@@ -289,11 +289,16 @@ def _require_indices(checks: str, indices: torch.Tensor) -> None:
         )
 
 
-def _masked_scatter(target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> None:
+def _masked_scatter(target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor, *, in_place: bool) -> None:
     """See `masked_scatter__cuda` in ATen/native/cuda/IndexKernel.cpp."""
     _same(0, 1, _SCATTERED, scalar_type, target, source)
     if mask.dtype is not torch.bool:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {cpp_type(mask.dtype)}")
+    shape = torch.empty(mask.shape, device="meta")
+    if in_place:
+        shape.expand(target.shape)
+    else:
+        torch.broadcast_tensors(shape, torch.empty(target.shape, device="meta"))
 
 
 def _nll_loss2d(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, *_options: object) -> None:
@@ -369,7 +374,9 @@ def _ctc_loss(
         raise RuntimeError(f"Expected input_lengths to have value at most {steps}, but got value {max(inputs)} {checks}")
 
 
-def _lstsq(_left: object, _right: object, _rcond: object = None, *, driver: str | None = None) -> None:
+def _lstsq(left: torch.Tensor, right: torch.Tensor, _rcond: object = None, *, driver: str | None = None) -> None:
+    if min(left.dim(), right.dim()) > 1 and left.dim() == right.dim() and left.size(-2) != right.size(-2):
+        raise RuntimeError("torch.linalg.lstsq: input.size(-2) should match other.size(-2)")
     if driver not in (None, "gels"):
         raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
 
@@ -562,7 +569,8 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten._native_batch_norm_legit.default: _batch_norm_legit,
     _aten.sparse_sampled_addmm.default: _sampled_addmm,
     _aten.linalg_cross.default: partial(_same, 1, 0, "Found dtype {} but expected {}", scalar_type),
-    **dict.fromkeys((_aten.masked_scatter.default, _aten.masked_scatter_.default), _masked_scatter),
+    _aten.masked_scatter.default: partial(_masked_scatter, in_place=False),
+    _aten.masked_scatter_.default: partial(_masked_scatter, in_place=True),
     **dict.fromkeys((_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default), _embedding_bag),
     _aten.native_layer_norm.default: _layer_norm,
     _aten.native_group_norm.default: _group_norm,

@@ -11,6 +11,7 @@ Note [Aliasing is observed]
 from __future__ import annotations
 
 import re
+import warnings
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
@@ -151,6 +152,8 @@ _ASKS_FOR_SIZES = object()
 
 
 def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
+    if func in _UNCHECKED and (error := _cpu_kernel_error(func, args, kwargs)) is not None:
+        raise error
     rule = RULES.get(func)
     if rule is not None:
         try:
@@ -161,8 +164,6 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
-    if func in _UNCHECKED and (error := _cpu_kernel_error(func, args, kwargs)) is not None:
-        raise error
     try:
         result = func(*args, **kwargs)
         # Some meta kernels return another dtype than the CPU and CUDA kernels.
@@ -198,8 +199,11 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         raise on_one_device(error) from None
 
 
-# ops that reject empty tensors, unlike their meta kernels
-_UNCHECKED = frozenset({aten.max.default, aten.min.default})
+# ops whose meta kernels lack checks: of empty tensors, or of the shapes of labels and boundaries
+_UNCHECKED = frozenset(
+    {aten.max.default, aten.min.default, aten.multi_margin_loss.default, aten.multilabel_margin_loss_forward.default}
+    | {aten.bucketize.Tensor}
+)
 
 # words in errors that the script did not cause
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
@@ -241,9 +245,11 @@ def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> Torch
 
 def _cpu_kernel_error(func: Op, args: Args, kwargs: Kwargs) -> RuntimeError | None:
     try:
-        func(*_ones_on_host(args), **_ones_on_host(kwargs))
+        with warnings.catch_warnings(action="ignore"):
+            func(*_ones_on_host(args), **_ones_on_host(kwargs))
     except (RuntimeError, OverflowError) as error:
-        return error if type(error) is RuntimeError else None
+        # Ones are no labels of a single class.
+        return error if type(error) is RuntimeError and "out of range" not in str(error) else None
     return None
 
 

@@ -101,16 +101,28 @@ def test_convolutions_check_strides_channels_and_the_size_of_the_bias() -> None:
     assert F.conv_transpose2d(data, upsampling[:, :3], bias).shape == data.shape
 
 
-def test_the_maximum_of_an_empty_tensor_is_an_error() -> None:
+def test_shapes_that_meta_kernels_accept_are_errors() -> None:
+    """The texts are those of torch 2.14 on a CUDA device."""
     use()
     row = torch.ones(2, device="cuda")
+    square, labels = torch.ones(4, 5, device="cuda"), torch.zeros(4, 5, dtype=torch.long, device="cuda")
+    mask = square > 0
     for call, text in (
         (lambda: row[:0].max(), "max(): Expected reduction dim to be specified for input.numel() == 0"),
         (lambda: row[:0].min(), "min(): Expected reduction dim to be specified for input.numel() == 0"),
+        (lambda: F.multi_margin_loss(square, labels[:3, 0]), "Expected target size [4], but got [3]"),
+        (lambda: F.multilabel_margin_loss(square, labels[:3]), "inconsistent target size: [3, 5] for input of size: [4, 5]"),
+        (lambda: torch.bucketize(row, square), "boundaries tensor must be 1 dimension, but got dim(2)"),
+        (lambda: torch.linalg.lstsq(square, square[:3]), "input.size(-2) should match other.size(-2)"),
+        (lambda: square.masked_scatter(mask[0, :4], square), "The size of tensor a (4) must match the size of tensor b (5)"),
+        (lambda: square[:1].masked_scatter_(mask, square), "Target sizes: [1, 5].  Tensor sizes: [4, 5]"),
     ):
         with pytest.raises(RuntimeError, match=re.escape(text)):
             call()
-    assert row.max().shape == ()
+    assert row.max().shape == () and square[:1].masked_scatter(mask, square).shape == (4, 5)
+    assert F.multi_margin_loss(square[:, :1], labels[:, 0]).shape == ()  # one class
+    with warnings.catch_warnings(action="error"):
+        assert torch.bucketize(square, row).shape == (4, 5)
 
 
 def test_masked_scatter_accepts_only_boolean_masks() -> None:
