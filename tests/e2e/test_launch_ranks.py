@@ -203,7 +203,7 @@ def test_leak_messages_of_libraries_are_hidden_when_a_forked_rank_ends(place: Pl
         """
         import atexit, sys
         import tiny
-        atexit.register(lambda: print("my own words", file=sys.stderr))
+        atexit.register(lambda: sys.stderr.write("my own words\\n"))
     """,
     )
     natively = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True)

@@ -294,11 +294,12 @@ def _masked_scatter(target: torch.Tensor, mask: torch.Tensor, source: torch.Tens
     _same(0, 1, _SCATTERED, scalar_type, target, source)
     if mask.dtype is not torch.bool:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {cpp_type(mask.dtype)}")
+    broadcast: TorchAny = torch.broadcast_tensors
     shape = torch.empty(mask.shape, device="meta")
     if in_place:
         shape.expand(target.shape)
     else:
-        torch.broadcast_tensors(shape, torch.empty(target.shape, device="meta"))
+        broadcast(shape, torch.empty(target.shape, device="meta"))
 
 
 def _nll_loss2d(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, *_options: object) -> None:

@@ -152,10 +152,9 @@ _ASKS_FOR_SIZES = object()
 
 
 def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    if func in _UNCHECKED and (error := _cpu_kernel_error(func, args, kwargs)) is not None:
-        raise error
     rule = RULES.get(func)
     if rule is not None:
+        _refuse_shapes(func, args, kwargs)
         try:
             return rule(*args, **kwargs)
         except RuntimeError as refused:
@@ -164,6 +163,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
+    _refuse_shapes(func, args, kwargs)
     try:
         result = func(*args, **kwargs)
         # Some meta kernels return another dtype than the CPU and CUDA kernels.
@@ -199,12 +199,6 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         raise on_one_device(error) from None
 
 
-# ops whose meta kernels lack checks: of empty tensors, or of the shapes of labels and boundaries
-_UNCHECKED = frozenset(
-    {aten.max.default, aten.min.default, aten.multi_margin_loss.default, aten.multilabel_margin_loss_forward.default}
-    | {aten.bucketize.Tensor}
-)
-
 # words in errors that the script did not cause
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
@@ -228,7 +222,7 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     return tree_map_only(torch.Tensor, on_meta, func(*_ones_on_host(args), **_ones_on_host(kwargs)))
 
 
-def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> TorchAny:
+def _ones_on_host(arguments: TorchAny, largest_size: int | None = None, value_of_integers: int = 1) -> TorchAny:
     """Replace tensors by ones in host memory. Sizes above `largest_size` are reduced to `largest_size`. Without the argument
     `largest_size`, raise OverflowError for a tensor with more than `_TRIED_ELEMENTS` elements."""
 
@@ -238,7 +232,8 @@ def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> Torch
         if largest_size is None and value.numel() > _TRIED_ELEMENTS:
             raise OverflowError
         shape = value.shape if largest_size is None else [min(size, largest_size) for size in value.shape]
-        return torch.ones(shape, dtype=value.dtype, device="cpu")
+        number = 1 if value.is_floating_point() or value.is_complex() else value_of_integers
+        return torch.full(shape, number, dtype=value.dtype, device="cpu")
 
     return tree_map(on_host, arguments)
 
@@ -248,8 +243,52 @@ def _cpu_kernel_error(func: Op, args: Args, kwargs: Kwargs) -> RuntimeError | No
         with warnings.catch_warnings(action="ignore"):
             func(*_ones_on_host(args), **_ones_on_host(kwargs))
     except (RuntimeError, OverflowError) as error:
-        # Ones are no labels of a single class.
-        return error if type(error) is RuntimeError and "out of range" not in str(error) else None
+        return error if type(error) is RuntimeError else None
+    return None
+
+
+# ops whose CPU kernels depend on values, on the storage of a tensor, or on a memory layout
+_VALUES_DECIDE = frozenset(
+    "as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter masked_scatter_"
+    " segment_reduce".split()
+)
+_MASKED = frozenset({aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
+_ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
+
+
+def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
+    """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check.
+
+    Values are unknown: a small call is rejected if it fails with zeros and with ones in its integer tensors.
+    """
+    name = func._schema.name.partition("::")[2]
+    is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    if func.namespace != "aten" or is_view or name in _VALUES_DECIDE or "sparse" in name or "nested" in name:
+        return
+    if sum(map(torch.Tensor.numel, tensors)) > _TRIED_FOR_DTYPES:
+        return
+    if any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors):
+        return
+    if (error := _shape_error(func, args, kwargs, 1)) is None or _shape_error(func, args, kwargs, 0) is None:
+        return
+    by_mask = func in _MASKED and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:])
+    if not by_mask or str(error).startswith("The shape of the mask"):
+        raise error
+
+
+def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int) -> Exception | None:
+    given = [_ones_on_host(arguments, value_of_integers=value) for arguments in (args, kwargs)]
+    try:
+        with host_numbers(PhiloxState(), 0), warnings.catch_warnings(action="ignore"):
+            func(*given[0], **given[1])
+    except (RuntimeError, IndexError) as error:
+        text = str(error)
+        is_other = any(pattern.search(text) for pattern in (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL))
+        is_other = is_other or any(internal in text for internal in _INTERNAL)
+        return error if type(error) in (RuntimeError, IndexError) and not is_other else None
+    except (TypeError, ValueError, OverflowError):
+        pass
     return None
 
 

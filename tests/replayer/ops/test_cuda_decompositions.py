@@ -174,7 +174,7 @@ def test_fused_attention_requires_certain_heads_and_masks_and_layouts() -> None:
     assert attention_kernel(params(query[0], query[0], query[0], *plain), (9, 0)) == MATH
     # `can_use_efficient_attention` of torch 2.14 returned True, False, True, False and False for these float tensors.
     sizes = ((16, 16, 16), (16, 32, 32), (16, 16, 32), (0, 0, 16), (16, 16, 0))
-    tensors = [[torch.empty(2, 2, 8, size, device="meta") for size in of] for of in sizes]
+    tensors: list[Any] = [[torch.empty(2, 2, 8, size, device="meta") for size in of] for of in sizes]
     assert [attention_kernel(params(*of, *plain), (8, 0)) == EFFICIENT for of in tensors] == [True, False, True, False, False]
     most, more = (torch.empty(count, 1, 2, 8, dtype=torch.half, device="meta") for count in (65535, 65536))
     assert [attention_kernel(params(of, of, of, *plain), (9, 0), cudnn=91900) for of in (most, more)] == [CUDNN, FLASH]
