@@ -95,6 +95,14 @@ def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: 
     return solution, residuals, a.new_empty((0,), dtype=torch.int64), a.new_empty((0,))
 
 
+def _segment_reduce(
+    data: torch.Tensor, *rest: TorchAny, lengths: TorchAny = None, offsets: TorchAny = None, **options: TorchAny
+) -> torch.Tensor:
+    given = offsets if lengths is None else lengths
+    segments = given.size(-1) - (lengths is None)
+    return data.new_empty((*data.shape[: given.dim() - 1], segments, *data.shape[given.dim() :]))
+
+
 def svd(data: torch.Tensor, full: bool = False, vectors: bool = True, *, driver: str | None = None) -> TorchAny:
     """Only CUDA supports the argument `driver`."""
     return aten._linalg_svd.default(data, full, vectors)
@@ -148,7 +156,5 @@ RULES: dict[TorchAny, TorchFunction] = {
     aten.poisson.default: lambda data, *rest: torch.empty_like(data, memory_format=torch.contiguous_format),
     aten.batch_norm_update_stats.default: lambda data, *rest: CUDA_ONLY[aten.batch_norm_stats.default](data, 0.0),
     **({aten.baddbmm.dtype: lambda _, one, other, dtype, **scalars: aten.bmm.dtype(one, other, dtype)} if _HAS_BADDBMM else {}),
-    aten.segment_reduce.default: lambda data, *rest, lengths=None, **options: data.new_empty(
-        (lengths.size(0), *data.shape[1:])
-    ),
+    aten.segment_reduce.default: _segment_reduce,
 }

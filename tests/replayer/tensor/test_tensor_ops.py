@@ -699,3 +699,12 @@ def test_from_dlpack_makes_a_view_of_a_virtual_tensor() -> None:
     assert shown["data"] == (x.data_ptr(), False)
     with pytest.raises(RuntimeError, match="on Variable that requires grad"):
         x.__cuda_array_interface__  # noqa: B018
+
+
+def test_segments_are_given_by_lengths_or_by_offsets() -> None:
+    """Along the last of two dimensions, 2 lengths or 3 offsets make 2 segments."""
+    use()
+    data, ends = torch.ones(4, 5, 6, device="cuda"), torch.tensor([[0, 2, 5]] * 4, device="cuda")
+    assert torch.segment_reduce(data, "sum", lengths=ends[:, 1:] - ends[:, :-1], axis=1).shape == (4, 2, 6)
+    assert torch.segment_reduce(data, "sum", offsets=ends, axis=1).shape == (4, 2, 6)
+    assert torch.segment_reduce(data, "sum", offsets=torch.tensor([0, 1, 4], device="cuda")).shape == (2, 5, 6)
