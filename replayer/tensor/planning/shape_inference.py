@@ -273,8 +273,11 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     if (error := _shape_error(func, args, kwargs, 1)) is None or _shape_error(func, args, kwargs, 0) is None:
         return
     by_mask = func in _MASKED and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:])
-    if not by_mask or str(error).startswith("The shape of the mask"):
-        raise error
+    try:
+        if not by_mask or str(error).startswith("The shape of the mask"):
+            raise error
+    finally:
+        del error  # else its traceback refers to it, and the tensors of the call are kept
 
 
 def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int) -> Exception | None:
@@ -286,7 +289,8 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int) -> Exception 
         text = str(error)
         is_other = any(pattern.search(text) for pattern in (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL))
         is_other = is_other or any(internal in text for internal in _INTERNAL)
-        return error if type(error) in (RuntimeError, IndexError) and not is_other else None
+        # A traceback would keep the script's tensors alive.
+        return error.with_traceback(None) if type(error) in (RuntimeError, IndexError) and not is_other else None
     except (TypeError, ValueError, OverflowError):
         pass
     return None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import warnings
 from collections.abc import Callable
@@ -128,6 +129,18 @@ def test_shapes_that_meta_kernels_accept_are_errors() -> None:
     square[mask] = torch.ones(3, device="cuda")  # the mask may be true in three places
     assert row.max().shape == () and square[:1].masked_scatter(mask, square).shape == (4, 5)
     assert F.multi_margin_loss(square[:, :1], labels[:, 0]).shape == ()  # one class
+
+
+def test_a_check_that_finds_no_error_keeps_no_memory() -> None:
+    """An index of 1 is out of range for one row, but an index of 0 is not. The result and the row are freed at once."""
+    use()
+    index = torch.zeros(1, dtype=torch.long, device="cuda")
+    before = torch.cuda.memory_allocated()
+    gc.disable()
+    torch.ones(1, 2, device="cuda").index_select(0, index)
+    after = torch.cuda.memory_allocated()
+    gc.enable()
+    assert after == before
 
 
 def test_masked_scatter_accepts_only_boolean_masks() -> None:
