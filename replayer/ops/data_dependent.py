@@ -32,6 +32,16 @@ from traces.model.layouts import Shape
 aten = torch.ops.aten
 
 
+def _require_mask_shape(source: torch.Tensor, mask: torch.Tensor, first: int) -> None:
+    """See `expandTensors` in ATen/native/IndexingUtils.h."""
+    for at, (size, indexed) in enumerate(zip(mask.shape, source.shape[first:], strict=False)):
+        if size != indexed:
+            raise IndexError(
+                f"The shape of the mask {[*mask.shape]} at index {at} does not match the shape of the indexed tensor"
+                f" {[*source.shape]} at index {first + at}"
+            )
+
+
 class DataDependentOps:
     def __init__(self, plans: PlanCache, index: Callable[[TorchAny, TorchAny], TorchAny]) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
@@ -65,6 +75,7 @@ class DataDependentOps:
                 continue
             tensors.append(index)
             if self._is_mask(index):
+                _require_mask_shape(source, index, len(meta_indices))
                 count = self._count_set("aten::index", index, index.tensor_meta.shape)
                 meta_indices += [torch.empty(count, dtype=torch.int64, device="meta")] * index.dim()
             else:

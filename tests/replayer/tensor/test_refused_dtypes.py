@@ -119,6 +119,7 @@ def test_shapes_that_meta_kernels_accept_are_errors() -> None:
         (lambda: square.put_(labels[:2], square), "source.numel() = 20, index.numel() = 10"),
         (lambda: square.__setitem__(labels[:2, 0], square[:3]), "value tensor of shape [3, 5] cannot be broadcast"),
         (lambda: square.__setitem__(mask[:3], 0), "The shape of the mask [3, 5] at index 0 does not match"),
+        (lambda: square[:, mask[:, 0]], "mask [4] at index 0 does not match the shape of the indexed tensor [4, 5] at index 1"),
         (lambda: torch.bucketize(row, square), "boundaries tensor must be 1 dimension, but got dim(2)"),
         (lambda: torch.linalg.lstsq(square, square[:3]), "input.size(-2) should match other.size(-2)"),
         (lambda: square.masked_scatter(mask[0, :4], square), "The size of tensor a (4) must match the size of tensor b (5)"),
