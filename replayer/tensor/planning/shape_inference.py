@@ -247,10 +247,11 @@ def _cpu_kernel_error(func: Op, args: Args, kwargs: Kwargs) -> RuntimeError | No
     return None
 
 
-# ops whose CPU kernels depend on values, on the storage of a tensor, or on a memory layout
+# ops whose CPU kernels depend on values, on the storage of a tensor, or on formats of the CPU
 _VALUES_DECIDE = frozenset(
     "as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter masked_scatter_"
-    " segment_reduce".split()
+    " segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm _int_mm"
+    " _weight_int4pack_mm _weight_int8pack_mm".split()
 )
 _MASKED = frozenset({aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
 _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
