@@ -163,7 +163,8 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
-    _refuse_shapes(func, args, kwargs)
+    if on_cpu is None:  # else the CPU kernel has accepted the call
+        _refuse_shapes(func, args, kwargs)
     try:
         result = func(*args, **kwargs)
         # Some meta kernels return another dtype than the CPU and CUDA kernels.
@@ -247,7 +248,15 @@ def _cpu_kernel_error(func: Op, args: Args, kwargs: Kwargs) -> RuntimeError | No
     return None
 
 
-# ops whose CPU kernels depend on values, on the storage of a tensor, or on formats of the CPU
+def _tensors_of(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+
+
+def _are_plain(tensors: list[torch.Tensor]) -> bool:
+    return not any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors)
+
+
+# Ones cannot show whether the GPU accepts these ops: values decide, or the storage of a tensor, or formats that the CPU lacks.
 _VALUES_DECIDE = frozenset(
     "as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter masked_scatter_"
     " segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm _int_mm"
@@ -264,12 +273,12 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     """
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = _tensors_of(args, kwargs)
     if func.namespace != "aten" or is_view or name in _VALUES_DECIDE or "sparse" in name or "nested" in name:
         return
     if sum(map(torch.Tensor.numel, tensors)) > _TRIED_FOR_DTYPES:
         return
-    if any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors):
+    if not _are_plain(tensors):
         return
     if (error := _shape_error(func, args, kwargs, 1)) is None or _shape_error(func, args, kwargs, 0) is None:
         return
@@ -304,7 +313,7 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     """Run an op on the CPU to find unsupported dtypes, with all tensors filled with ones."""
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = _tensors_of(args, kwargs)
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
         return None
@@ -316,7 +325,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if "layer_norm_backward" in name or ("batch_norm" in name and (large or "backward" in name)):
         return None
     largest_size = _SMALL_SIZE if large else None
-    if any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors):
+    if not _are_plain(tensors):
         return None
     try:
         with host_numbers(PhiloxState(), 0):

@@ -84,7 +84,7 @@ def test_labels_of_wrong_shapes_have_the_errors_of_the_cuda_kernels() -> None:
 
 
 def test_convolutions_check_strides_channels_and_the_size_of_the_bias() -> None:
-    """The texts are those of `check_shape_forward` in Convolution.cpp."""
+    """PyTorch raises these errors in `check_shape_forward` (Convolution.cpp)."""
     use()
     data, weight, bias = (torch.ones(shape, device="cuda") for shape in ((1, 3, 8, 8), (4, 3, 3, 3), (3,)))
     to_3 = "Given transposed=1, weight of size [4, 3, 3, 3], expected input[1, 3, 8, 8] to have 4 channels, but got 3 channels"
@@ -103,7 +103,7 @@ def test_convolutions_check_strides_channels_and_the_size_of_the_bias() -> None:
 
 
 def test_shapes_that_meta_kernels_accept_are_errors() -> None:
-    """The texts are those of torch 2.14 on a CUDA device."""
+    """PyTorch 2.14 raises these errors on a CUDA device."""
     use()
     row = torch.ones(2, device="cuda")
     square, labels = torch.ones(4, 5, device="cuda"), torch.zeros(4, 5, dtype=torch.long, device="cuda")
