@@ -10,14 +10,13 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from traces.comparison.comparison_figures import ComparisonFacts
 from traces.comparison.explain import Explanation
@@ -58,6 +57,12 @@ fractions: 0.05 means 5 %.
 | command | result |
 |---|---|
 """
+OBJECTS = """
+## Objects
+
+| object | meaning |
+|---|---|
+"""
 _SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", Any: "any JSON", NoneType: "null"}
 
 
@@ -75,12 +80,8 @@ def is_omitted(kind: type, name: str) -> str:
     return str(of.metadata.get("json", ""))
 
 
-def name_of(kind: Any) -> str:
-    """Return the name of a class in docs/json.md, such as "Both of integer" for the class `Both[int]`."""
-    given = get_args(kind)
-    name = (get_origin(kind) or kind).__name__
-    texts = (f"({text})" if " or " in text else text for text in map(type_text, given))
-    return f"{name} of {' or '.join(texts)}" if given else str(name)
+def name_of(kind: type) -> str:
+    return (get_origin(kind) or kind).__name__
 
 
 def type_text(hint: Any) -> str:
@@ -96,10 +97,11 @@ def type_text(hint: Any) -> str:
     if origin is not None and issubclass(origin, Mapping):
         return f"object of {type_text(given[1])}"
     if is_dataclass(origin or hint):
-        return name_of(hint) if given else f"[{name_of(hint)}](#{name_of(hint).lower()})"
+        texts = [f"({text})" if " or " in text else text for text in map(type_text, given)]
+        return " of ".join((f"[{name_of(hint)}](#{name_of(hint).lower()})", *texts))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return " or ".join(f'"{one.value}"' for one in hint)
-    return _SCALARS[hint]
+    return "any type" if isinstance(hint, TypeVar) else _SCALARS[hint]
 
 
 def comments_of(kind: type) -> dict[str, str]:
@@ -128,23 +130,23 @@ def _comment(lines: list[str], node: ast.AnnAssign) -> str:
     return " ".join(above)
 
 
-def described(kind: Any) -> Iterator[Any]:
+def described(kind: Any) -> Iterator[type]:
     origin = get_origin(kind) or kind
-    if is_dataclass(origin):
-        yield kind
+    if isinstance(origin, type) and is_dataclass(origin):
+        yield origin
     for one in get_args(kind):
         yield from described(one)
 
 
-def all_objects() -> list[Any]:
-    found: dict[str, Any] = {}
+def all_objects() -> list[type]:
+    found = dict[type, None]()
     waiting: list[Any] = list(OUTPUTS.values())
     while waiting:
         for kind in described(waiting.pop(0)):
-            if name_of(kind) not in found:
-                found[name_of(kind)] = kind
+            if kind not in found:
+                found[kind] = None
                 waiting += hints_of(kind).values()
-    return list(found.values())
+    return list(found)
 
 
 def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
@@ -162,25 +164,31 @@ def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
     return "\n\n".join(rest), of_keys
 
 
-def section(kind: Any) -> str:
-    origin = get_origin(kind) or kind
+def described_keys(kind: type) -> tuple[str, dict[str, list[str]]]:
     # dataclass gives a class without a docstring the text of its signature
-    is_written = not (origin.__doc__ or "").startswith(f"{origin.__name__}(")
-    doc = (inspect.getdoc(origin) or "").replace("\n", " ").replace("  ", "\n\n") if is_written else ""
-    comments, hints = comments_of(kind), hints_of(kind)
-    doc, of_keys = by_key(doc, list(hints))
-    doc = f"`{origin.__name__}` {doc[0].lower()}{doc[1:]}" if doc else ""
+    is_written = not (kind.__doc__ or "").startswith(f"{kind.__name__}(")
+    doc = (inspect.getdoc(kind) or "").replace("\n", " ").replace("  ", "\n\n") if is_written else ""
+    return by_key(doc, list(hints_of(kind)))
+
+
+def section(kind: type) -> str:
+    comments, of_keys = comments_of(kind), described_keys(kind)[1]
     rows = []
-    for name, hint in hints.items():
+    for name, hint in hints_of(kind).items():
         meaning = "; ".join(filter(None, (comments.get(name, ""), *of_keys.get(name, ()), is_omitted(kind, name))))
         rows.append(f"| `{name}` | {type_text(hint)} | {meaning} |".replace("|  |", "| |"))
-    head = [f"\n## {name_of(kind)}\n", *([doc, ""] if doc else []), "| key | type | meaning |", "|---|---|---|"]
-    return "\n".join([*head, *rows, ""])
+    return "\n".join([f"\n## {name_of(kind)}\n", "| key | type | meaning |", "|---|---|---|", *rows, ""])
+
+
+def object_row(kind: type) -> str:
+    meaning = described_keys(kind)[0].replace("\n\n", " ")
+    return f"| [{name_of(kind)}](#{name_of(kind).lower()}) | {meaning} |\n" if meaning else ""
 
 
 def page() -> str:
     commands = "".join(f"| `{command}` | {type_text(kind)} |\n" for command, kind in OUTPUTS.items())
-    return HEAD + commands + "".join(section(kind) for kind in all_objects())
+    objects = all_objects()
+    return HEAD + commands + OBJECTS + "".join(map(object_row, objects)) + "".join(map(section, objects))
 
 
 def main() -> None:
@@ -188,4 +196,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

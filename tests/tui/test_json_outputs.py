@@ -90,8 +90,6 @@ def test_a_section_of_the_json_page_lists_keys_and_types_and_comments() -> None:
     assert PAGE.section(Outer).splitlines()[1:] == [
         "## Outer",
         "",
-        "`Outer` contains one object.",
-        "",
         "| key | type | meaning |",
         "|---|---|---|",
         '| `shade` | "dark" | |',
@@ -101,6 +99,7 @@ def test_a_section_of_the_json_page_lists_keys_and_types_and_comments() -> None:
         "| `rest` | array of string | omitted if empty |",
         "| `note` | string or null | omitted if null |",
     ]
+    assert PAGE.object_row(Outer) == "| [Outer](#outer) | Contains one object. |\n"
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -91,7 +91,7 @@ class MemoryComparison:
 
     recorded_peak_bytes: int | None
     replayed_peak_bytes: int | None
-    recorded_source: str | None
+    recorded_source: str | None  # "recorded" or "summed", see `source` of MemoryPeak
     replayed_source: str | None
     recorded_step_rise_bytes: int | None
     replayed_step_rise_bytes: int | None
@@ -127,14 +127,14 @@ class ComparedFigures:
     paces: Both[StepPace | None]
     bottlenecks: Both[PaceLimit | None]
     steps: Spread
-    host_pace: Spread
-    device_pace: Spread
-    compute_side: Spread  # the pace without waits for data
+    host_pace: Spread  # the step time on the host
+    device_pace: Spread  # the step time on the slowest GPU
+    compute_side: Spread  # the step time without waits for data
     gpu_busy: Spread
     phases: dict[str, PhaseError]
     host_phases_comparable: bool  # False if only one trace's phases are synchronized with the device (PhaseTiming)
     streams: list[StreamShare]
-    coverage: dict[str, float] | None
+    coverage: dict[str, float] | None  # share of the GPU time from recorded, scaled, estimated and other operations
     host: HostFigures
     values: ValueReads
     events_never_recorded: int | None  # events that the script of a replay waited for but never recorded
@@ -144,8 +144,8 @@ class ComparedFigures:
     changes: Changes
     clock: str | None  # the replay's clock: "wall", or "virtual" (GPU waits took no time, so loading times are not realistic)
     speed: float | None  # 2 if a replay runs twice as fast as the recording; all times here are recorded time
-    tolerance: float
-    judged: str
+    tolerance: float  # largest allowed difference of step times, as a fraction
+    judged: str  # the key of a figure outside the tolerance, or else of the step time, such as "compute_side"
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
     # False for another program or another time; None if undecided, or if step times agree but a recording lacks much of its GPU
     # work
@@ -183,8 +183,8 @@ class VerdictFacts:
 class ComparisonFacts(ComparedFigures, VerdictFacts):
     """Contains the comparison of a recording and a replay, which `trace replay --report` writes to a file."""
 
-    pace: Spread
-    gpu_time: Spread
+    pace: Spread  # equal to `steps`
+    gpu_time: Spread  # equal to `gpu_busy`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ _REASONS = {
 class Reason:
     """Describes one reason for a time difference between two traces."""
 
-    what: str
+    what: str  # what takes longer or shorter, such as "backward" or "communication"
     delta_ns: int  # positive if the second trace is slower
     before_ns: int | None  # None if the first trace lacks the figure
     after_ns: int | None

@@ -153,7 +153,7 @@ class StepTimes:
 class MeanStep:
     """Contains mean step times in nanoseconds. `StepPace` contains the medians."""
 
-    pace_ns: int
+    pace_ns: int  # the step time
     limit: str
     host_ns: int
     busy_share: float | None
@@ -166,7 +166,7 @@ class StepPace:
     """Contains the median step times in nanoseconds."""
 
     steps: int  # number of steps in the set, of all ranks
-    pace_ns: int
+    pace_ns: int  # the step time
     limit: str  # see Note [What limits the pace]
     host_runs_ahead: bool
     host_ns: int

@@ -100,14 +100,14 @@ class Summary:
     """Contains the statistics of a trace. Medians exclude warm-up steps, and all times are in nanoseconds."""
 
     version: int
-    grain: str
+    grain: str  # "kernel", or "phase" if only the times of phases were recorded
     ranks: list[int]
     devices: list[DeviceSummary]
     counts: Counts
-    window_ns: int
-    gpu_busy_ns: int
+    window_ns: int  # from the first to the last event
+    gpu_busy_ns: int  # time in which GPUs run kernels, copies or memsets, summed over all GPUs
     without_op_ns: int  # device time that no recorded op launched
-    work_ns: int
+    work_ns: int  # sum of the durations of all kernels, copies and memsets
     gpus: dict[str, GpuUse]
     steps: list[StepSummary]
     step_median_ns: int | None  # the step time
@@ -116,11 +116,11 @@ class Summary:
     bottleneck: PaceLimit | None
     step_kinds: dict[str, StepsOfKind]
     clean: CleanSteps | None
-    host_scale: Mapping[str, float] | None
+    host_scale: Mapping[str, float] | None  # correction factors for the host times of profiled phases
     profiler_cost: ProfilerCost | None
     recorder: RecorderNotes | None
     phases: dict[str, PhaseMedians]
-    parts: list[StageMedians]
+    parts: list[StageMedians]  # stages of nn.DataParallel
     input_pipeline: InputPipeline | None
     collectives: list[CollectiveTotals]
     communication: Communication | None
@@ -130,11 +130,11 @@ class Summary:
     host_ops: list[HostOpSum]  # ops with the most time on the host, at most TOP; only for traces without GPU work
     host_ops_ns: int  # time of all ops on the host, without the ops that they call
     memory: dict[str, MemoryPeak]
-    lacks: list[str]
-    problems: dict[str, int]
+    lacks: list[str]  # missing data, such as "shapes"
+    problems: dict[str, int]  # number of problems of each kind
     machine: Machine  # the machine of the first rank
     run: Run
-    provenance: dict[str, Json]
+    provenance: dict[str, Json]  # where and how the trace was recorded
     analyses: Analyses
     estimate_error: EstimateError | None  # of a replay's estimated times
     slowdown: Slowdown | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)

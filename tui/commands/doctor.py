@@ -93,7 +93,7 @@ class Diagnosis:
 
     check: str
     state: Health
-    told: str
+    told: str  # the result in words
     advice: str = ""  # a suggested fix, empty if there is no problem
 
 
