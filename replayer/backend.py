@@ -71,7 +71,7 @@ def register(*, compute: bool = False) -> None:
     """Register the virtual device with PyTorch. With `compute`, tensors have real values."""
     if registered():
         return
-    # PyTorch raises an error if a process renames the private device type twice.
+    # A process can rename PyTorch's custom device type only once.
     if torch._C._get_privateuse1_backend_name() != _NAME.lower():
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())

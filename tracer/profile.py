@@ -247,7 +247,7 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Run `action`. If it raises an exception, for example because CUPTI has no permission, stop profiling."""
+        """Run `action`. Stop profiling if `action` raises an exception, for example because CUPTI has no permission."""
         self.paused = self.is_beginning = True
         with deferred_signals():
             try:

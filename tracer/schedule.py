@@ -100,7 +100,7 @@ class Schedule:
 
     @property
     def compares_work(self) -> bool:
-        """Return True if the recorder would profile a new kind of step."""
+        """Return True if the next step is profiled when its ops or shapes are new."""
         return self._work_windows_left > 0
 
     def kind(self, evaluation: bool) -> StepKind:
@@ -141,8 +141,8 @@ class Schedule:
     def end_step(
         self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0, *, compiled: bool = False
     ) -> None:
-        """End the current step. Steps with the same hash of ops and shapes (`work`) are steps of one kind. If the step compiled
-        code, a later evaluation step of this kind is profiled instead."""
+        """End the current step. Steps with the same hash of ops and shapes (`work`) are steps of one kind. An evaluation step
+        that compiled code is unusual, so the schedule waits for another evaluation step of this kind."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work, is_usual=not (evaluation and compiled))

@@ -65,7 +65,7 @@ from traces.script.step_rule import Optimizers
 
 
 def is_own(error: BaseException) -> bool:
-    """Return False if a signal handler of the script raised an error, and True if the recorder or torch did."""
+    """Return True if the recorder or torch raised the error, and False if a signal handler of the script did."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return isinstance(error, Exception) and all(name.startswith((*OUR_MODULES, "torch.")) for name in names)
 
@@ -385,8 +385,7 @@ class StepRecorder:
     def step_evaluates(self, is_evaluation: bool) -> None:
         """Do nothing, because `step_ends` also receives `is_evaluation`."""
 
-    def more_recorded(self) -> None:
-        """Return None, because it is unknown how many calls the current step will make."""
+    def more_recorded(self) -> None: ...
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)

@@ -90,7 +90,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Compare recorded and estimated durations of ops. Very short ops are left out."""
+        """Compare recorded and estimated durations of ops, except for very short ops."""
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)

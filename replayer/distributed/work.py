@@ -51,7 +51,7 @@ class _Awaited(_Work):  # type: ignore[misc]
         return WorkFuture.of(list(self.result()), self.device, self.finished_ns, self.wait)
 
     def get_future_result(self) -> WorkFuture:
-        """Return a future with the number of PyTorch's WorkResult.SUCCESS. The future's method `wait` blocks the host."""
+        """Return a future with the value 0 (WorkResult.SUCCESS in PyTorch). The future's method `wait` blocks the host."""
         result = WorkFuture(NONE, self.finished_ns, self._block_host)
         result.set_result(0)
         return result
@@ -220,7 +220,7 @@ class CapturedWork(_Awaited):
         self._values = None
 
     def finished_ns(self) -> int:
-        """Return 0, because a collective does not run while a CUDA graph is captured."""
+        """Return 0, because the collective runs only when the CUDA graph is replayed."""
         return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -40,7 +40,7 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that returns the stream of an autograd node, or None if all nodes use the current stream."""
+        """Return a function that finds the stream of an autograd node. Return None if all nodes use the current stream."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()
@@ -86,7 +86,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, which begins at the virtual time of its parent thread."""
+        """Register the calling thread, and set its virtual time to that of the parent thread."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

@@ -221,8 +221,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all GPU launches until the `with` block ends. Simulate the launches of several threads in an order that does
-        not depend on the speed of the threads. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all GPU launches until the `with` block ends, and then simulate the first launch of each thread, the second
+        launch of each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -244,7 +244,7 @@ class ScriptLaunches(LaunchPath):
 
     @property
     def takes_turns(self) -> bool:
-        """Return True if the calling thread alternates with other threads (see `in_turns`)."""
+        """Return True if `in_turns` delays the launches of the calling thread."""
         return self._in_turns is not None and self.current.known_thread() in self._in_turns
 
     def calls(self) -> int:

@@ -63,7 +63,7 @@ class ReadValues:
 
     def read(self, signature: OpSignature, device: int, count: int, is_recorded: bool = True) -> list[float] | None:
         """Return the next `count` recorded values of a tensor, or None if no values were recorded. The host waits for the
-        stream. The argument `is_recorded` is False for ops whose values a recording never contains."""
+        stream. If `is_recorded` is False, return None, because recordings do not contain values of this op."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream

@@ -38,8 +38,7 @@ def nccl_ops(trace: Trace) -> dict[int, str]:
 
 
 def copy_method_of(trace: Trace) -> CopyMethod:
-    """Return the kind of copy with which nn.DataParallel copied the parameters to the GPUs. The default is
-    `CopyMethod.COPIES`."""
+    """Return how nn.DataParallel copied the parameters to the GPUs, for example with NCCL."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return CopyMethod.NCCL

@@ -145,7 +145,7 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """If the batch was too large for the measured GPU, return a memory limit for which the batch is too large, or else
+        """If the batch did not fit on the measured GPU, return a memory limit in bytes that the batch exceeds. Otherwise return
         None."""
         # see Note [Batches that did not fit]
         if self._full is None:
@@ -181,7 +181,7 @@ class LibraryPace:
 
     def step_ended(self, trained: bool) -> int:
         """End the training step, and return its index in the list of published step times. Raises NotInLibrary if the script
-        trains for more than three steps with a batch that was too large for the real GPU."""
+        has trained more than three steps with a batch that did not fit on the measured GPU."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

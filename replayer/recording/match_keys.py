@@ -42,7 +42,7 @@ class RecordedKeys:
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def graph_of(self, row: int) -> str:
-        """Return the number of the CUDA graph that a call launches as a string, or "" for other calls."""
+        """Return the number of the CUDA graph as text if the call launches one, otherwise ""."""
         return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:
@@ -68,8 +68,8 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Return the graph number of each CUDA graph launch, by row number. If PyTorch has captured a compiled function several
-    times, graphs with the same kernels get the same number."""
+    """Return the number of the launched CUDA graph for each launch call. If PyTorch has captured a compiled function several
+    times, all captures with the same kernels get the same number."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}

@@ -152,7 +152,7 @@ class RecordedRegions:
 
 
 def call_of(calls: list[RecordedCall], number: int) -> RecordedCall | None:
-    """Return one of the recorded calls of a step. Calls that were not recorded repeat the last recorded call."""
+    """Return the recorded call with the given number, or the last recorded call if there are fewer."""
     return calls[min(number, len(calls) - 1)] if calls else None
 
 

@@ -121,7 +121,7 @@ class StepChoice:
 
     @cached_property
     def _windows(self) -> list[tuple[int, set[int]]]:
-        """Return the steps of each profile, with the index of the profile's first step in `_trained`."""
+        """For each profile, return the position of its first step in `_trained`, and the set of its steps."""
         profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
         for place, i in enumerate(self._trained):
             if i in profiled and not (place and self._trained[place - 1] in profiled):
@@ -140,7 +140,8 @@ class StepChoice:
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return the recorded steps of the same kind as `step` in which the op has the same shapes and dtypes.
+        """Return the recorded steps that call the op with the same shapes and dtypes. Only steps of the same kind as `step` are
+        searched.
 
         Args:
             place: the phase's name and its number in the step
@@ -161,7 +162,8 @@ class StepChoice:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return the recorded steps of the same kind as `step` in which the op has the most similar shapes.
+        """Return the recorded steps that call the op with the most similar shapes. Only steps of the same kind as `step` are
+        searched.
 
         Args:
             place: as in `steps_with`
@@ -180,8 +182,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step from which a replayed step gets its tensor values. A longer replay repeats the recorded
-        steps."""
+        """Return the recorded step whose tensor values a replayed step reads. A longer replay repeats the recorded steps."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:

@@ -146,8 +146,7 @@ def _no_split_source(source: TorchFunction, group: TorchAny, *args: TorchAny) ->
 
 
 def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Attach PyTorch's flight recorder to a process group. Skip virtual NCCL groups, because the flight recorder needs a C++
-    backend."""
+    """Attach PyTorch's flight recorder to a process group, except to a virtual NCCL group, which has no C++ backend."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 

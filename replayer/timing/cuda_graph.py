@@ -109,8 +109,8 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if a thread must not wait for a stream or an event during the capture. With `of=None`, the thread
-        waits for all work on the GPU."""
+        """Raise CUDA's error if a thread must not wait for a stream, an event or (`of=None`) the whole GPU during the
+        capture."""
         is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())

@@ -123,7 +123,7 @@ class StepMatcher:
         return None
 
     def pass_over(self, under_way: SegmentMatcher, exact: str) -> None:
-        """If the recorded phase does not contain the op, continue with a later phase of the same name that contains the op."""
+        """Move on to the next recorded phase of the same name that contains the op."""
         # see Note [Recorded phases without GPU work]
         for (name, count), segment in self.step.segments.items():
             if name == under_way.name and count > under_way.count and exact in segment.exact:
@@ -132,8 +132,7 @@ class StepMatcher:
                 return
 
     def following(self) -> list[str]:
-        """Return the names of the recorded phases that may come next. After the step's first phase, the time before this phase
-        is left out."""
+        """Return the names of the recorded phases that the script has not begun."""
         first = 0 if self.visited else LEADING
         return [name for name, count in self.step.segments if count >= self.visited.get(name, first)]
 
@@ -274,7 +273,8 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if ops without a recorded call may get the GPU time of recorded kernels without an op."""
+        """Return True if the recorded phase contains kernels without an op, whose GPU time is given to unrecorded ops of the
+        script."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:

@@ -106,8 +106,7 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def enter_thread(self) -> None:
-        """Make a GPU that the script uses the current GPU of the recorder's thread, because a CUDA call may allocate memory on
-        the current GPU."""
+        """Select a GPU that the script uses, because a CUDA call may allocate memory on the current GPU of the thread."""
         if self._clocks and not self._has_entered:
             if self.access.attempt(self.cuda.current_device) not in self._clocks:
                 self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))

@@ -31,7 +31,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Stores properties of events that the Chrome format does not support."""
+    """Stores properties of events that a Chrome trace cannot contain, such as exact times."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times

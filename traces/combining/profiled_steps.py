@@ -1,4 +1,4 @@
-"""Counts the profiler's events in the phases of profiled steps.
+"""Counts the events that the profiler recorded in each phase of a profiled step.
 
     steps = ProfiledSteps(trace, rank=0, events=HostEvents.of(trace, rank=0))
     steps.counts[0]     # numbers of events in the phase steps.rows[0], in the order of the fields of ProfilerCost
@@ -56,8 +56,6 @@ class HostEvents(NamedTuple):
 
 
 class ProfiledSteps:
-    """Counts the profiler's events in each phase of each profiled step."""
-
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
         mine = np.append(trace.steps.rank == rank, False)[phases.step]
@@ -81,8 +79,8 @@ class ProfiledSteps:
         return [labels.texts[row] for row in np.unique(labels.of[self.rows]).tolist()]
 
     def rows_by_step(self, labels: PhaseLabels, texts: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return the indices of each step's phases that have one of the labels `texts`. If `steps` is not None, phases that
-        were recorded only partly are left out."""
+        """Return the indices of each step's phases that have one of the labels `texts`. With `steps`, phases that were recorded
+        only partly are omitted."""
         named = np.isin(labels.of[self.rows], [labels.ids[text] for text in texts])
         if steps is not None:
             named &= ~self.unseen

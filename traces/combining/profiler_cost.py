@@ -132,8 +132,8 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Return the factor that makes a phase about as long as without the profiler. Among several such factors, return the one
-    closest to `usual`."""
+    """Return the factor for the host time of a profiled phase. With this factor, the phase takes about as long as without the
+    profiler. If several factors are suitable, return the one closest to `usual`."""
     # see Note [The clean steps decide]
     if not phase.calls:
         return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)
@@ -204,8 +204,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """For each phase, return the ratio of its time without the profiler to its time with the profiler. The dictionary's keys
-    are labels, such as "backward#1/2", and names of phases."""
+    """Return the host time of each phase without the profiler, divided by its time with the profiler. The keys are names of
+    phases, and labels such as "backward#1/2"."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

@@ -450,8 +450,8 @@ def _first_with_memory(trace: Trace) -> int:
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Return the kinds of steps with memory events: True for evaluation, and False for training. Only profiled steps of a
-    recording have memory events."""
+    """Return a set that contains True if evaluation steps have memory events, and False if training steps have memory events.
+    In a recording, only profiled steps have memory events."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)
@@ -459,8 +459,8 @@ def _kinds_with_memory(trace: Trace) -> set[bool]:
 
 
 def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
-    """Return the steps that compile nothing, from number `first` on. The set `kinds` selects training steps, evaluation steps
-    or (if empty) both."""
+    """Return the steps that compile nothing, beginning with number `first`. The set `kinds` (from `_kinds_with_memory`) selects
+    training steps, evaluation steps or, if empty, both."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
     chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
     if kinds:

@@ -27,8 +27,8 @@ _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 
 
 def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Choose the steps of two traces that are compared: in two recordings the profiled steps, and in a replay all steps after
-    the warm-up."""
+    """Choose the steps for a comparison of two traces: all profiled steps of two recordings, or all steps of a replay after the
+    warm-up."""
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step
@@ -44,8 +44,8 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Choose the steps of two traces in which kernels are compared. Steps of a replay with mostly estimated times are left out.
-    If steps launch different numbers of kernels, step 1 is compared with step 1, step 2 with step 2, and so on."""
+    """Choose the steps for a comparison of kernels. Replayed steps with mostly estimated times are omitted. If steps launch
+    different numbers of kernels, steps with the same number are compared."""
     if not np.array_equal(other.steps.recorded_step[theirs], ours):
         return ours, theirs
     rows, step_of = work_rows(other), launch_steps(other)
@@ -63,9 +63,8 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Return the steps whose ops are compared, to decide whether both traces show the same program. A step of a replay is
-    compared with the recorded step that has the same number. In traces with other step numbers, the longest sequence of similar
-    steps is compared."""
+    """Choose the steps whose ops show whether both traces ran the same program. A step of a replay is compared with the
+    recorded step of the same number. If the numbers differ, the longest sequence of similar steps is compared."""
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)

@@ -191,8 +191,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Kernels of two traces are paired if they agree in step, device, phase, op, shapes and name. Other kernels are paired if they
-# agree in fewer of these columns. Among several equal kernels, the launch order decides.
+# Kernels of two traces are paired if they agree in step, device, phase, op, shapes and name. The remaining kernels are paired
+# by fewer columns. Equal kernels are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

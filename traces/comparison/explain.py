@@ -231,8 +231,7 @@ def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
 
 
 def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
-    """Compare each GPU's busy time in two traces, and yield the GPUs whose busy time changes much more than that of other
-    GPUs."""
+    """Yield the GPUs whose busy time changes much more than that of the other GPUs."""
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):
         return
@@ -332,8 +331,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """If two traces use different numbers of GPUs, return both numbers, by which GPU times are divided, and a note that times
-    are means over GPUs."""
+    """Return divisors for the GPU times of both traces, and a note for the text. If the traces use different numbers of GPUs,
+    times are means over GPUs."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -16,7 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace
     recompiles = 0              # recompilations in the second trace
 
-A budget for an unknown value is never met.
+A budget fails if its value is missing from the traces.
 """
 
 from __future__ import annotations

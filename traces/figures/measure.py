@@ -94,8 +94,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If a trace has no such training steps,
-    return the steps after a profile, the profiled steps, the warm-up steps or the evaluation steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. If there are none, return the first
+    existing of: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -108,9 +108,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If a trace has
-    only a few of these steps, include later evaluation steps that ran without the profiler. Slow steps at the beginning of a
-    script that only evaluates are left out."""
+    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If they are few,
+    also return later evaluation steps without the profiler. If a script only evaluates, omit its slow first steps."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     if (steps.kind == StepKind.EVALUATION).all():

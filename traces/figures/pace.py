@@ -128,13 +128,13 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """Return, for each GPU, those of the given steps that ran on the GPU. Devices without steps are left out."""
+        """For each GPU, return the given steps that ran on the GPU. GPUs without steps are omitted."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. If the GPUs of a rank have queued work, a step is comparable only if the step
-        before it is known."""
+        """Return the steps whose times can be compared. If the GPUs of a rank always have queued work, steps without a recorded
+        previous step are omitted."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():

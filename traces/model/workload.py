@@ -95,7 +95,7 @@ class WorkloadSignature:
         )
 
     def at_batch(self, batch: int, recorded: int) -> WorkloadSignature:
-        """Return a signature in which the inputs have another batch size."""
+        """Return a copy of the signature with another batch size."""
         if not self.inputs:
             return self
         grown = [(batch, *of.shape[1:]) if of.shape[:1] == (recorded,) else of.shape for of in self.inputs]
@@ -160,7 +160,7 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Leave out modules that only wrap a network, unless both scripts have the same number of them. Loss modules are left out
+    """Leave out modules that only wrap a network, unless both scripts have the same number of them. Leave out loss modules
     unless both scripts have them, because a script may call a loss function instead."""
     if of.modules is None or beside.modules is None:
         return of

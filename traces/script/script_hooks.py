@@ -79,8 +79,7 @@ class CallListener(PhaseListener, Protocol):
     def module_returned(self) -> None: ...
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Called before a backward pass or a loss function if there was a forward pass with gradients since the previous
-        backward pass."""
+        """Called before a backward pass or a loss function, if autograd has recorded ops since the previous backward pass."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
 
@@ -299,7 +298,7 @@ def _subclasses(cls: Any) -> Iterator[type]:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield all strided tensors in a batch, which may be a nested container. Nested tensors have no shape and are left out."""
+    """Yield all strided tensors in a batch, such as a list or a dict. Nested tensors have no shape, and are skipped."""
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided and not batch.is_nested:
             yield batch

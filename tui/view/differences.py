@@ -48,7 +48,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return which pairs of steps in `scene.step_pairs` are compared. For traces without steps, return [0]."""
+    """Return the indices of the compared pairs in `scene.step_pairs`, or [0] for traces without steps."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

@@ -421,8 +421,8 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block, or None if these values do not determine future
-        allocations."""
+        """Return the address, size, state and age of each block. Return None if future allocations also depend on other
+        values."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

@@ -89,7 +89,7 @@ def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> boo
 
 
 def _suits_all(params: TorchAny, grouped: bool) -> bool:
-    """Return True if the inputs have matching heads, and rows without gaps."""
+    """Return True if query, key and value have matching shapes, and no gaps between the elements of a row."""
     tensors = params.query, params.key, params.value
     (batch, heads, tokens, _), (of_key, key_heads, keys, _), (of_value, value_heads, *_) = (of.shape for of in tensors)
     if not batch == of_key == of_value or not (tokens and keys) or key_heads != value_heads:

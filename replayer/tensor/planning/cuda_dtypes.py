@@ -76,8 +76,8 @@ def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
 
 
 def _of_tensors(name: str) -> dict[str, str] | None:
-    """Return the rejected dtypes of an overload with a number, such as "special_zeta.self_scalar". It has the kernel of the
-    overload with tensors."""
+    """Return the rejected dtypes of an overload such as "special_zeta.self_scalar". CUDA uses the same kernel if an argument is
+    a number instead of a tensor."""
     op, _, overload = name.partition(".")
     if "scalar" not in overload.lower():
         return None

@@ -102,7 +102,8 @@ def _scaled_mm(one: torch.Tensor, *_: object, **_options: object) -> None:
 
 
 def _require_channels(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
-    """Make the checks of `check_shape_forward` in ATen/native/Convolution.cpp that PyTorch's meta kernel omits."""
+    """Reject invalid shapes that PyTorch's meta kernel for convolutions accepts (`check_shape_forward` in
+    ATen/native/Convolution.cpp)."""
     stride, _padding, _dilation, is_transposed, _output_padding, groups = options
     if any(step <= 0 for step in stride):
         raise RuntimeError("non-positive stride is not supported")
@@ -420,8 +421,7 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
     """Check the tensors of a fused optimizer kernel: they must have no gaps, and the same dtype, shape and strides
     (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names`
-    are the names of the lists. If the last name ends with "?", the optimizer uses the last list only with the option
-    `amsgrad`."""
+    are the names of the lists. A name that ends with "?" is only checked if the optimizer has the option `amsgrad`."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]

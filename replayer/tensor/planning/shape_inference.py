@@ -256,7 +256,7 @@ def _are_plain(tensors: list[torch.Tensor]) -> bool:
     return not any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors)
 
 
-# Ones cannot show whether the GPU accepts these ops: values decide, or the storage of a tensor, or formats that the CPU lacks.
+# The following ops are not tested with tensors of ones, because they may also fail for other values, storages or formats.
 _VALUES_DECIDE = frozenset(
     "as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter masked_scatter_"
     " segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm _int_mm"
@@ -269,7 +269,7 @@ _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check.
 
-    Values are unknown: a small call is rejected if it fails with zeros and with ones in its integer tensors.
+    The op runs on the CPU, first with ones and then with zeros in its integer tensors. The error is raised if both runs fail.
     """
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)

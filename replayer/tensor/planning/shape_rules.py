@@ -130,7 +130,8 @@ def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
 
 
 def _with_scalars(name: str) -> dict[TorchAny, TorchFunction]:
-    """Return a shape rule for foreach ops, in which all scalars are replaced by 1.0."""
+    """Return a shape rule for a foreach op that takes scalars as a tensor. The values of the scalars do not affect the
+    shapes."""
     packet = getattr(aten, f"_foreach_{name}")
     return {packet.Tensor: lambda *lists: packet.ScalarList(*lists[:3], [1.0] * lists[3].numel())}
 

@@ -39,8 +39,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the allowed
-    range [start, end), and another allowed value or None."""
+    """Return a function that checks whether all values of a tensor are in the range that `limits` returns: start, end
+    (exclusive), and one more allowed value or None."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
@@ -126,7 +126,8 @@ def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the weights of `torch.multinomial` in those calls in which PyTorch checks them on the GPU."""
+    """Check the weights of `torch.multinomial`. PyTorch checks them on the GPU if several samples are drawn with
+    replacement."""
     values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
     if values is None or bool(((values >= 0) & values.isfinite()).all()):
         return None

@@ -119,8 +119,7 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Add the recorded GPU time of the ops in all unfinished stages. Return False if the recording contains no stages of
-        nn.DataParallel."""
+        """Add the recorded GPU time of all unfinished stages, and return True. Return False if no stages were recorded."""
         stages = self.recorded
         if not stages:
             return False

@@ -253,8 +253,8 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """For each op, return the allocated bytes minus the freed bytes. If an op frees memory of another op, the freed bytes are
-    stored under the key NONE."""
+    """For each op, return the allocated bytes minus the freed bytes. The key NONE stands for memory that an op frees but did
+    not allocate."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}
@@ -329,7 +329,7 @@ def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], li
 def nesting_of(
     threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
 ) -> tuple[Column, Column]:
-    """Sort events in such a way that outer events come first, and return the parent of each event."""
+    """Sort events so that outer events come first. Return the order, and the parent of each event."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)

@@ -41,7 +41,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step. With `keep=True`, store the step's times and number of ops."""
+        """End a step, and store its times and its number of ops if `keep` is true."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)

@@ -252,7 +252,7 @@ class TimelineWriter:
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events at the virtual time `now_ns`. The matrix `untimed` contains memory events without their times."""
+        """Add the memory events in the matrix `untimed`, all with the virtual time `now_ns`."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
@@ -320,8 +320,7 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace that contains all events since `watch` was called. Return the trace, and the index of the op that
-        follows each memory event."""
+        """Return a trace with all events since `watch` was called, and the index of the next op for each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}

@@ -38,8 +38,8 @@ _LAYERS = frozenset(
 
 
 def otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) -> Verdict | None:
-    """Compare two traces by ops that stay separate in compiled code, such as matrix products. Returns None if neither trace
-    contains compiled code."""
+    """Compare the ops that torch.compile does not fuse, such as matrix products. Returns None if neither trace contains
+    compiled code."""
     is_compiled = [runs_compiled_code(trace) for trace in (a, b)]
     if not any(is_compiled) or "phase" in (a.grain, b.grain):
         return None

@@ -18,8 +18,8 @@ _MOST_EDITS = 500  # the search stops here, because its cost grows with the squa
 
 
 def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many calls must be moved until both lists have the same order. Calls that occur in only one of the two lists
-    are ignored. For lists with very different orders, the result is only a lower bound."""
+    """Return how many calls must be moved until both lists have the same order, ignoring calls that occur in only one list. If
+    the orders differ very much, the result may be too small."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)

@@ -53,8 +53,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Count the kernels and copies that were launched while their GPU was idle. Return 0 if a kernel starts soon after its
-    launch, because the clocks of CPU and GPU then agree."""
+    """Count the kernels and copies that were launched while their GPU was idle. Return 0 if any kernel starts soon after its
+    launch, which shows that the clocks of CPU and GPU agree."""
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]

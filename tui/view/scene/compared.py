@@ -52,8 +52,8 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """Return one sign per screen column, such as "+" if kernels take longer in the second trace. With `by_place`, busy times
-    are compared instead of the times of paired kernels."""
+    """Return one sign per screen column, such as "+" if kernels take longer in the second trace. If `by_place` is true, compare
+    the busy times of each column. Otherwise compare the times of matching kernels."""
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:
