@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tests.traces.handmade import US, Call, calls, replay_of, training
@@ -100,6 +102,16 @@ def test_swapped_kernels_are_marked_as_out_of_order() -> None:
     starts = [trace.device.start_ns[rows[kept]] for trace, rows in ((first, found.first), (second, found.second))]
     assert all((np.diff(times) > 0).all() for times in starts)
     assert len(kept) == len(first.device) - 1
+
+
+def test_only_kernels_of_the_lowest_rank_are_checked_for_their_order() -> None:
+    first, second = training(steps=2), training(steps=2)
+    for trace in (first, second):
+        trace.devices = [replace(trace.devices[0], rank=1), trace.devices[0]]
+        trace.device.device[1:] = 1  # the first kernel runs on rank 1, the others on rank 0
+    found = found_in(first, second)
+    kept = pairs_in_same_order(found, first, second)
+    assert sorted(found.first[kept].tolist()) == list(range(1, len(first.device)))
 
 
 def test_the_kernels_of_two_ops_are_counterparts_of_their_fused_kernel() -> None:
