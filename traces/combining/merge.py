@@ -114,17 +114,20 @@ def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
     }
     rows = {}
     for name in TABLES:
-        table = getattr(trace, name)
-        if name not in owners:
-            rows[name] = np.flatnonzero(np.isin(table.rank, ranks))
-            continue
-        first, *others = owners[name]
-        chosen = is_chosen[first][getattr(table, first)]
-        for column in others:
-            if (chosen == NONE).any():
-                chosen = np.where(chosen == NONE, is_chosen[column][getattr(table, column)], chosen)
-        chosen[chosen == NONE] = trace.ranks[0] in ranks
-        rows[name] = np.flatnonzero(chosen)
+        chosen_rows, first_row = [], 0
+        for piece in getattr(trace, name).pieces():
+            if name not in owners:
+                chosen = np.isin(piece.rank, ranks)
+            else:
+                first, *others = owners[name]
+                chosen = is_chosen[first][getattr(piece, first)]
+                for column in others:
+                    if (chosen == NONE).any():
+                        chosen = np.where(chosen == NONE, is_chosen[column][getattr(piece, column)], chosen)
+                chosen[chosen == NONE] = trace.ranks[0] in ranks
+            chosen_rows.append(np.flatnonzero(chosen) + first_row)
+            first_row += len(piece)
+        rows[name] = np.concatenate([np.empty(0, "i8"), *chosen_rows])
     part = with_rows(trace, rows)
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank in ranks]
     devices = [row for row, device in enumerate(trace.devices) if device.rank in ranks]

@@ -43,7 +43,7 @@ def counts_of(trace: Trace) -> Counts:
     return Counts(
         kernels=int((trace.device.kind == DeviceKind.KERNEL).sum()),
         copies=int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
-        host_ops=int((trace.host.kind == HostKind.OP).sum()),
+        host_ops=sum(int((piece.kind == HostKind.OP).sum()) for piece in trace.host.pieces()),
         memory_events=len(trace.memory),
         steps=len(trace.steps),
     )

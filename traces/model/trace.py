@@ -40,6 +40,7 @@ from traces.model.workload import WorkloadSignature
 Column = npt.NDArray[Any]
 READ_LIMIT = 4096  # elements; larger copies to the host move data and are not read values
 NONE = -1
+_PIECE_ROWS = 1 << 19  # a frame of a trace file contains as many rows at most
 
 # Phases of a training step in the usual order, then "other" for unassigned time
 PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")
@@ -236,6 +237,11 @@ class Table:
             return taken
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
+    def pieces(self) -> Iterator[Self]:
+        """Yield the table in pieces. Columns of a lazy table are decoded one piece at a time."""
+        for first in range(0, len(self), _PIECE_ROWS):
+            yield self.take(slice(first, first + _PIECE_ROWS))
+
     @classmethod
     def concatenated(cls, tables: Sequence[Self]) -> Self:
         """Join several tables. A single table is returned without copying."""
@@ -252,19 +258,20 @@ class Table:
 
     @classmethod
     def _taken_from_parts(cls, tables: Sequence[Self], rows: Any, whole: Self) -> Self:
-        index = np.asarray(rows)
-        if index.dtype.kind != "i":
-            index = np.arange(len(whole))[rows]
-        if not len(index) or (index[1:] < index[:-1]).any():
-            return whole._taken_later(rows)
-        first_rows = np.cumsum([0, *map(len, tables)])
-        cuts = np.searchsorted(index, first_rows).tolist()
-        parts = [
-            table.take(index[begin:end] - first)
-            for table, first, (begin, end) in zip(tables, first_rows, pairwise(cuts), strict=False)
-            if begin < end
-        ]
-        return parts[0] if len(parts) == 1 else cls.concatenated(parts)
+        first_rows = np.cumsum([0, *map(len, tables)]).tolist()
+        if isinstance(rows, slice) and rows.step is None:
+            begin, end, _ = rows.indices(len(whole))
+            own_rows = [slice(max(begin - first, 0), max(end - first, 0)) for first in first_rows]
+        else:
+            index = np.asarray(rows)
+            if index.dtype.kind != "i":
+                index = np.arange(len(whole))[rows]
+            if (index[1:] < index[:-1]).any():
+                return whole._taken_later(rows)
+            cuts = np.searchsorted(index, first_rows).tolist()
+            own_rows = [index[begin:end] - first for first, (begin, end) in zip(first_rows, pairwise(cuts), strict=False)]
+        parts = [part for table, own in zip(tables, own_rows, strict=False) if len(part := table.take(own))]
+        return cls.concatenated(parts) if parts else cls.of()
 
 
 class _Spans(Table):

@@ -136,6 +136,28 @@ def test_a_lazy_column_is_computed_once_and_only_if_it_is_read() -> None:
         _ = both.start_ns  # type: ignore[attr-defined]
 
 
+def test_pieces_of_a_lazy_table_are_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def table(number: int) -> Sizes:
+        def decode(name: str) -> dict[str, Column]:
+            read.append(number)
+            return {name: np.array([number, 10 + number, 20 + number], Sizes.DTYPES[name])}
+
+        return Sizes.deferred(3, decode)
+
+    both = Sizes.concatenated([table(1), table(2)])
+    monkeypatch.setattr("traces.model.trace._PIECE_ROWS", 4)
+    pieces = list(both.pieces())
+
+    assert [len(piece) for piece in pieces] == [4, 2] and read == []
+    assert pieces[1].size.tolist() == [12, 22] and read == [2]
+    assert pieces[0].size.tolist() == [1, 11, 21, 2]
+    assert both.take(slice(5, 9)).size.tolist() == [22] and both.take(slice(6, None)).size.tolist() == []
+    assert both.take(slice(None, None, 2)).size.tolist() == [1, 21, 12]
+    assert both.take(np.array([True, False] * 3)).size.tolist() == [1, 21, 12]
+
+
 def test_a_collective_is_called_when_it_starts_unless_the_call_was_recorded() -> None:
     assert Collectives.of(start_ns=[5, 9], called_ns=[NONE, 7]).call_ns.tolist() == [5, 7]
 
