@@ -7,20 +7,25 @@ The script compares each recording of docs/fidelity.md with its replay, and reco
 programs with variants that differ in one thing. Whole numbers are changed by a fifth, rounded, but at least by 1.
 
 Each changed threshold needs a new process, because modules import thresholds as plain numbers. The process is forked after the
-traces were loaded, but before any module that uses a threshold is imported.
+traces were loaded, but before any module that uses a threshold is imported. The process repeats only the comparisons and the
+test files whose code reads the threshold.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dis
 import io
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from types import CodeType, FrameType
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -29,14 +34,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import traces  # noqa: E402
-from docs.constants_page import users  # noqa: E402
 from traces.comparison import thresholds  # noqa: E402
 from traces.comparison.declared_constants import ConstantOrigin  # noqa: E402
 from traces.comparison.thresholds import THRESHOLDS  # noqa: E402
 from traces.model.trace import Trace  # noqa: E402
 
 MOVES = {"up": 1.2, "down": 0.8}
-USERS = users(thresholds.__name__)  # files by the name of a threshold
 PAIRS = (
     ("v100_resnet50_workers0", "v100_resnet50_workers0_rerun"),
     ("v100_resnet50_workers0", "v100_resnet50_workers4"),
@@ -53,10 +56,13 @@ TWINS = tuple(
         "comparison/test_explain",
         "comparison/test_counterparts",
         "comparison/test_changed_ops",
+        "comparison/test_gate",
         "figures/test_pace",
         "figures/test_spread",
         "figures/test_bottleneck",
         "figures/test_problems",
+        "analyses/test_idle",
+        "analyses/test_stragglers",
         "analyses/test_waits",
         "analyses/test_launches",
         "analyses/test_critical_path",
@@ -66,7 +72,10 @@ TWINS = tuple(
     )
 )
 Verdicts = dict[str, str]  # by the name of a figure
-Judged = tuple[Verdicts, list[str], list[str]]  # verdicts, failed tests, files that the verdicts needed
+Judged = tuple[Verdicts, list[str]]  # verdicts and failed tests
+COMPARISONS = "comparisons"
+R = TypeVar("R")
+PARTS = (COMPARISONS, *TWINS)  # parts of the benchmark that can be repeated separately
 
 
 def moved(value: object, factor: float) -> object:
@@ -111,16 +120,30 @@ class _Failures:
             self.names.append(report.nodeid.rpartition("/")[2])
 
 
-def failed_tests() -> list[str]:
+def failed_tests(files: Sequence[str]) -> list[str]:
     failures = _Failures()
     os.chdir(ROOT)
-    files = [name for name in TWINS if Path(name).exists()]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *files], plugins=[failures])
+        pytest.main(["-q", "-n", "0", "-m", "not program", "-p", "no:cacheprovider", *files], plugins=[failures])
     return sorted(set(failures.names))
 
 
-def in_a_child(work: Callable[[], Judged]) -> Judged:
+@contextlib.contextmanager
+def called_code() -> Iterator[set[CodeType]]:
+    """Collect the code of all functions and modules that are called in the context."""
+    called: set[CodeType] = set()
+
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        called.add(frame.f_code)
+
+    sys.settrace(trace)
+    try:
+        yield called
+    finally:
+        sys.settrace(None)
+
+
+def in_a_child(work: Callable[[], R]) -> R:
     """Run a function in a forked process, and return the function's result. Raises RuntimeError if the process fails."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
@@ -134,32 +157,32 @@ def in_a_child(work: Callable[[], Judged]) -> Judged:
                 os._exit(code)
         if os.waitpid(child, 0)[1] != 0:
             raise RuntimeError("the process that computes the verdicts failed")
-        found, failures, files = json.loads(result.read_text(encoding="utf-8"))
-        return found, failures, files
+        found: R = json.loads(result.read_text(encoding="utf-8"))
+        return found
 
 
-def judged(
-    name: str, factor: float, recordings: dict[str, Trace], replays: dict[str, Trace], compared_by: Collection[str] = ()
+def judged(parts: Sequence[str], recordings: dict[str, Trace], replays: dict[str, Trace]) -> Judged:
+    found = verdicts(recordings, replays) if COMPARISONS in parts else {}
+    files = [part for part in parts if part != COMPARISONS]
+    return found, failed_tests(files) if files else []
+
+
+def with_names(part: str, recordings: dict[str, Trace], replays: dict[str, Trace]) -> tuple[Judged, list[str]]:
+    """Return the results of a part without a changed threshold, and the thresholds that the part reads."""
+    with called_code() as called:
+        found = judged([part], recordings, replays)
+    loads = (of for code in called for of in dis.get_instructions(code) if of.opname.startswith("LOAD_"))
+    return found, sorted({of.argval for of in loads} & THRESHOLDS.keys())
+
+
+def with_moved(
+    name: str, factor: float, parts: Sequence[str], recordings: dict[str, Trace], replays: dict[str, Trace]
 ) -> Judged:
-    """Return the results and the failed tests with one changed threshold. For the name "", no threshold is changed.
-
-    The argument `compared_by` contains the files that are imported to compare two traces. Thresholds in other files do not
-    affect the comparison of traces.
-    """
-
-    def work() -> Judged:
-        if name:
-            of = THRESHOLDS[name]
-            early = [file for file in USERS[name] if file.removesuffix(".py").replace("/", ".") in sys.modules]
-            if early:
-                raise RuntimeError(f"{name} cannot be moved: {early[0]} was imported too early")
-            setattr(thresholds, name, moved(of.value, factor))
-        compares = not name or any(file in compared_by for file in USERS[name])
-        found = verdicts(recordings, replays) if compares else {}
-        files = [name.replace(".", "/") + ".py" for name in sys.modules]
-        return found, failed_tests(), files
-
-    return in_a_child(work)
+    early = [module for module, of in sys.modules.items() if of is not thresholds and name in vars(of)]
+    if early:
+        raise RuntimeError(f"{name} cannot be moved: {early[0]} was imported too early")
+    setattr(thresholds, name, moved(THRESHOLDS[name].value, factor))
+    return judged(parts, recordings, replays)
 
 
 def changes(before: Judged, after: Judged) -> tuple[list[str], list[str]]:
@@ -219,7 +242,8 @@ def main() -> None:
     recordings = {of.parent.name: traces.load(of) for of in sorted(args.folder.glob("*/*.msgpack")) if of.stem != "replay"}
     replays = {of.parent.name: traces.load(of) for of in sorted(args.folder.glob("*/replay.msgpack"))}
     np.ones(1).sum()  # loads what numpy loads late, so that children share it
-    usual = judged("", 1.0, recordings, replays)
+    parts = {part: in_a_child(partial(with_names, part, recordings, replays)) for part in PARTS}
+    usual = parts[COMPARISONS][0][0], [test for (_, failed), _ in parts.values() for test in failed]
     if usual[1]:
         print(f"fail without a moved threshold, and are left out: {', '.join(usual[1])}", file=sys.stderr)
     rows = []
@@ -228,7 +252,9 @@ def main() -> None:
         for move, factor in MOVES.items():
             key = f"{name} {move}"
             if args.only in name and key not in known:
-                known[key] = changes(usual, judged(name, factor, recordings, replays, usual[2]))
+                again = [part for part, (_, names) in parts.items() if name in names]
+                work = partial(with_moved, name, factor, again, recordings, replays)
+                known[key] = changes(usual, in_a_child(work)) if again else ([], [])
                 if args.json:
                     args.json.write_text(json.dumps(known, indent=1), encoding="utf-8")
             if key in known:

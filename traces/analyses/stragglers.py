@@ -14,7 +14,8 @@ Note [Late ranks]
 Note [Only kernels]
     Profiles without ranges of collectives, for example of CUDA graphs, contain only communication kernels. The k-th kernel with
     a name is then the same collective on all ranks, if the kernels of most collectives end within RANKS_END_WITHIN_NS. Ranks of
-    several process groups therefore do not match.
+    several process groups therefore do not match. The clocks of two machines may differ, so from three collectives on, the
+    median difference between the ends on two ranks is subtracted first.
 """
 
 from __future__ import annotations
@@ -155,8 +156,15 @@ def _timed_collectives(trace: Trace) -> Collectives:
     spans, ranks = trace.device.take(kernels), device_ranks(trace)[kernels]
     table = Collectives.of(rank=ranks, name=spans.name, start_ns=spans.start_ns, duration_ns=spans.duration_ns)
     common = [np.stack(of_rank) for of_rank in _matched(table)]
-    together = [rows for rows in common if np.median(np.ptp(table.end_ns[rows], axis=0)) <= RANKS_END_WITHIN_NS]
+    together = [rows for rows in common if _end_together(table.end_ns[rows])]
     return table.take(np.sort(np.concatenate([rows.ravel() for rows in together]))) if together else table.take(seen)
+
+
+def _end_together(ends_ns: Column) -> bool:
+    after_first_ns = ends_ns - ends_ns[0]
+    if ends_ns.shape[1] >= 3:
+        after_first_ns = after_first_ns - np.median(after_first_ns, axis=1, keepdims=True)
+    return bool(np.median(np.ptp(after_first_ns, axis=0)) <= RANKS_END_WITHIN_NS)
 
 
 def _waits(table: Collectives) -> Iterator[tuple[Column, Column]]:

@@ -149,6 +149,22 @@ def test_without_ranges_kernels_that_end_together_are_one_collective(moved_us: i
     assert {of.rank: of.late_ns for of in stragglers(trace)} == ({} if late_us is None else {0: 0, 1: late_us * US})
 
 
+@pytest.mark.parametrize(("apart_us", "late_us"), [((5000, 5000, 5090), 120), ((5000, 5300, 5600), None)])
+def test_clocks_of_ranks_may_differ_by_a_constant(apart_us: tuple[int, ...], late_us: int | None) -> None:
+    """The kernels of three all-reduces take 60 us on rank 0 and 20 us on rank 1. Rank 1's kernels end later on its clock by
+    about 5 ms each time, or by differences that grow by 300 us. Two of three then differ from the median by 300 us."""
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
+    nccl = trace.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    ends_us = np.repeat([1000, 2000, 3000], 2)
+    ends_us[1::2] += apart_us
+    duration_us = np.array([60, 20] * 3)
+    trace.device = DeviceSpans.of(
+        device=[0, 1] * 3, stream=[20] * 6, kind=[DeviceKind.KERNEL] * 6, name=[nccl] * 6,
+        start_ns=(ends_us - duration_us) * US, duration_ns=duration_us * US,
+    )  # fmt: skip
+    assert {of.rank: of.late_ns for of in stragglers(trace)} == ({} if late_us is None else {0: 0, 1: late_us * US})
+
+
 def test_stragglers_of_eight_ranks(shared_traces: Path) -> None:
     found = stragglers(read_kineto(shared_traces / "a100_megatron_tp8"))
     assert {of.rank for of in found[:2]} == {0, 6} and sum(of.last for of in found) == 84
