@@ -39,7 +39,7 @@ class Profiles(LivingObjects):
 
 
 class _RecorderState:
-    # The recorder is created when a wrapper first needs it. Later reads of `recorder` run no Python code.
+    # The recorder is created when a wrapper first needs it.
     recorder: Recorder
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Predicts the ratio of an operator's time to its time in the roofline model.
+"""Predicts how much longer an operator takes than in the roofline model.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
@@ -152,8 +152,7 @@ class _About(TypedDict, total=False):
 
 
 class EfficiencyCurves:
-    """Predicts the ratio of an operator's time to its time in the roofline model. The result is the geometric mean of the
-    predictions of several neural networks."""
+    """Returns the geometric mean of the predictions of several neural networks."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
@@ -170,7 +169,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return the predicted ratio of the op's time to the time in the roofline model, and the source of the prediction."""
+        """Return the predicted time of the op divided by its time in the roofline model, and the source of the prediction."""
         net = NETS[kind]
         gpus, origin = _measured_gpus_like(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)

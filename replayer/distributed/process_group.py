@@ -173,8 +173,7 @@ class VirtualNccl(_NcclGroup):
     def comm_split_count(self) -> int:
         return self._splits
 
-    def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing, because the virtual GPU has no NCCL communicators to split."""
+    def perform_nocolor_split(self, device: TorchAny) -> None: ...
 
     eager_connect_single_device = perform_nocolor_split
 

@@ -146,7 +146,7 @@ class DeadlockDetector:
         return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
 
     def end(self) -> None:
-        """Empty this rank's entry in the key-value store. If the entry were deleted, ranks that read the entry would block."""
+        """Empty this rank's entry in the key-value store. Do not delete the entry, because other ranks would wait for it."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None

@@ -3,8 +3,8 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-The recorded duration is multiplied by the ratio of two estimates: one for the new conditions, and one for the recorded
-conditions.
+The predicted duration is the recorded duration times the estimate for the new conditions, divided by the estimate for the
+recorded conditions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exchanges the C++ tensors that belong to two Python tensors.
+"""Exchanges the C++ tensors of two Python tensor objects.
 
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 

@@ -35,7 +35,7 @@ def _both(device: Path, program: Program, folder: Path, grain: str = "kernel", *
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_a_sticky_error(device: Path, tmp_path: Path, grain: str) -> None:
+def test_a_device_side_assert_ends_a_recorded_script_as_without_the_recorder(device: Path, tmp_path: Path, grain: str) -> None:
     """GIVEN a device-side assert in step 31 WHEN recorded THEN the script fails with its own message and code, without a
     traceback or warning of ours, and the file holds the steps before the fault."""
     # The optimizer's kernel fails, so the main thread gets the error. If torch's backward thread gets an
@@ -104,7 +104,7 @@ def test_the_output_explains_why_kernels_were_not_recorded(device: Path, tmp_pat
     assert any("kernel" in line and word in line for line in said), said
 
 
-def test_lost_records(device: Path, tmp_path: Path) -> None:
+def test_kernels_that_cupti_has_lost_are_reported_as_missing(device: Path, tmp_path: Path) -> None:
     """GIVEN a CUPTI that loses every fifth record WHEN recorded THEN the last lines of the output say that kernels are
     missing."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, SIMGPU_DROP_EVERY="5")

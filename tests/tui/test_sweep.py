@@ -32,12 +32,12 @@ from tui.options import RecordOptions
         ("-b=7", (7,)),
     ],
 )
-def test_values(text: str, values: tuple[int, ...]) -> None:
+def test_the_batch_sizes_of_a_sweep(text: str, values: tuple[int, ...]) -> None:
     assert Sweep.of(text).values == values
 
 
 @pytest.mark.parametrize("text", ["-b=0..8", "-b=8..4", "-b=1..10002+1", "-b=", "-b=1,x", "-b=0,4", "8", "=1..8", "-b=1,"])
-def test_what_is_no_sweep(text: str) -> None:
+def test_an_invalid_sweep_is_rejected(text: str) -> None:
     with pytest.raises(TraceError, match="give an option of the script and its values"):
         Sweep.of(text)
 

@@ -62,7 +62,7 @@ def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
 
 
 def _occurrences(trace: Trace) -> tuple[Column, Column]:
-    """Number the phases with the same name in each step, beginning with 1, and count them."""
+    """Number the phases of each name in a step (1, 2, ...), and count them."""
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.name, phases.step))
     step, name = phases.step[order], phases.name[order]

@@ -193,7 +193,7 @@ def bottleneck(
     if step.busy_share is None:
         return _without_kernels(pace, step, data_ns, keeps_up)
     shares = [] if pace.mean else [of.busy_ns / of.window_ns for of in idle.values() if of.window_ns]
-    # A step takes at least as long as the work of the step on the GPU.
+    # A step cannot be shorter than its GPU work.
     busy_ns = min(round(max([step.busy_share, *shares]) * step.pace_ns), step.pace_ns)
     exposed_ns = 0 if between_ranks is None else min(between_ranks.exposed_per_step_ns, busy_ns)
     copies_ns = min(copies_ns, busy_ns - exposed_ns) if copies_ns >= NOTICEABLE_WAIT * step.pace_ns else 0

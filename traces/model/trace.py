@@ -514,7 +514,7 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask of the rows for whose text `is_wanted` returns True."""
+        """Return a boolean mask of the rows. A row is True if `is_wanted` accepts its text."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)

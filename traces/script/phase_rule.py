@@ -35,7 +35,7 @@ PLAIN, LOSS, ASIDE, READ, FORWARD = range(5)  # for FORWARD, see Note [After a b
 
 CLOSURE = "Optimizer.closure"  # the recorder's range around the function that a script passes to an optimizer's `step`
 
-# Ops that begin the loss phase, such as `cross_entropy_loss`, and the ops that they call, such as `nll_loss_forward`. Names
+# These ops begin the loss phase: ops such as `cross_entropy_loss`, and ops that they call, such as `nll_loss_forward`. Names
 # have no namespace.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"

@@ -79,7 +79,7 @@ def test_a_copy_raises_torchs_error_for_shapes_that_do_not_fit(source: str, shap
     assert outcome("cuda", source) == outcome("cpu", "cpu")
 
 
-def test_copies_to_the_host() -> None:
+def test_copies_to_the_host_block_unless_the_memory_is_pinned() -> None:
     gpu = use()
     x = torch.rand(100, 100, device="cuda")
     gpu.launched_ops.clear()

@@ -12,7 +12,7 @@ from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
 
 
-def test_factories() -> None:
+def test_tensors_are_created_on_the_requested_gpu() -> None:
     use(devices=2)
     made = {
         "empty": torch.empty(2, 3, device="cuda"),

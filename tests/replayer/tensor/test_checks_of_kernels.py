@@ -15,7 +15,7 @@ from tests.replayer.fake_gpu import use
 
 
 @pytest.mark.parametrize("name", ["int8", "float64"])
-def test_two_slicesoverlap_in_part_where_torch_says_so(name: str) -> None:
+def test_overlapping_slices_are_rejected_as_by_torch(name: str) -> None:
     """GIVEN all pairs of slices with the same length WHEN one is added to the other on the CPU THEN torch refuses the pairs
     that the virtual GPU refuses."""
     data = torch.ones(7, dtype=getattr(torch, name))

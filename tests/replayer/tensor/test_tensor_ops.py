@@ -269,7 +269,7 @@ def _reduce(shape: list[int], dims: set[int], keep: bool, flipped: bool, op: Op)
     assert (have.shape, have.dtype, have.stride()) == (want.shape, want.dtype, want.stride())
 
 
-def test_reductions() -> None:
+def test_reductions_have_the_shapes_dtypes_and_strides_of_torch() -> None:
     use()
     _reduce()
 

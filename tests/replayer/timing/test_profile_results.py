@@ -51,7 +51,7 @@ def kineto(of: Trace) -> dict[str, Any]:
     return {"traceEvents": events, "baseTimeNanoseconds": 0, "schemaVersion": 1}
 
 
-def test_a_merged_profile() -> None:
+def test_a_profile_contains_the_events_of_the_virtual_gpu() -> None:
     of = window()
     waits = [LoaderWait(1_000_500, 1_002_500, START_NS + US, START_NS + 4 * US)]
     found = with_virtual_gpu(kineto(of), of, 0, [(990_000, START_NS), (1_400_000, START_NS + 400 * US)], waits)
@@ -61,10 +61,10 @@ def test_a_merged_profile() -> None:
     assert_golden(GOLDEN / "merged.txt", re.sub(rf"\b{os.getpid() + 1}\b", "PID + 1", text))
 
 
-def test_launches_of_a_window() -> None:
+def test_launch_calls_are_added_to_a_profile() -> None:
     assert_golden(GOLDEN / "launches.txt", tables_in_short(with_launches(window())))
 
 
-def test_ops_of_a_window() -> None:
+def test_ops_are_added_to_a_profile() -> None:
     of = window()
     assert_golden(GOLDEN / "ops.txt", in_short([list(op) for op in window_ops(of, np.array([0, 2, 1]))]))

@@ -250,7 +250,7 @@ def test_kernels_launched_before_the_recording_count_as_queued() -> None:
         ([("hipMemcpyAsync", 20, 2050)], [(0, 7, "Memcpy DtoH (Device -> Host)", 100, 2019.9, 0)], []),
     ],
 )
-def test_limits_of_waits(calls: list[Call], work: list[Work], waits: list[tuple[float, float, int, int]]) -> None:
+def test_which_calls_wait_for_the_gpu(calls: list[Call], work: list[Work], waits: list[tuple[float, float, int, int]]) -> None:
     assert told(host_waits(recorded(calls, work), 0)) == waits
 
 

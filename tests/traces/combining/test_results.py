@@ -30,7 +30,7 @@ def made() -> dict[str, Trace]:
 
 
 @pytest.mark.parametrize("name", made())
-def test_a_combined_trace(name: str) -> None:
+def test_combined_traces_equal_their_golden_files(name: str) -> None:
     trace = made()[name]
     facts: dict[str, Any] = {"grain": trace.grain, "devices": trace.devices, "threads": trace.threads}
     facts |= {"lacks": trace.lacks, "problems": trace.problems}

@@ -228,7 +228,7 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(recordings())
-def test_generated_recordings(tmp_path_factory: pytest.TempPathFactory, documents: list[dict[str, Any]]) -> None:
+def test_the_oracle_on_generated_recordings(tmp_path_factory: pytest.TempPathFactory, documents: list[dict[str, Any]]) -> None:
     folder = tmp_path_factory.mktemp("generated")
     for rank, document in enumerate(documents):
         (folder / f"rank{rank}.json").write_text(json.dumps(document))

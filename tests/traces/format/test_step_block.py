@@ -72,7 +72,7 @@ def test_every_field_of_a_block_is_checked() -> None:
 
 
 @pytest.mark.parametrize("block", [None, {}, [], [1] * 13])
-def test_what_is_no_block_is_rejected(block: Any) -> None:
+def test_a_block_of_another_type_is_rejected(block: Any) -> None:
     with pytest.raises(Damaged):
         unpack_block(block)
 

@@ -37,7 +37,7 @@ def test_an_environment_variable_sets_the_memory_limit_in_megabytes(
 
 
 @pytest.mark.parametrize("value", ["", "-1", "4.5", "4 GB", "9" * 13])
-def test_other_values_are_rejected(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_memory_limit_is_rejected(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, value)
     with pytest.raises(TooLarge, match="give a whole number of megabytes"):
         UnpackLimit.of(1)

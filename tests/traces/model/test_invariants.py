@@ -134,7 +134,7 @@ def test_parents_and_launches_beyond_the_last_host_event_become_none() -> None:
     assert trace.host.parent[[1, 2]].tolist() == trace.device.launch[:2].tolist() == [hosts - 1, NONE]
 
 
-def test_parts_of_missing_phases_lose_their_phase_and_others_keep_it() -> None:
+def test_stages_of_a_missing_phase_lose_the_number_of_the_phase() -> None:
     """GIVEN parts of phases 0, 1 and 2 WHEN the step of phase 0 is missing THEN phases 1 and 2 become phases 0 and 1."""
     trace = data_parallel()
     trace.parts = trace.parts.take([0, 1, 2, 3])

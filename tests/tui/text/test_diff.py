@@ -45,11 +45,11 @@ def a_replay() -> Comparison:
     return compare(recorded, replay)
 
 
-def test_two_recordings() -> None:
+def test_diff_of_two_recordings() -> None:
     assert_golden("diff_recordings", _text(two_recordings()))
 
 
-def test_a_replay_and_its_recording() -> None:
+def test_diff_of_a_recording_and_its_replay() -> None:
     assert_golden("diff_replay", _text(a_replay()))
 
 

@@ -26,5 +26,5 @@ from tui.text.gate import check_words
         ("same_program", None, 1, False, "same_program unknown"),
     ],
 )
-def test_words_of_a_check(name: str, value: float | None, budget: float, passed: bool, words: str) -> None:
+def test_a_budget_is_described_in_words(name: str, value: float | None, budget: float, passed: bool, words: str) -> None:
     assert check_words(Check(name, budget, value, passed)) == words

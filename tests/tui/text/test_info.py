@@ -26,7 +26,7 @@ from tui.text.bottleneck import bottleneck_text
 from tui.text.info import info_text, note_sentences
 
 
-def test_a_kernel_grained_recording() -> None:
+def test_info_on_a_recording_with_kernels() -> None:
     trace = training(steps=10, jitter_us=(0, 3))
     trace.steps.kind[0] = StepKind.WARMUP
     trace.lacks = ["call stacks"]
@@ -53,7 +53,7 @@ def test_ops_that_run_only_on_gpus_show_that_a_gpu_was_not_recorded(inner: str, 
     assert f"  GPU       {gpu}\n" in info_text(summarize(trace), "v100.msgpack", details=False)
 
 
-def test_a_phase_grained_recording() -> None:
+def test_info_on_a_recording_with_phase_times_only() -> None:
     assert_golden("info_phase", info_text(summarize(phase_grained()), "p100-no-cudnn"))
 
 

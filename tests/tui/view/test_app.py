@@ -318,7 +318,7 @@ async def test_searching(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 @presses("c", "x", "i", "m", "h")
 @piloted(pair_scene)
-async def test_alignment_sides_and_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_keys_change_the_alignment_and_the_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     for by in (Alignment.STEP, Alignment.WALL, Alignment.COUNTERPART):
         await pilot.press("c")
@@ -545,7 +545,7 @@ async def test_one_trace_in_a_narrow_terminal(app: ViewApp, pilot: Pilot[Any]) -
 
 
 @presses("e")
-def test_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_e_saves_a_picture_or_a_trace_or_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     @piloted(pair_scene)
@@ -600,7 +600,7 @@ def test_quitting(keys: tuple[str, ...]) -> None:
 
 
 @piloted(pair_scene)
-async def test_mouse(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_clicks_and_drags_select_events_and_times(app: ViewApp, pilot: Pilot[Any]) -> None:
     window, timeline = window_of(app), app.timeline
     label = timeline.label_width + 1
     # a click selects what is there

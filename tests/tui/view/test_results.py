@@ -118,7 +118,7 @@ def event_text(window: Window, span: Span) -> str:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_pictures(name: str) -> None:
+def test_timelines_equal_their_golden_files(name: str) -> None:
     text, drawing = [], Drawing()
     for number, window in enumerate(windows(SCENES[name])):
         marks = step_positions(window.scene, window.alignment)
@@ -138,7 +138,7 @@ def test_pictures(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(SCENES)[:-1])
-def test_tables(name: str) -> None:
+def test_tables_and_differences_equal_their_golden_files(name: str) -> None:
     scene = SCENES[name]
     text = []
     for tab in TABS:
@@ -150,6 +150,6 @@ def test_tables(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["alone", "slower", "mixed", "ranks"])
-def test_events(name: str) -> None:
+def test_descriptions_of_events_equal_their_golden_files(name: str) -> None:
     window = windows(SCENES[name])[2 if name == "mixed" else 1]
     assert_golden(f"view_crowded_{name}_events", "".join(event_text(window, span) for span in events(window)))

@@ -77,7 +77,7 @@ def rich_pair() -> Scene:
     return whole(("recorded.msgpack", numbered(recorded)), ("replay.msgpack", numbered(replay_of(recorded, stretch=1.3))))
 
 
-def test_two_traces() -> None:
+def test_keys_on_two_traces() -> None:
     moving = ["right right right", "w", "w w", "s", "d", "a", "end", "home", "down", "down", "up", "pagedown", "pageup", "f"]
     events = ["down down down full_stop", "full_stop", "enter", "escape", "k", "enter", "escape", "k", "u", "u", "j", "b", "b"]
     events += ["right_square_bracket", "left_square_bracket", "comma", "f", "f"]
@@ -90,27 +90,27 @@ def test_two_traces() -> None:
     assert_golden("session_two_traces", session(rich_pair(), keys))
 
 
-def test_one_trace_in_a_small_terminal() -> None:
+def test_keys_on_one_trace_in_a_small_terminal() -> None:
     keys = ["right", "w", "down", "down full_stop", "full_stop", "enter", "escape", "u", "u", "z", "z", "j"]
     keys += ["f", "f", "v", "d", "right", "v", "f", "escape escape", "t", "right", "right", "right"]
     keys += ["2", "t", "pagedown", "m", "h"]
     assert_golden("session_one_trace", session(whole(("a.msgpack", numbered(side_tables()))), keys, size=(78, 20)))
 
 
-def test_ranks_and_folds() -> None:
+def test_keys_on_traces_with_many_gpus() -> None:
     keys = ["down", "z", "down", "full_stop", "k", "z", "Z", "Z", "pagedown", "p", "left_curly_bracket", "right_curly_bracket"]
     keys += ["ampersand G P U enter", "escape", "n", "t", "enter", "t", "end", "full_stop", "enter", "escape"]
     scene = whole(("A", crowd(devices=3, streams=5)), ("B", crowd(devices=3, streams=5, kernels=5)))
     assert_golden("session_ranks", session(scene, keys))
 
 
-def test_phases_and_stages() -> None:
+def test_keys_on_traces_with_phases_and_stages() -> None:
     keys = ["down full_stop", "full_stop", "enter", "escape", "k", "n", "n", "v", "right right right", "v", "escape escape"]
     keys += ["c", "c", "down", "full_stop", "enter", "escape", "down down", "full_stop", "enter", "escape", "t", "right", "t"]
     scene = whole(("A", data_parallel()), ("B", phase_grained(steps=4)))
     assert_golden("session_phases", session(scene, keys))
 
 
-def test_nested_calls() -> None:
+def test_keys_on_nested_calls() -> None:
     keys = ["z", "down", "full_stop", "full_stop", "u", "enter", "escape", "f", "f", "v", "right right", "v", "t", "t", "z"]
     assert_golden("session_nested", session(whole(("t", stack(6))), keys, size=(90, 16)))

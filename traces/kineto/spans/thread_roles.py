@@ -44,8 +44,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The main thread is the thread with the most step annotations. If no thread has any, the thread with the most optimizer
-    # steps is chosen.
+    # The main thread is the thread with the most step annotations or, without annotations, the thread with the most optimizer
+    # steps.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),

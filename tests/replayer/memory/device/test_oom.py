@@ -49,7 +49,7 @@ NOW = Figures(
 )
 
 
-def test_the_old_message() -> None:
+def test_the_out_of_memory_message_of_an_old_pytorch_release() -> None:
     """The out-of-memory message that case C of the published studies quotes."""
     assert oom_text(OLD, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; 5.61 GiB already allocated;"
