@@ -47,8 +47,8 @@ app = Commands(
     $ trace replay train.py --trace train.msgpack --epochs 1    # on any machine
     $ trace view train.msgpack
 
-    A trace is a trace file, a torch.profiler recording, or a name from the bundled library. Errors are one line on stderr with
-    exit code 2; set TRACE_DEBUG=1 to see the traceback.
+    Where a command needs a trace, you can pass a trace file, a torch.profiler recording, or a name from the bundled library.
+    Errors are one line on stderr with exit code 2; set TRACE_DEBUG=1 to see the traceback.
     """,
 )
 
@@ -136,7 +136,7 @@ def diff(
     json: JsonOption = False,
     tolerance: ToleranceOption = "5%",
     details: DetailsOption = False,
-    gate: Annotated[Path | None, option("BUDGETS.toml", "Check B against these budgets; they decide the exit code.")] = None,
+    gate: Annotated[Path | None, option("BUDGETS.toml", "Check B against the limits in this file (exit code 0: met).")] = None,
     markdown: Annotated[bool, flag("--markdown", "Print Markdown, for example for a build summary.")] = False,
     junit: Annotated[Path | None, option("FILE.xml", "Also write JUnit XML, with one test for each budget.")] = None,
     by: Annotated[
@@ -331,7 +331,7 @@ app.add_typer(
     gate_files,
     name="gate",
     rich_help_panel=FILES,
-    help="Write budget files for `trace diff --gate`, which checks replays in continuous integration.",
+    help="Write limits on step time and memory to a file, which `trace diff --gate` checks in continuous integration.",
     epilog="$ trace gate init v100.msgpack -o budgets.toml",
 )
 
@@ -343,7 +343,7 @@ def gate_init(
 ) -> int:
     """Write a file with limits on step time and memory for replays of a recording.
 
-    Replays may exceed the recorded step time and memory peak by a small margin.
+    The limits are slightly above the step time and the memory peak of the recording.
     """
     from tui.commands.gate import init
 
@@ -355,7 +355,7 @@ app.add_typer(
     library,
     name="library",
     rich_help_panel=FILES,
-    help="Manage the library of GPUs: measured times of networks by GPU and batch size, and recordings.",
+    help="Show or extend the library of recordings and measured step times of networks on several GPUs.",
     epilog="""
     $ trace library list --gpu v100
     $ trace library show v100/resnet50
@@ -436,14 +436,16 @@ def library_remove(name: EntryArgument, json: JsonOption = False) -> int:
     $ trace stalls --gpu v100 --disk ssd --cached 35% train.py images
     $ trace stalls --trace v100.msgpack --disk 160MB/s,8ms --cores 1,2,4,8 train.py images
 
-    The script runs two or three times in real time. Its first steps use prefetched data. Put options before SCRIPT.
+    The script runs two or three times in real time. The first steps are not measured, because their data was loaded in
+    advance. Put options before SCRIPT.
     """,
 )
 @from_options(StallsOptions)
 def stalls(options: StallsOptions) -> int:
     """Measure how long a script waits for data, find the cause (storage, preprocessing or pinning), and suggest a fix.
 
-    The script's data loader runs on this machine. GPU times come from the recording. The script's output goes to stderr.
+    The script's data loader runs on this machine. GPU times come from a recording or from the library. The script's output goes
+    to stderr.
     """
     from tui.commands.stalls import run
 
@@ -452,7 +454,7 @@ def stalls(options: StallsOptions) -> int:
 
 @app.command(rich_help_panel=CHECK, epilog="$ trace doctor\n$ trace doctor --json")
 def doctor(json: JsonOption = False) -> int:
-    """Check what works on this machine, and suggest fixes for problems. Exit code 1: replays do not work."""
+    """Check what works on this machine, and suggest fixes for problems. The exit code is 1 if replays do not work."""
     from tui.commands.doctor import run
 
     return run(json)

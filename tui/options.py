@@ -113,8 +113,8 @@ class ReplayOptions(_RankOptions):
         Literal["recorded", "constant", "compute"],
         option(
             None,
-            "Values that the script reads from tensors: recorded ones, or plausible ones where none were recorded (recorded);"
-            " 1.0, 0 and False where none were recorded (constant); or real results computed on the CPU (compute).",
+            "What the script reads from GPU tensors: recorded values or, if there are none, plausible values (recorded) or"
+            " 1.0, 0 and False (constant); or real results, computed on the CPU (compute).",
             group=TIME,
         ),
     ] = "recorded"
@@ -142,7 +142,7 @@ class ReplayOptions(_RankOptions):
         int | None, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", group=WHAT_IF, min=1, max=1024)
     ] = None
     gpus: Annotated[
-        int | None, option("N", "Predict nn.DataParallel on N GPUs of the recorded kind.", group=WHAT_IF, min=1, max=64)
+        int | None, option("N", "Predict nn.DataParallel on N GPUs of the recorded model.", group=WHAT_IF, min=1, max=64)
     ] = None
     link_gbps: Annotated[
         float, option("X", "Bandwidth between GPUs in GB/s. [default: as recorded]", group=WHAT_IF, min=0, show_default=False)
@@ -169,20 +169,22 @@ class RecordOptions:
     grain: Annotated[
         Literal["kernel", "phase"],
         option(
-            None, "Record every kernel of some steps with torch.profiler (kernel), or only the phases of all steps (phase)."
+            None,
+            "Record every kernel of some steps (kernel), or only the times of phases such as forward and backward (phase).",
         ),
     ] = "kernel"
     warmup: Annotated[int, option("N", "Number of warm-up steps.", min=0)] = 3
     clean_steps: Annotated[int, option("N", "Number of steps without the profiler before the profiled ones.", min=0)] = 10
-    profiled_steps: Annotated[int, option("N", "Number of steps under torch.profiler (kernel grain).", min=1)] = 5
+    profiled_steps: Annotated[int, option("N", "Number of steps that torch.profiler records, with --grain kernel.", min=1)] = 5
     stacks: Annotated[bool, flag("--stacks", "Record the Python call stack of each op in the profiled steps.")] = False
     on: Annotated[str | None, option("T", "Run on the virtual GPU of this recording instead of a real GPU.")] = None
     sweep: Annotated[
         str,
         option(
             "OPTION=VALUES",
-            "Run SCRIPT once per batch size and write one .cells file for the library. '--batch-size=1..256' means 1, 2, 4 up"
-            " to 256; 8..64+8 means 8, 16 up to 64; 16,24,32 is a list. Stops when memory runs out. Implies --grain phase.",
+            "Run SCRIPT once per batch size, and write the step times to a .cells file for the library. '--batch-size=1..256'"
+            " means 1, 2, 4 up to 256; 8..64+8 means 8, 16 up to 64; 16,24,32 is a list. Stops when memory runs out. Implies"
+            " --grain phase.",
         ),
     ] = ""
 
@@ -196,11 +198,12 @@ class FitOptions(_RankOptions):
         str,
         option(
             "--OPTION",
-            "How the script takes its batch size: an option, the NAME in NAME=8, or the position of an argument, from 1."
+            "The script's option for the batch size. For arguments such as NAME=8, pass NAME. For a positional argument, pass"
+            " its position (1, 2, ...)."
             " [default: a common name found in its arguments or source]",
         ),
     ] = ""
-    verify: Annotated[bool, flag("--verify", "Run the script at the largest batch that fits and at one more.")] = False
+    verify: Annotated[bool, flag("--verify", "Run the script with the largest batch, and with one sample more.")] = False
     steps: Annotated[int, option("N", "Number of training steps to run.", min=2, max=1000)] = 4
     count: Annotated[int, option("N", "Number of GPUs that the script sees.", min=1, max=64)] = 1
     nproc: Annotated[int | None, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", min=1, max=1024)] = None
@@ -251,6 +254,6 @@ class PredictOptions:
     host_speed: Annotated[float, option("X", "Assume a host X times as fast as the recorded one.", min=0.01, max=100)] = 1.0
     sweep: Annotated[str, option("gpus,batch", "Print a table and a plot over gpus, nproc or batch.")] = ""
     price: Annotated[float, option("X", "Price of one GPU hour; adds the cost per sample.", min=0, show_default=False)] = 0
-    strict: Annotated[bool, flag("--strict", "Reject recordings in which some kernels have no shapes.")] = False
+    strict: Annotated[bool, flag("--strict", "Fail if the recording lacks the tensor shapes of some kernels.")] = False
     output: Annotated[Path | None, option("P.msgpack", "Save the predicted trace to this file.", "-o", "--output")] = None
     json: JsonOption = False
