@@ -258,6 +258,20 @@ def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
         torch.set_rng_state(kept)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread, because several threads are slow on a busy machine."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def seed_and_offset() -> tuple[int, int]:
     """Return the seed and the offset that the running op uses."""
     return _starts[-1]

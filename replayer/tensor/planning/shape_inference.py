@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from replayer.errors import DataDependentShape, NotEmulated
 from replayer.tensor.device_args import index_of
-from replayer.tensor.generators import PhiloxState, host_numbers
+from replayer.tensor.generators import PhiloxState, host_numbers, one_thread
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
@@ -184,8 +184,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             advice = "PyTorch has no shape rule for this call; replay with --values compute, or call it on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
-        # Run the op on the CPU to get PyTorch's error message.
-        func(*_ones_on_host(args), **_ones_on_host(kwargs))
+        _run_on_cpu(func, args, kwargs)  # to get PyTorch's error message
         raise
     except (RuntimeError, AssertionError) as refused:
         if asks_for_sizes(refused):
@@ -204,14 +203,16 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 
-_TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not tried on the CPU
-_SMALL_SIZE = 8
+_TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not computed on the CPU
+_REFUSED_ELEMENTS = 1 << 28  # elements; calls that the CPU probably rejects, before it computes anything
 
 
 def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     """Run an op on the CPU, with all tensors filled with ones. Return the results as meta tensors."""
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
+    if _elements(args, kwargs) > _TRIED_ELEMENTS:
+        raise OverflowError
 
     def on_meta(value: torch.Tensor) -> torch.Tensor:
         if value.layout is not torch.strided or value.is_nested:
@@ -220,32 +221,35 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             raise NotEmulated(*QUANTISED)
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
-    return tree_map_only(torch.Tensor, on_meta, func(*_ones_on_host(args), **_ones_on_host(kwargs)))
+    return tree_map_only(torch.Tensor, on_meta, _run_on_cpu(func, args, kwargs))
 
 
-def _ones_on_host(arguments: TorchAny, largest_size: int | None = None, value_of_integers: int = 1) -> TorchAny:
-    """Replace tensors by ones in host memory. Sizes above `largest_size` are reduced to `largest_size`. Without the argument
-    `largest_size`, raise OverflowError for a tensor with more than `_TRIED_ELEMENTS` elements."""
+def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1) -> TorchAny:
+    """Run an op with all floats one."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
             return torch.device("cpu") if isinstance(value, torch.device) else value
-        if largest_size is None and value.numel() > _TRIED_ELEMENTS:
-            raise OverflowError
-        shape = value.shape if largest_size is None else [min(size, largest_size) for size in value.shape]
         number = 1 if value.is_floating_point() or value.is_complex() else value_of_integers
-        return torch.full(shape, number, dtype=value.dtype, device="cpu")
+        return torch.full(value.shape, number, dtype=value.dtype, device="cpu")
 
-    return tree_map(on_host, arguments)
+    args, kwargs = tree_map(on_host, (args, kwargs))
+    with host_numbers(PhiloxState(), 0), one_thread(), warnings.catch_warnings(action="ignore"):
+        return func(*args, **kwargs)
 
 
 def _cpu_kernel_error(func: Op, args: Args, kwargs: Kwargs) -> RuntimeError | None:
+    if _elements(args, kwargs) > _REFUSED_ELEMENTS:
+        return None
     try:
-        with warnings.catch_warnings(action="ignore"):
-            func(*_ones_on_host(args), **_ones_on_host(kwargs))
-    except (RuntimeError, OverflowError) as error:
+        _run_on_cpu(func, args, kwargs)
+    except RuntimeError as error:
         return error if type(error) is RuntimeError else None
     return None
+
+
+def _elements(args: Args, kwargs: Kwargs) -> int:
+    return sum(map(torch.Tensor.numel, _tensors_of(args, kwargs)))
 
 
 def _tensors_of(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
@@ -258,7 +262,7 @@ def _are_plain(tensors: list[torch.Tensor]) -> bool:
 
 # The following ops are not tested with tensors of ones, because they may also fail for other values, storages or formats.
 _VALUES_DECIDE = frozenset(
-    "as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter masked_scatter_"
+    "_unsafe_view as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter masked_scatter_"
     " segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm _int_mm"
     " _weight_int4pack_mm _weight_int8pack_mm".split()
 )
@@ -270,16 +274,21 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check.
 
     The op runs on the CPU, first with ones and then with zeros in its integer tensors. The error is raised if both runs fail.
+    A large call runs only if the same call fails with smaller sizes.
     """
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
     tensors = _tensors_of(args, kwargs)
     if func.namespace != "aten" or is_view or name in _VALUES_DECIDE or "sparse" in name or "nested" in name:
         return
-    if sum(map(torch.Tensor.numel, tensors)) > _TRIED_FOR_DTYPES:
-        return
     if not _are_plain(tensors):
         return
+    elements = _elements(args, kwargs)
+    if elements > _TRIED_FOR_DTYPES:
+        smaller = with_smaller_sizes(args, kwargs)
+        is_costly = elements > _REFUSED_ELEMENTS or _elements(*smaller) > _SMALLER_ELEMENTS
+        if "backward" in name or is_costly or _shape_error(func, *smaller, 1) is None:
+            return
     if (error := _shape_error(func, args, kwargs, 1)) is None or _shape_error(func, args, kwargs, 0) is None:
         return
     by_mask = func in _MASKED and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:])
@@ -290,11 +299,47 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
         del error  # else its traceback refers to it, and the tensors of the call are kept
 
 
+_KEPT_SIZES = 8
+_SMALLER_ELEMENTS = 1 << 18  # elements; larger calls would take longer than a millisecond
+
+
+def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
+    """Map the sizes of tensors and the integer arguments of a call to small numbers.
+
+    The order and differences of 1 stay the same. Numbers stay products of a smaller number and 2, 3, 4 or an integer argument,
+    and stay divisible by the integer arguments.
+    """
+    smaller: dict[int, int] = {0: 0}
+    last = before = 0
+    for number in sorted(sizes | numbers):
+        divisors = [n for n in numbers if 1 < n < number]
+        products = [smaller.get(n, n) * smaller.get(number // n, 0) for n in (2, 3, 4, *divisors) if number % n == 0]
+        least = last + min(number - before, 2)
+        fitting = (n for n in range(least, least + 256) if all((n % smaller[d] == 0) == (number % d == 0) for d in divisors))
+        smaller[number] = number
+        if number > _KEPT_SIZES:
+            smaller[number] = next((product for product in products if product > last), None) or next(fitting, least)
+        last, before = smaller[number], number
+    return smaller
+
+
+def with_smaller_sizes(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    leaves = tree_leaves((args, kwargs))
+    sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
+    smaller = _smaller_sizes(sizes, {leaf for leaf in leaves if type(leaf) is int and leaf > 0})
+
+    def convert(value: TorchAny) -> TorchAny:
+        if isinstance(value, torch.Tensor):
+            return torch.empty([smaller[size] for size in value.shape], dtype=value.dtype, device="meta")
+        return smaller.get(value, value) if type(value) is int else value
+
+    made: tuple[Args, Kwargs] = tree_map(convert, (args, kwargs))
+    return made
+
+
 def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int) -> Exception | None:
-    given = [_ones_on_host(arguments, value_of_integers=value) for arguments in (args, kwargs)]
     try:
-        with host_numbers(PhiloxState(), 0), warnings.catch_warnings(action="ignore"):
-            func(*given[0], **given[1])
+        _run_on_cpu(func, args, kwargs, value)
     except (RuntimeError, IndexError) as error:
         text = str(error)
         is_other = any(pattern.search(text) for pattern in (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL))
@@ -317,19 +362,19 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
         return None
-    large = sum(map(torch.Tensor.numel, tensors)) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES)
+    large = _elements(args, kwargs) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES)
     if large and len({tensor.dtype for tensor in tensors if tensor.is_floating_point()}) < 2:
         return None
     name = func._schema.name
     # For normalization layers, CUDA kernels accept dtypes that CPU kernels reject.
     if "layer_norm_backward" in name or ("batch_norm" in name and (large or "backward" in name)):
         return None
-    largest_size = _SMALL_SIZE if large else None
     if not _are_plain(tensors):
         return None
+    if large:
+        args, kwargs = with_smaller_sizes(args, kwargs)
     try:
-        with host_numbers(PhiloxState(), 0):
-            return func(*_ones_on_host(args, largest_size), **_ones_on_host(kwargs, largest_size))
+        return _run_on_cpu(func, args, kwargs)
     except (RuntimeError, TypeError) as refused:
         text = str(refused)
         refusal = refusal_like(func, args, kwargs, refused)

@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 import cmath
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from replayer.errors import NotEmulated
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
+from replayer.tensor.generators import one_thread
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import Op, TorchAny
 
@@ -113,20 +112,6 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
     return int(value) if cmath.isfinite(value) else torch.tensor(value).to(dtype).item()
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread, because several threads are slow on a busy machine."""
-    threads = torch.get_num_threads()
-    if threads == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 class Folding:
     """Computes an op on the host if all inputs have known values."""
 
@@ -144,7 +129,7 @@ class Folding:
         if self._unknown:
             return False
         try:
-            with _one_thread():
+            with one_thread():
                 values = self._func(*host_args, **host_kwargs)
         except (RuntimeError, NotImplementedError):
             return False

@@ -7,6 +7,7 @@ import gc
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 
 from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn
+from replayer.tensor.planning.shape_inference import _smaller_sizes
 from tests.replayer.fake_gpu import use
 
 nn: Any = F
@@ -142,6 +144,39 @@ def test_a_check_that_finds_no_error_keeps_no_memory() -> None:
     after = torch.cuda.memory_allocated()
     gc.enable()
     assert after == before
+
+
+def test_wrong_shapes_of_large_calls_are_errors() -> None:
+    """The texts are those of PyTorch's CUDA build."""
+    use()
+    empty: Any = partial(torch.empty, device="cuda")
+    square, rows, labels = empty(1000, 1000), empty(500, 1000), torch.zeros(500, dtype=torch.int64, device="cuda")
+    images, kernels = empty(32, 64, 56, 56), empty(64, 64, 3, 3)
+    for call, text in (
+        (lambda: F.conv2d(images, empty(61, 32, 3, 3), groups=2), "Given groups=2, expected weight to be divisible by 2"),
+        (lambda: F.conv2d(images, kernels, padding=-1), "negative padding is not supported"),
+        (lambda: F.conv_transpose2d(images, kernels, stride=2, output_padding=2), "output padding must be smaller than either"),
+        (lambda: F.linear(square, empty(7, 999)), "mat1 and mat2 shapes cannot be multiplied (1000x1000 and 999x7)"),
+        (lambda: F.multi_margin_loss(square, labels), "Expected target size [1000], but got [500]"),
+        (lambda: F.smooth_l1_loss(square, square, beta=-1.0), "smooth_l1_loss does not support negative values for beta."),
+        (lambda: F.softmax(square, 2), "Dimension out of range (expected to be in range of [-2, 1], but got 2)"),
+        (lambda: square.index_add_(0, labels, rows[:, :999]), "self.shape = [1000, 1000] source.shape = [500, 999]"),
+        (lambda: square.__setitem__(labels, rows[:499]), "shape [499, 1000] cannot be broadcast to indexing result of shape"),
+        (lambda: torch.multinomial(square, 1001), "cannot sample n_sample > prob_dist.size(-1) samples without replacement"),
+        (lambda: F.layer_norm(square, (999,)), "expected input with shape [*, 999], but got input of size[1000, 1000]"),
+    ):
+        with pytest.raises((RuntimeError, IndexError), match=re.escape(text)):
+            call()
+    assert F.conv_transpose2d(images, kernels, stride=2, output_padding=1).shape == (32, 64, 114, 114)
+    assert F.group_norm(images, 32).shape == F.conv2d(images, kernels[:, :1], padding=1, groups=64).shape == images.shape
+    assert F.fold(F.unfold(images, 8, stride=8), (56, 56), 8, stride=8).shape == images.shape
+    assert F.pixel_shuffle(images, 8).shape == (32, 1, 448, 448)
+
+
+def test_smaller_sizes_keep_order_differences_of_one_and_divisors() -> None:
+    assert _smaller_sizes({64, 56, 3, 1}, {1, 2, 57}) == {0: 0, 1: 1, 2: 2, 3: 3, 56: 6, 57: 7, 64: 10}
+    # 512 is twice 256, and 320 is a multiple of 32.
+    assert _smaller_sizes({256, 512, 320}, {32}) == {0: 0, 32: 2, 256: 4, 320: 6, 512: 8}
 
 
 def test_masked_scatter_accepts_only_boolean_masks() -> None:
