@@ -16,7 +16,7 @@ from replayer.prediction.batch_shapes import BatchShapes
 from replayer.prediction.conditions import Conditions, conditions_of
 from replayer.prediction.predict import Predictor, as_estimated, predict, predicted_step_ns
 from replayer.prediction.retiming import Retiming
-from replayer.prediction.scaling import ScaledOp, recorded_batch
+from replayer.prediction.scaling import ScaledOp, parameter_bytes, recorded_batch
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedStep
@@ -585,3 +585,11 @@ def test_a_prediction_for_one_gpu_needs_no_recorded_batch() -> None:
     assert predict(trace, Conditions(gpu="Tesla T4", gpus=1)).step == predict(trace, Conditions(gpu="Tesla T4")).step
     with pytest.raises(TraceError, match="batch"):
         predict(trace, Conditions(gpu="Tesla T4", gpus=2))
+
+
+def test_parameters_are_counted_in_steps_with_an_optimizer() -> None:
+    """In each step but the last, the optimizer updates one tensor of 4 x 3 x 3 x 3 floats."""
+    trace = training(steps=4)
+    row = np.flatnonzero(trace.phases.name == trace.strings.find("optimizer"))[-1]
+    trace.phases.name[row] = trace.strings.find("forward")
+    assert parameter_bytes(trace) == 4 * 3 * 3 * 3 * 4

@@ -225,6 +225,8 @@ def test_synchronizations_are_exported_to_a_separate_track(tmp_path: Path) -> No
     assert (range_["ts"], range_["dur"], range_["tid"], "args" in range_) == (0.01, 0.02, 7, False)
     assert [e["dur"] for e in events if e.get("cat") == "kernel"] == [0.01, 0.01]
     assert by_category["cuda_sync"]["tid"] != 7 and by_category["cuda_sync"]["args"]["stream"] == 7
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == range_["pid"]}
+    assert (names[7], names[by_category["cuda_sync"]["tid"]]) == ("stream 7", "stream 7 (sync)")
 
 
 tracks_and_spans = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(0, 12), st.booleans()), max_size=14)
