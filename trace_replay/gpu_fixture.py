@@ -1,4 +1,4 @@
-"""Implements the pytest fixture `gpu`, whose methods check the step time, the memory and the synchronizations of a test.
+"""Implements the pytest fixture `gpu`, which checks the step time, the memory and the synchronizations of a test.
 
     def test_step(gpu):
         train()

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Represents collectives that are in progress, and the CUDA streams on which they run.
+"""Represents collectives that are in progress, and their CUDA streams.
 
     work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
     work.wait()         # later work on the current stream starts after the operation
@@ -164,7 +164,7 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """Represents an all-gather, whose future contains one tensor with all ranks' data."""
+    """Represents an all-gather. Its future contains one tensor with all ranks' data."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])

@@ -27,7 +27,7 @@ _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
 class NodeStreams(threading.local):
-    """Stores the streams on which autograd nodes were created since the last backward pass."""
+    """Stores the current stream of each autograd node created since the last backward pass."""
 
     def __init__(self) -> None:
         self._ranges: deque[tuple[int, int, VirtualStream]] = deque(maxlen=_RANGES)

@@ -1,4 +1,4 @@
-"""Creates CPU tensors whose storage is in pinned host memory.
+"""Creates CPU tensors in pinned host memory.
 
     images = pinned_copy(torch.ones(128, 3, 224, 224))
     is_pinned(images[5])      # True: pinned is a property of the address, as for CUDA

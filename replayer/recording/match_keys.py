@@ -87,7 +87,7 @@ def _without_indices(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def _ops_without_indices(trace: Trace) -> frozenset[str]:
-    """Return the names of indexing ops for which the profiler did not record the shapes of the indices."""
+    """Return the names of indexing ops that were recorded without the shapes of the indices."""
     host, strings, longest = trace.host, trace.strings, dict[str, int]()
     for name, shapes in np.unique(np.stack([host.name, host.shapes], axis=1)[host.kind == HostKind.OP], axis=0).tolist():
         if shapes != NONE and (op := canonical_op(strings[name])) in _INDEXED | _INDEXED_PUT:

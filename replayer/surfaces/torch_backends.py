@@ -48,7 +48,7 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # PyTorch replaces the module `torch.backends.cudnn` by an object whose attribute `m` is the module.
+    # PyTorch replaces the module `torch.backends.cudnn` by an object, and stores the module in its attribute `m`.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
     # Scripts may set the size of the cuFFT plan cache, but a replay caches no plans.
     fft_plans: dict[int, int] = {}
@@ -66,7 +66,7 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module.backends.cuda, **answers)
     # As on a GPU, nn.LSTM, nn.GRU and nn.RNN store all their weights in one buffer.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is an object whose attribute `m` is the module.
+    # Since PyTorch 2.11, the same applies to the module `torch.backends.cudnn.rnn`.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

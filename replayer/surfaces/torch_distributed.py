@@ -112,7 +112,7 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Remember the collective for which DistributedDataParallel waits in the backward pass. A reference to the Work object is
+    """Remember that DistributedDataParallel waits for this collective in the backward pass. A reference to the Work object is
     needed, because PyTorch's C++ code does not keep Python objects alive."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)

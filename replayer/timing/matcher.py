@@ -156,7 +156,7 @@ class SegmentMatcher:
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
         # At the end of a phase, ops without a recorded call share the GPU time of recorded kernels without an op. `deferred`
-        # contains such ops, with their rows in the timeline.
+        # contains ops that match no recorded call, and their rows in the timeline.
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -273,8 +273,7 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if the recorded phase contains kernels without an op, whose GPU time is given to unrecorded ops of the
-        script."""
+        """Return True if GPU time of recorded kernels without an op is left for unrecorded ops of the script."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:

@@ -297,7 +297,7 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the device whose CUDA context the recorder may use. Return NONE if the device is ambiguous."""
+        """Return a device with a CUDA context that the recorder may use. Return NONE if the device is ambiguous."""
         has_context = self.cuda.has_context
         if has_context(current):
             self._in_use.add(current)

@@ -1,5 +1,5 @@
-"""Hides the wrappers of the recorder from torch.compile, so that recording does not change the compiled code. Steps in which
-torch.compile compiles anything are warm-up steps.
+"""Hides the wrappers of the recorder from torch.compile, so that recording does not change the compiled code. A step is a
+warm-up step if torch.compile compiles anything during the step.
 
     compiled(x)     # Dynamo compiles a function: recorder().compilation_begins()
 """

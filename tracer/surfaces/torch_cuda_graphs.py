@@ -43,8 +43,8 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a CUDA graph. All GPU work of a CUDA graph belongs to the training phase in which the script launches the
-        graph."""
+        """Launch a CUDA graph. If the script launches a CUDA graph in a phase, all GPU work of the graph belongs to this
+        phase."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

@@ -41,7 +41,7 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 class ModuleRanges:
     """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call. `Module.__call__` is replaced only in
-    profiled steps. Scripts that use torch.compile get no such ranges, because replacing `Module.__call__` would make
+    profiled steps. No ranges are added if the script uses torch.compile, because replacing `Module.__call__` would make
     torch.compile compile again."""
 
     def __init__(self, torch: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Wraps the PyTorch functions at which phases begin, such as backward passes and loss functions.
+"""Wraps the PyTorch functions that begin a phase, such as `backward` and loss functions.
 
     loss = F.cross_entropy(output, target)      # phase "loss", also inside nn.CrossEntropyLoss or a model
     loss.backward()                             # phase "backward"; reaches torch.autograd.backward

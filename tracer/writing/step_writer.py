@@ -90,8 +90,8 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the collection to which a step is added. If the step differs from the previous steps, write the previous steps
-        and begin a new collection."""
+        """Return the collection for the step. If the step differs from the previous steps, write the previous steps and begin a
+        new collection."""
         alike = self._alike
         if (
             alike is None

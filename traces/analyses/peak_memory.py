@@ -64,7 +64,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # If no addresses were recorded, assume that a free releases the newest block of the same size.
+    # Without recorded addresses, a free is assumed to release the newest block of the same size.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]

@@ -1,4 +1,4 @@
-"""Finds out when the host waited for a GPU, and for which kernel or copy it waited.
+"""Finds out when the host waited for a GPU, and which kernel or copy it waited for.
 
     waits = host_waits(trace, rank=0)           # one entry per wait, in order of their ends
     waits.start_ns, waits.end_ns                # when the host was blocked
@@ -48,7 +48,7 @@ _QUERIES = ("EventQuery", "StreamQuery")
 
 @dataclass
 class HostWaits(Table):
-    """Stores the times at which one rank waited for a GPU."""
+    """Stores when one rank waited for a GPU."""
 
     start_ns: I8
     end_ns: I8

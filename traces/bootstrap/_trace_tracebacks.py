@@ -28,7 +28,8 @@ def install(prefix: str) -> None:
 
 
 def shorten(error: BaseException, prefix: str) -> None:
-    """Remove frames of modules whose names begin with `prefix`, from an exception, its causes and the exceptions of a group."""
+    """Remove this tool's frames (modules that begin with `prefix`) from an exception, its causes and the exceptions of a
+    group."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:

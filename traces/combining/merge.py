@@ -137,8 +137,8 @@ def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return a copy of a recording in which some steps are replaced by a profile from torch.profiler. If the two traces have no
-    common clock, the starts of their steps are aligned."""
+    """Return a copy of a recording, with some steps replaced by a profile from torch.profiler. If the two traces have no common
+    clock, the starts of their steps are aligned."""
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
     if not pairs:

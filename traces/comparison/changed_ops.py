@@ -1,4 +1,4 @@
-"""Finds ops and kernels whose GPU work per step differs between two traces.
+"""Finds ops and kernels with different GPU times or counts per step in two traces.
 
     found = changes(recorded, other, [0, 1, 2], [0, 1])
     found.kernels.longer[0]
@@ -201,7 +201,7 @@ def _sides(
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
-    """Return the kernels and ops whose GPU time per step differs between two traces.
+    """Return the kernels and ops that have different GPU times per step in two traces.
 
     Args:
         recorded_steps: the steps of the first trace to compare; an empty array means the whole trace

@@ -231,7 +231,7 @@ def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
 
 
 def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
-    """Yield the GPUs whose busy time changes much more than that of the other GPUs."""
+    """Yield the GPUs that have a much larger change of busy time than the other GPUs."""
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):
         return

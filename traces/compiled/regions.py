@@ -60,7 +60,7 @@ def is_region_range(trace: Trace) -> Column:
 
 
 def measures_kernels(trace: Trace) -> Column:
-    """Return a mask of the host rows in which Inductor measures several versions of a kernel."""
+    """Return a mask of the host rows that belong to Inductor's measurements of kernel versions."""
     return trace.strings.matching(trace.host.name, _MEASURES.__eq__)
 
 

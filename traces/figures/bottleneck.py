@@ -70,7 +70,7 @@ DATA, OTHER_RANKS, COPIES, UNKNOWN = "data", "other ranks", "copies", "unknown"
 # see Note [Slower kernels]
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Describes in which step the kernels of a GPU became slower, and by how much."""
+    """Describes when the kernels of a GPU became slower, and by how much."""
 
     step: int  # number of the first slower step
     before_ns: int  # kernel time of a step, without communication
@@ -107,7 +107,7 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Return the longest phase at whose end the GPU has caught up with the host, or None."""
+    """Return the longest phase that ends with a nearly idle GPU, or None."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
@@ -267,8 +267,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index at which the values change and stay changed, for example from about 5 to about 9. The values are
-    replaced by their ranks in sorted order, to reduce the effect of outliers."""
+    """Return the index of a lasting change of the values, for example from about 5 to about 9. The values are replaced by their
+    ranks in sorted order, to reduce the effect of outliers."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

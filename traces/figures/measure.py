@@ -4,7 +4,7 @@
     busy_ns(trace)                          # 603557000: the union of all GPU work, per device, summed
     phase_times(trace)["forward"].host_ns   # one value per step
 
-A kernel belongs to the step and phase in which the host launched it.
+A kernel belongs to the step and phase that launched it.
 
 Note [Hooks of saved tensors]
     With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. In a replay, the op calls the
@@ -287,7 +287,7 @@ def backlog(trace: Trace) -> Column:
 
 @cached_result
 def launch_steps(trace: Trace) -> Column:
-    """Return the step in which each kernel was launched, or NONE."""
+    """For each kernel, return the step that launched it, or NONE."""
     # see Note [A step's time] in traces/figures/pace.py
     return np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
@@ -298,7 +298,7 @@ def phase_windows(trace: Trace) -> TimeWindows:
 
 
 def launch_phases(trace: Trace) -> Column:
-    """Return the phase in which each kernel was launched, or NONE."""
+    """For each kernel, return the phase that launched it, or NONE."""
     return np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
@@ -345,7 +345,7 @@ def copies_of_hooks(trace: Trace) -> Column:
 
 
 def launches_without_work(trace: Trace) -> Column:
-    """Return the launch calls whose kernels are missing from the profile."""
+    """Return the launch calls without a kernel in the profile."""
     if not trace.problems.keys() & {"lost-kernel", "unfinished-launch"}:
         return np.zeros(0, dtype=np.int64)
     host = trace.host

@@ -133,7 +133,7 @@ class StepTimes:
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps whose times can be compared. If the GPUs of a rank always have queued work, steps without a recorded
+        """Return the steps with comparable times. If the GPUs of a rank always have queued work, steps without a recorded
         previous step are omitted."""
         # see Note [A step's time]
         kept = []
@@ -357,7 +357,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return the mean time per step in which a device has no work, and the mean step time on the device."""
+    """Return the mean time without work on a device, and the mean step time on the device."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0
@@ -383,12 +383,12 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 @cached_result
 def counted_steps(trace: Trace) -> Column:
-    """Return the steps in which the busy and idle time of the GPUs is measured."""
+    """Return the steps for measurements of GPU busy and idle time."""
     return step_times(trace).comparable(profiled_steps(trace))
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
-    """Return the time windows in which each GPU's busy and idle time is measured."""
+    """Return each GPU's time windows for measurements of busy and idle time."""
     # see Note [A step's time]
     rows = counted_steps(trace) if rows is None else rows
     if not len(rows):

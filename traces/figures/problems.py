@@ -209,7 +209,7 @@ def why_work_is_hidden(trace: Trace) -> str:
 
 
 def is_cut(problems: Mapping[str, int]) -> bool:
-    """Return True if the trace was read from a file whose end is missing."""
+    """Return True if the trace was read from a truncated file."""
     return any(_KINDS.get(kind, _UNKNOWN).why_work_is_hidden == _CUT for kind in problems)
 
 

@@ -148,7 +148,7 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """Stores the complete frames of a file, and the offset at which the last frame ends."""
+    """Stores the complete frames of a file, and the end of the last frame."""
 
     frames: list[Frame]
     end: Frame | None

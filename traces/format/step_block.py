@@ -79,7 +79,8 @@ class StepBlock(NamedTuple):
         )
 
     def _by_step(self, times_ns: Sequence[int] | Column) -> Column:
-        """Return the times as an array of shape (steps, 1 + boundaries), whose first column is the start of each step."""
+        """Return an array of times, with one row per step. The first column is the start of the step, and the others are the
+        phase boundaries."""
         of_step = np.array(times_ns[1:]).reshape(self.steps, -1)
         return np.column_stack((np.concatenate((times_ns[:1], of_step[:-1, -1])), of_step))
 

@@ -83,8 +83,8 @@ def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace in which rows are moved, and references between tables are updated. Columns of a lazy trace
-    stay lazy."""
+    """Return a copy of the trace with reordered rows, and with updated references between tables. Columns of a lazy trace stay
+    lazy."""
     return _repointed(trace, {name: partial(np.asarray, place) for name, place in places.items()})
 
 

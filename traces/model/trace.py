@@ -194,8 +194,8 @@ class Table:
     def deferred(
         cls, rows: int, decode: Callable[[str], dict[str, Column]], take: Callable[[Any], Self] | None = None
     ) -> Self:
-        """Create a table whose columns are computed when they are first read. The function `take` selects rows without
-        computing the columns."""
+        """Create a table that computes each column when it is first read. The function `take` selects rows without computing
+        the columns."""
         table = object.__new__(cls)
         table.__dict__.update(_rows=rows, _decode=decode, _take=take or partial(cls._taken_later, table))
         return table
@@ -594,8 +594,8 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine on which a rank ran. If the trace does not contain the rank's machine, assume that all ranks ran
-        on equal machines."""
+        """Return the machine of a rank. If the trace does not contain the rank's machine, assume that all ranks ran on equal
+        machines."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:

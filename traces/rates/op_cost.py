@@ -113,8 +113,8 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the precision in which the GPU computes a matrix product or convolution, such as "tf32". Since release 1.12,
-    PyTorch allows TF32 by default in cuDNN's convolutions, but not in matrix products."""
+    """Return the GPU's precision for a matrix product or convolution, such as "tf32". Since release 1.12, PyTorch allows TF32
+    by default in cuDNN's convolutions, but not in matrix products."""
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
     if unit == "fp32":
         is_cudnn = op.startswith(("convolution", "_cudnn"))

@@ -156,7 +156,7 @@ def _caller(file: str) -> str:
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap the function with which torch.compile compiles a Python frame. The wrapper must have the file name of PyTorch's
+    """Wrap the function that compiles a Python frame in torch.compile. The wrapper must have the file name of PyTorch's
     function, so that `torch.compiler.disable(recursive=False)` works."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 

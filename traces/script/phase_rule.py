@@ -1,4 +1,4 @@
-"""Decides to which training phase each call of an op belongs.
+"""Decides which training phase each call of an op belongs to.
 
     splitter = PhaseSplitter()
     splitter.enter("loader", 0); splitter.leave("loader", 5)
@@ -35,7 +35,7 @@ PLAIN, LOSS, ASIDE, READ, FORWARD = range(5)  # for FORWARD, see Note [After a b
 
 CLOSURE = "Optimizer.closure"  # the recorder's range around the function that a script passes to an optimizer's `step`
 
-# These ops begin the loss phase: ops such as `cross_entropy_loss`, and ops that they call, such as `nll_loss_forward`. Names
+# A loss function such as `cross_entropy_loss`, or an op that it calls, such as `nll_loss_forward`, begins the loss phase. Names
 # have no namespace.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"

@@ -219,8 +219,8 @@ def _scaled(
 
 
 def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
-    """Return the batch dimension of an input, in which the shapes of two runs differ. If several dimensions differ, prefer one
-    with the size `batch`."""
+    """Return the batch dimension of an input: the dimension that differs between two runs. If several dimensions differ, prefer
+    one with the size `batch`."""
     changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)
 

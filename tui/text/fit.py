@@ -184,7 +184,7 @@ def _step_text(step: StepTime) -> str:
 
 
 def _footnotes(need: Need, found: Sequence[CardFit], width: int) -> list[str]:
-    """Explain the columns of the table in their order, and then what the script's runs showed."""
+    """Return sentences that explain the columns of the table, and then the results of the script's runs."""
     steps = [one.step for one in found if one.step is not None]
     columns = _memory_sentences(need, found), _batch_sentences(need, found), _step_sentences(need, steps)
     lines = [line for sentences in columns for line in wrapped(" ".join(sentences), width, "", "  ")]

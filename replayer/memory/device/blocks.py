@@ -80,7 +80,7 @@ class UsedStream(Protocol):
 
     @property
     def ready_ns(self) -> int:
-        """Return the virtual time at which the work on the stream ends."""
+        """Return the end of the work on the stream, in virtual time."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -3,7 +3,7 @@
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 
-Backward ops use the same random numbers as the forward ops.
+A backward op uses the random numbers of its forward op.
 """
 
 from __future__ import annotations

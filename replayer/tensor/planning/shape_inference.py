@@ -54,7 +54,7 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
 
 
 def run_elsewhere(tensor_class: type, func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op whose result is on the CPU, such as `zeros_like(x, device="cpu")`."""
+    """Run an op that returns a CPU tensor, such as `zeros_like(x, device="cpu")`."""
     if func._schema.name in ("aten::linspace", "aten::logspace"):
         return on_host(func, args, kwargs)
     if "sparse" in func._schema.name:

@@ -3,8 +3,8 @@
 
     CUDA_ONLY[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace)
 
-With CPU tensors, the functions in `CUDA_ONLY` compute values (`--values compute`). With tensors on the device "meta", the
-functions compute only shapes.
+The functions in `CUDA_ONLY` compute values if they are called with CPU tensors (`--values compute`). With tensors on the device
+"meta", the functions compute only shapes.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def can_fail(func: Op) -> bool:
 
 
 def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Return the position and the error message of an argument for which a CUDA assertion fails."""
+    """If an argument makes a CUDA assertion fail, return its position and the error message."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)
 
 

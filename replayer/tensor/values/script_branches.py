@@ -26,8 +26,7 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the truth value for which the current `if` or `assert` raises no error, or None if the value makes no
-    difference."""
+    """Return the truth value that prevents an error in the current `if` or `assert`, or None if both values do."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

@@ -1,4 +1,4 @@
-"""Estimates the GPU times of phase boundaries in an imported recording, as if CUDA events had been recorded.
+"""Imported recordings contain no CUDA events, so this module estimates the GPU times of phase boundaries.
 
     markers = Markers(tables.host, tables.device)
     markers.at(boundaries_ns)         # per boundary: the end of all work that was launched before it on the busiest GPU

@@ -157,7 +157,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
-    """Return the events in which torch.compile searches its cache inside compiled code or before a compiled backward pass."""
+    """Return the cache lookups of torch.compile inside compiled code or before a compiled backward pass."""
     lookups = np.flatnonzero(strings.matching(host.name, _CACHE_LOOKUP.match))
     is_region = strings.matching(host.name, _REGION.match)
     regions = np.flatnonzero(is_region & (host.thread == 0))

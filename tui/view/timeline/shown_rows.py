@@ -1,4 +1,4 @@
-"""Decides which rows the timeline shows, in which order, and how many lines of text each row has.
+"""Decides which rows the timeline shows, their order, and their numbers of text lines.
 
     rows = ShownRows(scene, height=30)
     rows.shown                # (0, 1, 4): rows of the scene, from top to bottom

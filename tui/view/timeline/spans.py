@@ -106,7 +106,7 @@ def position_of(window: Window, span: Span, near_ns: int | None = None) -> int |
 
 
 def step_of(scene: Scene, span: Span) -> int:
-    """Return the index of the event's step. A kernel or copy belongs to the step in which the host launched it."""
+    """Return the index of the event's step. A kernel or copy belongs to the step that launched it."""
     return int(_steps_of(scene.traces[span.side], span.table, np.array([span.number]))[0])
 
 

@@ -73,7 +73,7 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Return the index of the trace whose line contains the cursor."""
+        """Return the index of the trace that contains the cursor."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
