@@ -26,7 +26,7 @@ from traces.figures.spread import slow_starts
 from traces.model.intervals import Intervals, TimeWindows, union_by_group
 from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, distinct, grouped
-from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
+from traces.model.trace import NONE, PHASES, Column, DeviceKind, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 from traces.names.device_names import LAUNCH_CALL, copy_direction
 
 
@@ -489,8 +489,11 @@ def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryP
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the total GPU time in ns, separately for measured and estimated times."""
+    """Return the total GPU time in ns, separately for measured and estimated times. In a trace with kernels, phases that were
+    recorded without kernels are left out, because the GPU may have been idle during a part of these phases."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
+    is_whole_phase = (trace.device.launch[rows] == NONE) & trace.strings.matching(trace.device.name[rows], PHASES.__contains__)
+    rows = rows if is_whole_phase.all() else rows[~is_whole_phase]
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
         in_steps = np.isin(launch_steps(trace)[rows], steps)

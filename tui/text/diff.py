@@ -177,7 +177,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
             sentences.append(f"Estimated (not recorded): {', '.join(ops[:3])}{several}.")
         if comparison.gpu_time_steps is not None:
             compared = f"{comparison.gpu_time_steps} of {counted(comparison.steps_compared.replayed, 'step')}"
-            sentences.append(f"GPU time is compared in {compared}, because the other steps have no recorded GPU times.")
+            sentences.append(f"GPU time is compared in {compared}, for which the recording has GPU times.")
     sentences += compilation_notes(comparison) + values_sentences(comparison) + pace_sentences(comparison)
     if comparison.judged == "compute_side" and comparison.clock is not None:
         sentences.append(loader_note(comparison))
