@@ -92,9 +92,9 @@ def _gain(comparison: Comparison, *, is_reversed: bool) -> str:
         return "a fused kernel runs several ops, so names and counts of ops differ"
     sentences = [", and ".join(times)]
     fused = [one for one in comparison.fused if one.kernels]
-    ops, kernels = _fused_counts(fused)
-    if ops:
-        eager_ns, compiled_ns = sum(one.eager_ns for one in fused), sum(one.compiled_ns for one in fused)
+    ops, kernels = _fused_counts(comparison.fused)
+    if fused and ops:
+        eager_ns, compiled_ns = sum(one.eager_ns for one in comparison.fused), sum(one.compiled_ns for one in fused)
         replaced = f"{counted(ops, 'eager op')} ({time_text(eager_ns)})"
         verb = "replaces" if kernels == 1 else "replace"
         sentences.append(f"In a step, {counted(kernels, 'fused kernel')} ({time_text(compiled_ns)}) {verb} {replaced}")
