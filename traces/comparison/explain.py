@@ -112,15 +112,16 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
 
 
 def slow_steps_sentence(comparison: Comparison) -> str:
-    """Return a warning if the median step times of two traces are similar but the mean step times differ, else an empty
-    string."""
+    """Return a warning if the median step times of two traces are similar but the mean step times differ by more than the
+    noise, else an empty string."""
     name = "pace_ns" if comparison.judged == "steps" else "without_data_ns"
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
     error = comparison.figures[comparison.judged].error
     hidden = not comparison.steps.has_means and error is not None and abs(error) <= comparison.tolerance
-    if not hidden or len(means) < 2 or abs(relative_error(*means) or 0) <= comparison.tolerance:
+    least = max(comparison.tolerance, comparison.steps.noise_floor or 0)
+    if not hidden or len(means) < 2 or abs(relative_error(*means) or 0) <= least:
         return ""
-    return f"But single slow steps change the average step: {_ms(means[0])} -> {_ms(means[1])}."
+    return f"But the average step, which includes single slow steps, differs: {_ms(means[0])} -> {_ms(means[1])}."
 
 
 def _headline(before_ns: int, after_ns: int) -> str:
