@@ -61,7 +61,7 @@ class Recording:
         elif name == "mse_loss":
             recorder.loss_called()
         elif name == "item":
-            recorder.aside_called()
+            recorder.read_called()
 
     def cut(self) -> Cut:
         self._bench.recorder.close()

@@ -37,7 +37,7 @@ from traces.model.layouts import Shape
 from traces.model.run import LoaderSettings
 from traces.model.trace import BatchKind, shapes_text
 from traces.script.deferred_signals import deferred_signals
-from traces.script.phase_rule import ASIDE, LOSS
+from traces.script.phase_rule import ASIDE, LOSS, READ
 from traces.script.step_rule import Optimizers
 
 # At the end of the script, the recorder waits at most 0.5 s for another thread to release the recorder's lock.
@@ -89,7 +89,8 @@ class Recorder:
         self.leave_phase = reports[LEAVE]
         self.loader_exhausted = reports[EXHAUSTED]  # the last entered loader had no batch left
         self.loss_called = partial(reports[OP], LOSS)
-        self.aside_called = partial(reports[OP], ASIDE)  # clipping, unscaling or reading a value
+        self.aside_called = partial(reports[OP], ASIDE)  # clipping or unscaling gradients
+        self.read_called = partial(reports[OP], READ)
         self.autograd_recorded = reports[RECORDED]  # an op after a backward pass
         self.optimizer_stepped = reports[STEPPED]  # an optimizer's `step` has returned
         self.module_called = reports[MODULE]  # with the module, and whether gradients are enabled

@@ -65,7 +65,7 @@ def install(torch_module: ModuleType) -> None:
             self.use_device = "cuda"
             events[:] = _scripts_events(events)
             device_events = window_ops(self.gpu_window, self.gpu_next_ops)
-            _add_device(torch_module, events, device_events, profile_memory=self.profile_memory)
+            _add_device(torch_module, events, device_events, self.gpu_ends[0][1], profile_memory=self.profile_memory)
         return events
 
     def export_with_device(export: TorchAny, self: TorchAny, path: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -106,8 +106,11 @@ def install(torch_module: ModuleType) -> None:
     )
 
 
-def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
-    """Add the virtual GPU's kernels and memory to the profiler events. Ops are matched by name and order."""
+def _add_device(
+    torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], begin_ns: int, *, profile_memory: bool
+) -> None:
+    """Add the virtual GPU's kernels, ranges and memory to the events of a profile that began at `begin_ns`. Ops are matched by
+    name and order."""
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
     known, made = defaultdict(list), list[TorchAny]()
@@ -117,12 +120,13 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
 
     def event(name: str, thread: int, start_ns: int, took_ns: int, **of_device: TorchAny) -> TorchAny:
         known = {"input_shapes": [], "stack": [], "concrete_inputs": [], "kwinputs": {}, "use_device": "cuda"}
-        times_us = start_ns / 1000, (start_ns + took_ns) / 1000
+        times_us = (start_ns - begin_ns) / 1000, (start_ns - begin_ns + took_ns) / 1000
         made.append(util.FunctionEvent(len(events) + len(made), name, thread, *times_us, **known, **of_device))
         return made[-1]
 
     seen: dict[str, int] = defaultdict(int)
     allocated: dict[int, int] = {}
+    kernels_of: dict[int, list[tuple[str, int, int, int, int]]] = {}
     for thread, name, start_ns, kernels, allocated_bytes in ops:
         turn, seen[name] = seen[name], seen[name] + 1
         of_name = known.get(name, [])
@@ -130,17 +134,27 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
         if op is None and thread != NONE:
             op = event(name, thread, start_ns, 0)
         if op is not None:
-            allocated[id(op)] = allocated_bytes
-        elif allocated_bytes:
+            allocated[id(op)], kernels_of[id(op)] = allocated_bytes, kernels
+        elif allocated_bytes and profile_memory:
             allocated[id(event("[memory]", thread, start_ns, 0))] = allocated_bytes
-        for kernel, device, began_ns, took_ns in kernels:
+        for kernel, device, _, began_ns, took_ns in kernels:
             if op is not None:
                 op.append_kernel(kernel, device, took_ns / 1000)
             event(kernel, device, began_ns, took_ns, device_type=device_type.CUDA, device_index=device)
+    calls, parent = _nested([one for one in events if one.device_type == device_type.CPU and not one.is_async])
+    ranges: list[TorchAny] = []  # for each call, the innermost range around it
+    spans_ns: dict[tuple[TorchAny, int, int], list[int]] = defaultdict(list)
+    for one, outer in zip(calls, parent.tolist(), strict=True):
+        ranges.append(one if one.is_user_annotation or outer == NONE else ranges[outer])
+        for _, device, stream, began_ns, took_ns in kernels_of.get(id(one), ()):
+            spans_ns[ranges[-1], device, stream] += began_ns, began_ns + took_ns
+    for (one, device, _), ns in spans_ns.items():
+        if one.is_user_annotation:
+            on_gpu = {"device_type": device_type.CUDA, "device_index": device, "is_user_annotation": True}
+            event(one.name, device, min(ns), max(ns) - min(ns), **on_gpu)
     events += made
     if profile_memory:
-        calls, parent = _nested([one for one in events if one.device_type == device_type.CPU and not one.is_async])
-        for one in calls:
+        for one in (*calls, *made):
             one.device_memory_usage = allocated.get(id(one), 0)
         for one, outer in reversed(list(zip(calls, parent.tolist(), strict=True))):
             if outer != NONE and id(calls[outer]) not in allocated:

@@ -94,7 +94,7 @@ class _ReadsAndMoves:
             to = recorder() if reads(tensor) else None
             if to is None:
                 return call(tensor, *args)
-            to.aside_called()
+            to.read_called()
             depth.quiet += 1
             try:
                 value = call(tensor, *args)
@@ -176,7 +176,7 @@ def _note(tensor: Any, host: Any) -> None:
     with WithoutReads():
         nested = host.tolist() if hasattr(host, "tolist") else host
     if (to := recorder()) is not None:
-        to.aside_called()
+        to.read_called()
         to.read("aten::copy_", _name_of(tensor.dtype), [float(value) for value in tree_leaves(nested)])
 
 

@@ -19,6 +19,10 @@ Note [After a backward pass]
     numbers from the profile. The replayer compares the sequence number at each op. The recorder compares it before the next
     backward pass or loss function, so without module calls, the forward pass begins at the end of the previous phase.
 
+Note [Copies to the GPU]
+    The recorder does not see ops that create a tensor, or ops such as `_foreach_mul_`. A copy to the GPU therefore begins the
+    phase "h2d" after such ops, too. In a forward pass, in a loss and after other ops, a copy belongs to the current phase.
+
 Note [Before the first phase]
     If `begin_ns` is set, the first segment begins at `begin_ns` instead of at the first event. The time between `begin_ns` and
     the first phase becomes a segment "other". If the first phase is "loader", its segment begins at `begin_ns`, because
@@ -90,6 +94,7 @@ class PhaseSplitter:
         self._start_ns = 0
         self._boundary_ns: int | None = None  # end of the last entered segment
         self._after_backward = False
+        self._may_copy = True  # see Note [Copies to the GPU]
 
     @property
     def boundary_ns(self) -> int | None:
@@ -105,9 +110,9 @@ class PhaseSplitter:
 
     def enter(self, name: str, now_ns: int) -> bool:
         """Begin the segment of a phase. Return True if a new segment began."""
-        if self.inside or (name == "h2d" and self._boundary_ns is None and self.current in _OPEN_ENDED):
+        if self.inside or (name == "h2d" and self._boundary_ns is None and not self._may_copy):
             return False
-        self.inside = True
+        self.inside = self._may_copy = True
         self._after_backward = False
         return self._begin(name, now_ns)
 
@@ -124,6 +129,7 @@ class PhaseSplitter:
             self._after_backward = False
         if not self.begins_phase(kind):
             return False
+        self._may_copy = kind == ASIDE
         if kind == LOSS:
             return self._begin("loss", now_ns)
         return self._begin("other" if kind in _BESIDE or self._after_backward else "forward", now_ns)
@@ -143,7 +149,7 @@ class PhaseSplitter:
             self.segments.append(new_segment((self.current, self._start_ns, now_ns)))
         self._after_backward &= self.current == "backward"
         done, self.segments = self.segments, []
-        self.current, self.inside, self._boundary_ns = "", False, None
+        self.current, self.inside, self._boundary_ns, self._may_copy = "", False, None, True
         return done
 
     def _begin(self, name: str, now_ns: int) -> bool:

@@ -202,7 +202,7 @@ def with_virtual_gpu(
 
 def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
     """Yield the GPU ranges. On the GPU, a profiler range lasts from the start of its first kernel to the end of its last
-    kernel."""
+    kernel. A kernel belongs to the innermost range around its launch."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, ProfilerJson]]] = defaultdict(list)
     for event in events:
@@ -210,19 +210,20 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
             launches[event["tid"]].append((event["ts"], found))
     for of_thread in launches.values():
         of_thread.sort(key=itemgetter(0))
-    for event in _spans(events, "user_annotation"):
+    innermost: dict[int, tuple[ProfilerJson, ProfilerJson]] = {}
+    for event in sorted(_spans(events, "user_annotation"), key=lambda event: (event["ts"], -event["dur"])):
         there = launches[event["tid"]]
         first, last = (bisect_left(there, at_us, key=itemgetter(0)) for at_us in (event["ts"], event["ts"] + event["dur"]))
-        spans: dict[tuple[Any, Any], tuple[float, float]] = {}
-        for _, row in there[first:last]:
-            stream, end_us = (row["pid"], row["tid"]), row["ts"] + row["dur"]
-            begin_us, until_us = spans.get(stream, (row["ts"], end_us))
-            spans[stream] = min(begin_us, row["ts"]), max(until_us, end_us)
-        for (device, stream), (begin_us, end_us) in spans.items():
-            external_id = {name: value for name, value in event.get("args", {}).items() if name == "External id"}
-            took_us = round(end_us - begin_us, 3)
-            at = {"pid": device, "tid": stream, "ts": begin_us, "dur": took_us, "args": external_id}
-            yield {"ph": "X", "cat": "gpu_user_annotation", "name": event["name"], **at}
+        innermost |= {id(row): (event, row) for _, row in there[first:last]}
+    rows_of: dict[tuple[int, Any, Any], list[tuple[ProfilerJson, ProfilerJson]]] = defaultdict(list)
+    for event, row in innermost.values():
+        rows_of[id(event), row["pid"], row["tid"]].append((event, row))
+    for (_, device, stream), pairs in rows_of.items():
+        event, begin_us = pairs[0][0], min(row["ts"] for _, row in pairs)
+        took_us = round(max(row["ts"] + row["dur"] for _, row in pairs) - begin_us, 3)
+        external_id = {name: value for name, value in event.get("args", {}).items() if name == "External id"}
+        at = {"pid": device, "tid": stream, "ts": begin_us, "dur": took_us, "args": external_id}
+        yield {"ph": "X", "cat": "gpu_user_annotation", "name": event["name"], **at}
 
 
 class WindowOp(NamedTuple):
@@ -231,7 +232,7 @@ class WindowOp(NamedTuple):
     thread: int
     name: str
     start_ns: int
-    kernels: list[tuple[str, int, int, int]]  # name, device, start and duration (ns)
+    kernels: list[tuple[str, int, int, int, int]]  # name, device, stream, start and duration (ns)
     allocated_bytes: int  # allocated minus freed in the op, with inner ops
 
 
@@ -239,10 +240,9 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
     """Yield the virtual GPU's ops, sorted by start time."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
-    for launch, name, row, start_ns, took_ns in zip(
-        *(getattr(device, column).tolist() for column in ("launch", "name", "device", "start_ns", "duration_ns")), strict=True
-    ):
-        kernels[launch].append((strings[name], window.devices[row].index, start_ns, took_ns))
+    columns = ("launch", "name", "device", "stream", "start_ns", "duration_ns")
+    for launch, name, row, *rest in zip(*(getattr(device, column).tolist() for column in columns), strict=True):
+        kernels[launch].append((strings[name], window.devices[row].index, *rest))
     host = window.host
     ops = np.flatnonzero(host.kind == HostKind.OP).tolist()
     allocated = _allocated_bytes(window, next_ops)

@@ -62,7 +62,7 @@ class Recorder:
         self.reads: list[tuple[str, str, list[float]]] = []
         self.phases: list[str] = []
 
-    def aside_called(self) -> None: ...
+    def read_called(self) -> None: ...
 
     def read(self, op: str, dtype: str, values: list[float]) -> None:
         self.reads.append((op, dtype, values))

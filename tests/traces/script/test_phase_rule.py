@@ -125,6 +125,19 @@ def test_phases_fill_the_time_from_the_first_event_to_the_end(events: list[str])
         assert one.name != next_one.name
 
 
+@pytest.mark.parametrize(("kind", "is_h2d"), [(ASIDE, True), (READ, False), (PLAIN, False), (LOSS, False)])
+def test_a_copy_begins_a_phase_after_ops_that_the_recorder_does_not_see(kind: int, is_h2d: bool) -> None:
+    """GIVEN an op such as `_foreach_mul_` after zero_grad WHEN the next batch is copied, as in steps without the profiler."""
+    splitter = PhaseSplitter()
+    splitter.enter("zero_grad", 0)
+    splitter.leave("zero_grad", 10)
+    splitter.op(kind, 12)
+    assert splitter.enter("h2d", 20) == is_h2d
+    if is_h2d:
+        splitter.leave("h2d", 30)
+        assert splitter.close(40) == [("zero_grad", 0, 10), ("other", 10, 20), ("h2d", 20, 40)]
+
+
 def test_no_phase_ends_before_it_begins() -> None:
     """GIVEN a call at 10 that ended a step WHEN the profiler starts until 50 THEN the next phases begin at 50."""
     splitter = PhaseSplitter()
