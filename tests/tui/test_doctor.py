@@ -40,7 +40,7 @@ def test_doctor_prints_one_line_for_each_check(quick: None, capfd: pytest.Captur
     lines = capfd.readouterr().out.splitlines()
     assert all(line.split()[0] in ("ok", "warn") for line in lines)
     found = " ".join(lines)
-    for words in ("torch", "a replay", "deadlines", "locked memory", "free", "processors", "trace plot"):
+    for words in ("torch", "a replay", "waits", "locked memory", "free", "processors", "trace plot"):
         assert words in found
     assert run(["doctor", "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
@@ -72,7 +72,7 @@ def test_doctor_reports_the_99th_percentile_of_clock_lateness(
     monkeypatch.setattr(doctor, "WallClock", LateClock)
     monkeypatch.setattr(doctor, "LATE_NS", limit_ns)
     (found,) = doctor._clock()
-    assert found.told == "298 µs late at the 99th percentile of 300 deadlines" and found.state is state
+    assert found.told == "99 % of 300 waits ended at most 298 µs too late" and found.state is state
 
 
 @pytest.mark.program

@@ -16,7 +16,7 @@ from traces.model.trace import Trace, TraceError, TraceLibraryError
 from traces.script.configuration import ReplayConfig
 from tui.commands import stalls
 from tui.commands.record import default_name
-from tui.commands.replay import _slow_ranks, config_for
+from tui.commands.replay import _next_step, _slow_ranks, config_for
 from tui.commands.replay_library import (
     choice_of,
     file_in_folder,
@@ -28,7 +28,7 @@ from tui.commands.replay_library import (
     trace_of_library_steps,
     was_measured,
 )
-from tui.options import StallsOptions
+from tui.options import ReplayOptions, StallsOptions
 
 
 def played(*steps: tuple[int, int, str]) -> Trace:
@@ -231,3 +231,14 @@ def test_stalls_runs_the_script_once_for_each_source_of_data(
     assert stalls.run(asked(gpu="v100", **options)) == 7
     assert loaders == runs
     assert f"in run {len(runs)} of {len(runs)}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("trace", "recording", "suggested"),
+    [
+        ("a.msgpack", Path("a.msgpack"), "trace diff a.msgpack r.msgpack --details, or trace view a.msgpack r.msgpack"),
+        ("v100/resnet50", None, "trace info r.msgpack, or trace view r.msgpack"),
+    ],
+)
+def test_a_comparison_is_suggested_only_if_the_recording_is_a_file(trace: str, recording: Path | None, suggested: str) -> None:
+    assert _next_step(ReplayOptions(script=["train.py"], trace=trace, output=Path("r.msgpack")), recording) == suggested

@@ -97,7 +97,7 @@ def test_info_names_the_bottleneck_and_warns_that_the_gpu_falls_behind(
         assert run(["info", f"{name}.msgpack"]) == 0
         said[name] = " ".join(capsys.readouterr().out.split())
     assert "step 20.0 ms (median of 4 steps" in said["a"]
-    assert said["a"].startswith("The GPU limits the pace: the host needs 2.0 ms of a 20.0 ms step and runs ahead.")
+    assert said["a"].startswith("The GPU limits the speed: the host needs 2.0 ms of a 20.0 ms step and runs ahead.")
     assert "The GPU falls 18.0 ms further behind the host in each step" in said["a"]
     assert "step 250.0 ms" in said["c"]
     assert said["c"].startswith(

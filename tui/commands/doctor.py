@@ -193,7 +193,7 @@ def _clock() -> Iterator[Diagnosis]:
         clock.wait_until(deadline_ns)
         late_ns.append(clock.now_ns() - deadline_ns)
     worst_ns = sorted(late_ns)[_DEADLINES * 99 // 100]
-    text = f"{worst_ns / 1e3:.0f} µs late at the 99th percentile of {_DEADLINES} deadlines"
+    text = f"99 % of {_DEADLINES} waits ended at most {worst_ns / 1e3:.0f} µs too late"
     yield _judged("clock", worst_ns <= LATE_NS, text, "this machine is busy; use --clock recorded, which ignores its load")
 
 

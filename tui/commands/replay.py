@@ -151,9 +151,9 @@ def _conclude(
     try:
         _keep(replay, replayed, comparison)
     except (TraceError, OSError):  # the result is reported even if it could not be saved
-        _tell(replace(replay, output=None), result, replayed, comparison, is_estimate)
+        _tell(replace(replay, output=None), result, replayed, comparison, is_estimate, source.path)
         raise
-    _tell(replay, result, replayed, comparison, is_estimate)
+    _tell(replay, result, replayed, comparison, is_estimate, source.path)
 
 
 def _estimate_sentence(prediction: Prediction) -> str:
@@ -174,7 +174,14 @@ def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> Non
             write_json(replay.report, comparison.facts())
 
 
-def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, comparison: Comparison, is_estimate: bool) -> None:
+def _tell(
+    replay: ReplayOptions,
+    result: ChildResult,
+    replayed: Trace,
+    comparison: Comparison,
+    is_estimate: bool,
+    recording: Path | None,
+) -> None:
     if result.returncode:  # the script has printed the error, except after a signal
         if result.returncode > 128:
             say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}.")
@@ -185,10 +192,10 @@ def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, compariso
     if not _did_gpu_work(replayed):
         explain_empty_run(result, "replayed", "did no work on the GPU")
         return
+    hint = _next_step(replay, recording)
     if is_estimate and not is_quiet():
-        print(f"{estimated_text(replayed, comparison)}\nNext: {_next_step(replay, is_estimate)}", file=sys.stderr)
+        print(f"{estimated_text(replayed, comparison)}\nNext: {hint}", file=sys.stderr)
     elif not is_quiet():
-        hint = _next_step(replay, is_estimate)
         text = diff_text(
             comparison,
             replay.trace,
@@ -205,8 +212,8 @@ def _script_name(replay: ReplayOptions) -> str:
     return f"this replay of {shlex.join(replay.script[:2]) if first == '-m' else Path(first).name}"
 
 
-def _next_step(replay: ReplayOptions, is_estimate: bool) -> str:
-    if is_estimate:
+def _next_step(replay: ReplayOptions, recording: Path | None) -> str:
+    if recording is None:  # there is no file to compare the replay with
         if replay.output is None:
             return "-o REPLAY.msgpack saves the timeline for trace info, view and report"
         return f"trace info {shlex.quote(str(replay.output))}, or trace view {shlex.quote(str(replay.output))}"

@@ -43,7 +43,7 @@ def bottleneck_text(summary: Summary) -> str:
         waits = f" and waits for {_WAITS_FOR[of.limit]}" if of.limit in _WAITS_FOR else reason
         own = f"Its GPU is busy {share_text(max(own_shares, default=0.0))} of the time{waits}."
         shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})"
-        return f"Rank {of.late_rank} limits the pace: the other ranks wait for it. {own} {whole} could be up to {shorter}."
+        return f"Rank {of.late_rank} limits the speed: the other ranks wait for it. {own} {whole} could be up to {shorter}."
     if of.limit == "unknown" and of.gain_ns is not None:
         return (
             f"{takes}. For {time_text(of.gain_ns)} of it ({share_text(of.share)}), the GPU is idle, and the recording does not"
@@ -51,7 +51,7 @@ def bottleneck_text(summary: Summary) -> str:
         )
     if of.limit == "unknown":
         takes = f"{name} takes at least {lasts}" if is_lower_bound(summary) else takes
-        return f"{takes}; what limits its pace is unknown ({of.reason})."
+        return f"{takes}; its bottleneck is unknown ({of.reason})."
     known = of.gain_ns is not None and of.share is not None
     shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})" if known else ""
     if of.limit == "device":
@@ -67,7 +67,7 @@ def bottleneck_text(summary: Summary) -> str:
         the = "the" if step == "recording" else "a"
         gains = of.gain_ns and share_text(of.share) != _NOTHING
         idle = f" Without {without}, {the} {step} could be up to {shorter}." if gains else ""
-        return f"The GPU limits the pace: {why}.{idle}{_unexplained(summary, mean.pace_ns)}"
+        return f"The GPU limits the speed: {why}.{idle}{_unexplained(summary, mean.pace_ns)}"
     if pace.device_ns is None:
         return f"{takes}; no GPU work was recorded."
     gained = f" {whole} could be up to {shorter}." if shorter else ""

@@ -144,7 +144,7 @@ def test_a_late_rank_limits_all_ranks() -> None:
     summary = summarize(trace)
     assert summary.bottleneck == PaceLimit("host", 70 * MS, 0.7, late_rank=1)
     assert bottleneck_text(summary) == (
-        "Rank 1 limits the pace: the other ranks wait for it. Its GPU is busy 20.0 % of the time and waits for the host."
+        "Rank 1 limits the speed: the other ranks wait for it. Its GPU is busy 20.0 % of the time and waits for the host."
         " A step of 100.0 ms could be up to 70.0 ms shorter (70.0 %)."
     )
     trace.collectives.start_ns = np.array([at(ms) for ms in (20, 25, 120, 125)])
@@ -298,7 +298,7 @@ def test_for_a_single_step_the_delay_between_host_and_gpu_is_shown() -> None:
     """GIVEN a single step of 10 ms on the host, whose kernel ends at 40 ms WHEN it is described THEN nothing "runs ahead": the
     recording does not show whether the host would have waited in the next step."""
     said = bottleneck_text(summarize(a_trace([(0, 10)], [Work(0.1, 0.2, 40)]), details=False))
-    assert said.startswith("The GPU limits the pace: the host ends a 40.0 ms step 30.0 ms before the GPU.")
+    assert said.startswith("The GPU limits the speed: the host ends a 40.0 ms step 30.0 ms before the GPU.")
 
 
 def of_two_kernels(first_ms: Sequence[float], second_ms: Sequence[float]) -> Trace:

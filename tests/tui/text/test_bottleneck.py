@@ -53,7 +53,7 @@ def test_a_step_takes_at_least_its_recorded_time_if_the_gpu_may_end_later() -> N
     summary = summarize(training(steps=4))
     lost = replace(summary, bottleneck=PaceLimit("unknown", None, None, "kernels are missing"))
     idle = replace(summary, bottleneck=PaceLimit("unknown", 40 * US, 0.4, "the GPU is idle without a visible reason"))
-    assert bottleneck_text(lost).startswith("A step takes at least 100.0 µs; what limits its pace is unknown")
+    assert bottleneck_text(lost).startswith("A step takes at least 100.0 µs; its bottleneck is unknown")
     assert "at least 100.0 µs, 80.0 µs without data loading (" in info_text(lost, "lost", details=False)
     for known in (idle, replace(lost, provenance={"steps_from": "whole"})):
         assert "at least" not in bottleneck_text(known) + info_text(known, "known", details=False)
@@ -75,7 +75,7 @@ def test_a_late_rank_is_described_by_its_busiest_gpu(limit: str, waits: str) -> 
     summary: Any = SimpleNamespace(pace=paced(pace_ns=100 * US), bottleneck=late, busy_shares=shares, provenance={})
     text = bottleneck_text(summary)
     assert text == (
-        f"Rank 1 limits the pace: the other ranks wait for it. Its GPU is busy 40.0 % of the time{waits}."
+        f"Rank 1 limits the speed: the other ranks wait for it. Its GPU is busy 40.0 % of the time{waits}."
         " A step of 100.0 µs could be up to 20.0 µs shorter (20.0 %)."
     )
 
@@ -90,14 +90,14 @@ def test_a_late_rank_is_described_by_its_busiest_gpu(limit: str, waits: str) -> 
 def test_a_host_that_runs_ahead_is_described_by_the_time_it_needs(steps: int, reason: str) -> None:
     of = paced(steps=steps, pace_ns=100 * US, host_ns=40 * US, host_runs_ahead=True, mean=None)
     text = bottleneck_text(replace(summarize(training(steps=4)), pace=of, bottleneck=PaceLimit("device", None, None)))
-    assert text == f"The GPU limits the pace: {reason}."
+    assert text == f"The GPU limits the speed: {reason}."
 
 
 def test_the_busiest_gpu_shows_that_gpus_limit_the_pace() -> None:
     """GIVEN a host that does not run ahead of two GPUs."""
     of, shares, none = paced(pace_ns=100 * US), {"cuda:0": 0.95, "cuda:1": 0.6}, SimpleNamespace(idle={})
     known: dict[str, Any] = {"pace": of, "bottleneck": PaceLimit("device", None, None), "busy_shares": shares, "provenance": {}}
-    text = "The GPU limits the pace: the GPU is busy 95.0 % of a 100.0 µs step."
+    text = "The GPU limits the speed: the GPU is busy 95.0 % of a 100.0 µs step."
     assert bottleneck_text(SimpleNamespace(analyses=none, **known)) == text  # type: ignore[arg-type]
     # WHEN one of the GPUs is idle for 40 % of the time without a recorded reason THEN the text says so, averaged over the GPUs
     idle = {"cuda:0": IdleTime(500, 475, {"unknown": 0}, 5), "cuda:1": IdleTime(500, 300, {"unknown": 200}, 5)}
