@@ -152,7 +152,6 @@ def describe_gpu() -> VirtualGpu:
 
 
 def host_memory() -> HostMemory:
-    """Return the pinned memory of this process."""
     if STATE.forked_in_use:
         gpu()
     with STATE.lock:

@@ -53,8 +53,6 @@ class CompiledRegion:
 
 
 class RegionGraph:
-    """Runs one graph of a compiled function."""
-
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
         self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear
         self._region = region

@@ -34,8 +34,6 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 
 class Transfer(NamedTuple):
-    """Stores a measured or estimated duration of a collective operation."""
-
     duration_ns: int
     origin: Origin
     kernel: int  # the index of the kernel's name in `trace.strings`, or NONE

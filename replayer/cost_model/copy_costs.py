@@ -113,7 +113,6 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return the kinds of memory copies that may have the given name."""
     direction = copy_direction(name)
     if not direction:
         return []

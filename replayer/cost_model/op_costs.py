@@ -66,8 +66,6 @@ Sample = tuple[str, Shapes, Shapes, str, int]
 
 
 class Estimate(NamedTuple):
-    """Stores an op's estimated kernel time in ns and the source of the estimate."""
-
     ns: float
     origin: Origin
 

@@ -190,8 +190,6 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
 
 
 class ConvolutionOutputs:
-    """Finds the output shapes of recorded convolutions."""
-
     # see Note [Strides from shapes]
 
     def __init__(self, backward_calls: Iterable[Shapes]) -> None:

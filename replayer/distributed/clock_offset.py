@@ -29,8 +29,6 @@ class FirstRankMissing(RuntimeError):
 
 
 class ClockOffset:
-    """Measures a rank's clock offset."""
-
     def __init__(self, store: TorchAny, rank: int, clock: Clock, timeout_s: float) -> None:
         self._store, self._clock, self._timeout_s = store, clock, timeout_s
         self._own_ns, self._machine_ns, self._unix_ns = clock.now_ns(), perf_counter_ns(), machine_unix_ns()

@@ -25,8 +25,6 @@ _LONGEST_VALUE = 4 << 20  # bytes; a TCPStore rejects messages over 8 MiB
 
 @dataclass
 class RankMessage:
-    """Stores which operation a rank has called, and when the rank's data was ready."""
-
     arrived_ns: int
     operation: str
     size_bytes: int

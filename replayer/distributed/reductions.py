@@ -41,8 +41,6 @@ def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Represents a dist.ReduceOp."""
-
     name: str
     factor: torch.Tensor | float | None = None
 

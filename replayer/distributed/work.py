@@ -267,7 +267,6 @@ class CommStream:
         self.has_announced_gpu = False  # to the other ranks
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Finish collectives in order up to `last`."""
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():

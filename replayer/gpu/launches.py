@@ -303,7 +303,6 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def peer_copies_left_out(self) -> Iterator[None]:
-        """Skip copies between devices."""
         self._peerless.add(threading.get_ident())
         try:
             yield

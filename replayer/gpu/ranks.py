@@ -44,7 +44,6 @@ class RankOperations:
             group.finish(wait)
 
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
-        """Launch a collective."""
         launches = self._launches
         simulator = launches.simulator
         with launches.looking as thread:

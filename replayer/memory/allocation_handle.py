@@ -23,8 +23,6 @@ class HandleOwner(Protocol):
 
 
 class AllocationHandle:
-    """Stores the requested size and the address of one memory allocation."""
-
     __slots__ = ("address", "allocator", "block", "size_bytes", "stream")
 
     def __init__(self, allocator: HandleOwner, size_bytes: int, stream: int, block: Block) -> None:

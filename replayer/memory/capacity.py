@@ -17,8 +17,6 @@ from traces.names.cards import UNKNOWN_CARD, card_of
 
 
 class Capacity(NamedTuple):
-    """Describes the memory of a virtual GPU."""
-
     capacity_bytes: int
     outside_bytes: int  # counts the memory that the CUDA context, loaded kernels and NCCL buffers use
     oom_text: str  # the text of PyTorch's out-of-memory error

@@ -52,8 +52,6 @@ class _ThreadHandles:
 
 
 class BlasWorkspaces:
-    """Allocates the cuBLAS workspaces of one process."""
-
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:
         release = machine.release if machine.cuda or machine.hip else None
         self.kept = keeps_workspaces(release, is_amd=not machine.cuda)

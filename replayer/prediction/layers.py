@@ -54,7 +54,6 @@ def _forward_rows(trace: Trace) -> list[int]:
 
 
 def layers_of(trace: Trace) -> list[Layer]:
-    """Return the layers of one forward pass."""
     # see Note [Blocks]
     host, strings = trace.host, trace.strings
     weights: dict[int, Shapes] = {}

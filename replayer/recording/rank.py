@@ -15,8 +15,6 @@ from traces.model.trace import Device, Trace
 
 @dataclass(frozen=True)
 class Rank:
-    """Stores the rank of a process."""
-
     number: int = 0
     local_count: int = 0  # number of processes on this machine; 0 if unknown
 

@@ -32,8 +32,6 @@ from traces.rates.op_cost import flops, size_bytes
 
 
 class RecordedRun:
-    """Stores the recorded steps of one rank."""
-
     def __init__(self, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> None:
         """Index the steps of one rank. The durations of all kernels except communication are multiplied by `slowdown`."""
         self.trace = trace

@@ -39,8 +39,6 @@ from traces.model.trace import StepKind
 
 
 class StepChoice:
-    """Chooses recorded steps of one rank."""
-
     def __init__(self, steps: list[RecordedStep], grain: str) -> None:
         """Replace each warm-up step without recorded kernels by a slower copy of a profiled step."""
         self._steps = steps

@@ -25,8 +25,6 @@ _OPTIONS.add_argument("--format", default="csv")
 
 
 class SmiDevice(TypedDict):
-    """Describes one virtual GPU."""
-
     name: str
     total_mib: int
     used_mib: int

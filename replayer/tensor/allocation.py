@@ -52,8 +52,6 @@ def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
 
 
 class Uniform(NamedTuple):
-    """Represents values that all equal `value`."""
-
     value: float | int | bool
     dtype: torch.dtype
     assumed: bool = False  # if True, the value is a guess (values/assumed_values.py)

@@ -64,8 +64,6 @@ class Reshaped(NamedTuple):
 
 
 class OutcomeKind(IntEnum):
-    """Lists what an op can return."""
-
     NEW = 0  # one new tensor
     SAME = 1  # a positional argument with unchanged metadata
     VIEW = 2  # a view of a positional argument; nothing is written

@@ -21,8 +21,6 @@ from traces.model.trace import Thread
 
 @dataclass(slots=True, eq=False)
 class HostThread:
-    """Represents one CPU thread of the script."""
-
     row: int
     host_ns: int  # the thread's virtual time
     segment: object = None  # the recorded phase in which the thread is

@@ -62,8 +62,6 @@ class EventStream:
 
 
 class BoundaryEvent:
-    """Holds a CUDA event and its times."""
-
     __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")
     event: Any  # torch's CUDA event
     of: EventStream

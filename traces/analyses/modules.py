@@ -24,8 +24,6 @@ PREFIX = "nn.Module: "
 
 
 class ModuleNames:
-    """Names modules by class and number, such as `Conv2d_0`."""
-
     def __init__(self) -> None:
         self._of_class: Counter[str] = Counter()
 

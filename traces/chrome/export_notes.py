@@ -40,8 +40,6 @@ class EventNotes:
 
 @dataclass
 class ExportNotes:
-    """Stores the notes of one rank's file."""
-
     grain: str
     provenance: dict[str, Json]
     problems: dict[str, int]

@@ -34,8 +34,6 @@ class SideSpan(NamedTuple):
 
 @dataclass
 class SideTrack:
-    """Describes an extra track."""
-
     name: str
     device: int
     tid: int

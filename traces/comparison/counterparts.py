@@ -40,8 +40,6 @@ class KernelChange(IntEnum):
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Stores pairs of matching kernels."""
-
     step: Column
     first: Column
     second: Column

@@ -37,8 +37,6 @@ class _Range(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegionCall:
-    """Describes one call of a compiled region."""
-
     region: str  # torch's number, or else the position among the step's graphs
     is_backward: bool
     inputs: str  # shapes of the forward pass's arguments, or ""

@@ -61,8 +61,6 @@ _SCRIPT = """
 
 @dataclass(frozen=True)
 class BarLane:
-    """Describes one line of bars."""
-
     label: str
     kind: str  # ("host" or "gpu") gives the colours
     names: Sequence[str]

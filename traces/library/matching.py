@@ -29,8 +29,6 @@ _PARAMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """Describes the network in the library that is most similar to a script's network."""
-
     cell: LibraryCell
     differences: tuple[str, ...]  # one sentence per difference
     scalable: bool  # whether the networks differ only in optimizer or input size

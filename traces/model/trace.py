@@ -152,8 +152,6 @@ DEVICE_OR_NONE = Annotated[Column, "i4", NONE, "devices"]
 
 @dataclass
 class Table:
-    """Base class of the tables."""
-
     DTYPES: ClassVar[dict[str, str]] = {}
     DEFAULTS: ClassVar[dict[str, int]] = {}
     MEANINGS: ClassVar[dict[str, str | type[IntEnum] | None]] = {}
@@ -292,8 +290,6 @@ class Untimed(IntEnum):
 
 @dataclass
 class Steps(_Spans):
-    """Stores the training steps of each rank."""
-
     rank: I4
     number: I8  # the script's own number of a step, if known
     start_ns: I8
@@ -451,8 +447,6 @@ class Ending(IntEnum):
 
 @dataclass
 class Collectives(_Spans):
-    """Stores collective operations, such as an all-reduce."""
-
     rank: I4
     name: TEXT
     dtype: TEXT_OR_NONE
@@ -477,8 +471,6 @@ class Collectives(_Spans):
 
 @dataclass(frozen=True)
 class Device:
-    """Describes one GPU of one rank."""
-
     rank: int
     index: int
     name: str

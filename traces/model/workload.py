@@ -41,8 +41,6 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSignature:
-    """Describes the workload of a script."""
-
     parameters: int | None = None  # counts the elements of all parameters, shared ones only once
     parameter_bytes: int | None = None
     modules: Mapping[str, int] | None = None  # per class name, containers included
@@ -123,8 +121,6 @@ class Sameness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMatch:
-    """Contains the differences between two workload signatures."""
-
     sameness: Sameness
     reasons: tuple[str, ...]
     not_compared: tuple[str, ...] = ()

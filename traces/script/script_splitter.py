@@ -42,8 +42,6 @@ _BEGINS_NONE: BeginsSegment = (False, False, False, False)
 
 
 class CutStep(NamedTuple):
-    """Describes a finished step."""
-
     is_evaluation: bool
     segments: list[Segment]
     # the time at which `leave` ended the last phase, or None if another event followed
@@ -52,8 +50,6 @@ class CutStep(NamedTuple):
 
 
 class ScriptListener(Protocol[ThreadT_contra]):
-    """Receives a script's steps and phases."""
-
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
         """Called when a phase begins."""
 

@@ -27,7 +27,6 @@ _WAITS_FOR = {
 
 
 def bottleneck_text(summary: Summary) -> str:
-    """Describe what the GPU waits for, and how much time could be saved."""
     pace, of = summary.pace, summary.bottleneck
     if pace is None or of is None:
         return ""

@@ -73,8 +73,6 @@ def stream_of(stream: int) -> int:
 
 
 class UsedStream(Protocol):
-    """Defines the interface of a CUDA stream."""
-
     @property
     def own_number(self) -> int: ...
 

@@ -41,8 +41,6 @@ def oom_text_of(torch_version: str) -> str:
 
 
 class Figures(NamedTuple):
-    """Stores the numbers of an out-of-memory message."""
-
     device: int
     asked_bytes: int
     capacity_bytes: int
@@ -54,8 +52,6 @@ class Figures(NamedTuple):
 
 
 class OutOfMemory(MemoryError):
-    """Reports a failed memory allocation."""
-
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
         self.figures = figures
         is_absurd = figures.asked_bytes >= EXABYTE

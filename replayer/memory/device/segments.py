@@ -32,8 +32,6 @@ _RESERVED_SPAN = 5 << 40  # bytes of addresses per device for expandable segment
 
 
 class AddressSource(Protocol):
-    """Chooses the addresses of memory segments."""
-
     def allocate(self, size_bytes: int) -> int:
         """Return the address of a new memory segment."""
 
@@ -129,8 +127,6 @@ class DriverAddresses:
 
 
 class Segments:
-    """Stores the memory segments of one GPU."""
-
     def __init__(
         self, device: int, capacity_bytes: int, outside_bytes: int, ages: Ages, addresses: AddressSource | None = None
     ) -> None:

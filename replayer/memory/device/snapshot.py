@@ -29,8 +29,6 @@ def mapped_ranges(tail: Block) -> list[list[Block]]:
 
 
 class BlockDict(TypedDict):
-    """Represents a block in PyTorch's memory snapshots."""
-
     address: int
     size: int
     requested_size: int
@@ -39,8 +37,6 @@ class BlockDict(TypedDict):
 
 
 class SegmentDict(TypedDict):
-    """Represents a segment in PyTorch's memory snapshots."""
-
     device: int
     address: int
     total_size: int

@@ -51,8 +51,6 @@ class Quantity:
 
 
 class Count:
-    """Counts one quantity in one memory pool."""
-
     __slots__ = ("base", "now", "peak", "quantity", "total")
 
     def __init__(self, quantity: Quantity) -> None:

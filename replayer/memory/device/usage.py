@@ -50,7 +50,6 @@ class DeviceUsage:
 
     @property
     def allowed_fraction(self) -> float:
-        """Return the share of the memory that PyTorch may reserve."""
         allowed_bytes = self._segments.allowed_bytes
         return 1.0 if allowed_bytes is None else allowed_bytes / self.capacity_bytes
 

@@ -39,8 +39,6 @@ class HostBlock:
 
 
 class HostMemory:
-    """Manages the pinned memory of one process."""
-
     def __init__(self, locks: PageLocks, has_passed: Callable[[int], bool]) -> None:
         self.locks = locks
         self._has_passed = has_passed

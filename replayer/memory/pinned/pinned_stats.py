@@ -61,8 +61,6 @@ class HostStatsDict(TypedDict):
 
 @dataclass(slots=True)
 class HostStats:
-    """Counts pinned memory."""
-
     owned: Count = field(default_factory=lambda: Quantity().large)  # all pinned blocks
     owned_bytes: Count = field(default_factory=lambda: Quantity().large)
     active: dict[int, Count] = field(default_factory=dict)  # blocks that the script uses

@@ -85,7 +85,6 @@ class _Attention:
     def backward(
         self, grad: TorchAny, out: TorchAny, lse: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None
     ) -> list[TorchAny]:
-        """Compute the gradients from the output and the logsumexp."""
         weights, of_out = (self.scores(q, k, bias) - lse[..., : q.size(2), None]).exp(), grad.float()
         of_weights = self._dropped(of_out @ _per_head(v, q).transpose(-2, -1))
         of_scores = weights * (of_weights - (of_out * out.float()).sum(-1, keepdim=True))

@@ -41,7 +41,6 @@ def cpp_type(dtype: torch.dtype) -> str:
 
 
 def _same(first: int, second: int, text: str, name: Callable[[torch.dtype], str], *args: TorchAny, **_options: object) -> None:
-    """Require that two arguments have the same dtype."""
     if args[first].dtype != args[second].dtype:
         raise RuntimeError(text.format(name(args[first].dtype), name(args[second].dtype)))
 

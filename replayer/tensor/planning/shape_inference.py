@@ -398,7 +398,6 @@ IDLE = frozenset(
 
 
 def launches(func: Op, does_something: bool) -> bool:
-    """Return True if the op runs kernels."""
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 

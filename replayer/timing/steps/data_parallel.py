@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class OpenStage(NamedTuple):
-    """Represents a running stage of nn.DataParallel."""
-
     name: str
     device: int
     start_ns: int

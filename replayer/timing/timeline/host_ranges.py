@@ -107,8 +107,6 @@ class _RangeMarks:
 
 @dataclass(frozen=True, slots=True)
 class TakenRanges:
-    """Computes the time ranges of module calls."""
-
     threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]
     reordered: list[tuple[int, list[int]]]
     begun_ns: int

@@ -31,7 +31,6 @@ class ReplayStats:
     step_ops: array[int] = field(default_factory=lambda: array("q"))
 
     def miss(self, op: str, shapes: tuple[Shape, ...]) -> None:
-        """Count an op that was not recorded."""
         self.missing[op, shapes] = self.missing.get((op, shapes), 0) + 1
 
     def restart(self) -> None:

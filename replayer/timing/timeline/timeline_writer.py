@@ -146,8 +146,6 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 
 
 class LoaderWait(NamedTuple):
-    """Stores when the script waited for a batch."""
-
     own_start_ns: int  # this machine's Unix time
     own_end_ns: int
     start_ns: int  # on the time axis of the recording

@@ -42,8 +42,6 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Stores the start times of repeated steps."""
-
     starts_ns: list[int]
     has_rest: bool  # True if the last step is incomplete
 

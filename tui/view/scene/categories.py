@@ -16,8 +16,6 @@ from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):
-    """Lists the kinds of work."""
-
     LOADER = 0
     H2D = 1
     FORWARD = 2

@@ -10,8 +10,6 @@ from tui.view.scene.short_names import short_name
 
 @dataclass(frozen=True)
 class Difference:
-    """Describes a difference, such as a kernel that takes longer in the second trace."""
-
     what: str
     table: str  # "device" or "phases"
     name: str
