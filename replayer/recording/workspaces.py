@@ -13,18 +13,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.recorded_step import MatchKeys
 from traces.figures.measure import innermost_at
+from traces.model.run import KINETO
 from traces.model.trace import NONE, HostKind, MemoryEvents, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
-
-if TYPE_CHECKING:
-    from replayer.recording.recorded_step import MatchKeys
-from replayer.recording.recorded_run import RecordedRun
-from traces.model.run import KINETO
 
 _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm"))
 

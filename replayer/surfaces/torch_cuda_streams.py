@@ -17,20 +17,18 @@ import operator
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 
 from replayer.cuda_error import CudaError
+from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.state import before_sync, gpu
 from replayer.surfaces.patching import generic, refusal
 from replayer.tensor.device_args import checked_index, current_index
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
-
-if TYPE_CHECKING:
-    from replayer.gpu.virtual_gpu import VirtualGpu
 
 POOL_STREAMS = 32
 _CUDA = 1

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
@@ -27,9 +28,6 @@ from replayer.state import STATE
 from replayer.tensor.tensor_meta import WITHOUT_BITS, TensorMeta
 from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
-
-if TYPE_CHECKING:
-    from replayer.gpu.virtual_gpu import VirtualGpu
 
 wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass

@@ -30,7 +30,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
+from typing import ClassVar, NoReturn, Self
 
 import torch
 from torch.overrides import has_torch_function_unary
@@ -42,6 +42,7 @@ from replayer.tensor.allocation import Allocation, assign_data, attributes_of, m
 from replayer.tensor.device_args import backend_arguments, device_of_cuda
 from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type
+from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.storage import VirtualStorage, other_device
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
@@ -49,9 +50,6 @@ from replayer.tensor.tensor_meta import TensorMeta, in_words_of_cuda
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, temporarily_set
-
-if TYPE_CHECKING:
-    from replayer.tensor.planning.plan_cache import PlanCache
 
 _data: TorchAny = torch._C.TensorBase.data
 # see Note [Gradients of moved parameters]

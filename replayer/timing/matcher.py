@@ -50,16 +50,14 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from replayer.cost_model.constants import AGAIN_SHARE, BORROWED_AHEAD, DIFFERENT_COUNT_SHARE, RENAMED_CALLS, SAME_SHARE
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import LEADING, Instance, MatchKeys, RecordedSegment, RecordedStep
+from replayer.timing.host_threads import HostThread
 from traces.model.trace import Origin
 from traces.model.workload import Sameness
-
-if TYPE_CHECKING:
-    from replayer.timing.host_threads import HostThread
 
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import compress
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,15 +27,13 @@ from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.steps.step_tracker import StepTracker, switch_to_step_with
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.stats import ReplayStats
+from replayer.timing.timeline.timeline_writer import TimelineWriter
 from replayer.timing.timing_rules import call_start, host_times
 from traces.model.trace import NONE, Column, DeviceKind, Origin
 from traces.names.device_names import GRAPH_LAUNCHES
 from traces.script.patching import temporarily_set
 from traces.script.phase_rule import PLAIN
 from traces.script.step_rule import Optimizers
-
-if TYPE_CHECKING:
-    from replayer.timing.timeline.timeline_writer import TimelineWriter
 
 # The virtual clock may run up to 20 ms ahead of real time, so short delays do not slow the replay.
 _AHEAD_NS = 20_000_000

@@ -13,10 +13,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from replayer.memory.device.blocks import Block
+from replayer.memory.device.blocks import Block
 
 
 class RequestKind(IntEnum):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch._library import custom_ops
 
 from replayer.gpu.shared_results import SharedResults
+from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
 from replayer.state import computing
 from replayer.tensor.plan import Constant, Plan, packed, unpacked
@@ -23,9 +23,6 @@ from replayer.tensor.planning.results import plan_results
 from replayer.tensor.planning.shape_inference import OtherLayout, infer
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
 from replayer.torch_types import Args, Kwargs, Op, TorchAny, TorchFunction
-
-if TYPE_CHECKING:
-    from replayer.gpu.virtual_gpu import VirtualGpu
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.graph import increment_version
 
+from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.scratch_memory import ScratchScope, use_scratch
 from replayer.state import STATE
@@ -34,12 +34,9 @@ from replayer.tensor.planning.mixed_dtypes import Overlap, require_apart
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import host_values
 from replayer.tensor.values.value_rules import forget_written, value_rule
+from replayer.timing.host_threads import Caller
 from replayer.torch_types import Op, TorchAny
 from traces.model.machine import DeviceProperties
-
-if TYPE_CHECKING:
-    from replayer.gpu.virtual_gpu import VirtualGpu
-    from replayer.timing.host_threads import Caller
 
 Results = Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]
 Workspaces = tuple[tuple[int, ...], ...]

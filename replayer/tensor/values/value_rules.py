@@ -17,7 +17,6 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,10 +25,8 @@ from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches
 from replayer.tensor.plan import Constant, New, Plan, Several
 from replayer.tensor.values.known_values import Folding, fills_allocation, in_dtype, known_values
 from replayer.tensor.values.script_branches import call_site
+from replayer.timing.stream import VirtualStream
 from replayer.torch_types import Op, TorchAny
-
-if TYPE_CHECKING:
-    from replayer.timing.stream import VirtualStream
 
 EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 FLOATS_LIMIT = 256  # elements; larger float tensors hold network data, not control values
