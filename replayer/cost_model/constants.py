@@ -35,20 +35,25 @@ SHORT_KERNEL_NS = _declare("SHORT_KERNEL_NS", 20_000, "ns", CHOSEN,
 SHARED_LANES_REACHED = _declare("SHARED_LANES_REACHED", 0.75, "share of peak FLOP/s", PUBLISHED,
     "efficiency of matrix products on multiprocessors with 128 fp32 lanes; see Note [Shared lanes] in efficiency.py",
     "github.com/Yinghan-Li/YHs_Sample/issues/4: 29.2 of 40.1 TFLOP/s on an RTX 4070 Ti")
-TENSOR_CORES_REACHED = _declare("TENSOR_CORES_REACHED", 0.7, "share", CHOSEN,
-    "efficiency of a matrix product on tensor cores relative to fp32; see Note [Units that were not measured] in op_costs.py",
-    "tensor cores need more memory traffic and more power")
+TENSOR_CORES_REACHED: Mapping[str, float] = _declare(
+    "TENSOR_CORES_REACHED", {"matmul": 0.9, "conv": 0.7, "conv_weight": 0.7}, "share", FITTED,
+    "efficiency of a matrix product or convolution on tensor cores relative to a matrix product in fp32;"
+    " see Note [Units that were not measured] in op_costs.py",
+    "recordings of an H100: language models and a U-Net")
 ATTENTION_REACHED = _declare("ATTENTION_REACHED", 0.45, "share of peak FLOP/s", FITTED,
     "efficiency of fused attention on tensor cores",
     "recordings of an H100 and an H200, with 197 to 1 024 tokens, causal or not: 0.6 to 1.2 times the estimate")
-FEWEST_KEYS = _declare("FEWEST_KEYS", 1_024, "keys", FITTED,
-    "fused attention with fewer keys takes as long per query as with this many keys", "the same recordings")
+FLOPS_PER_QUERY = _declare("FLOPS_PER_QUERY", 230, "FLOPs of fp32 per element of the queries and matrix product", FITTED,
+    "the part of fused attention that does not use tensor cores; it limits the speed if there are few keys",
+    "the same recordings")
 UNALIGNED_SLOWER = _declare("UNALIGNED_SLOWER", 2.0, "times as long", CHOSEN,
     "duration of a matrix product on tensor cores if its sizes are not multiples of 8", "such products use slower memory loads")
-SLOWER_BY_BYTES: Mapping[str, float] = _declare("SLOWER_BY_BYTES", {"batch_norm": 1.3, "bias": 2.5, "memory": 1.6},
+SLOWER_BY_BYTES: Mapping[str, float] = _declare(
+    "SLOWER_BY_BYTES", {"batch_norm": 1.3, "bias": 2.5, "transpose": 1.3, "memory": 1.6},
     "times as long as at memory bandwidth", FITTED,
     "duration of memory-bound kernels, by kind of work",
-    "batch norm: ResNet-50 on a V100, and VGG with and without batch norm; bias: networks with biases; memory: rule of thumb")
+    "batch norm: ResNet-50 on a V100, and VGG with and without batch norm; bias: networks with biases;"
+    " transpose: ResNet-50 on an H100; memory: rule of thumb")
 DEPTHWISE_SLOWER: Mapping[str, tuple[float, float]] = _declare(
     "DEPTHWISE_SLOWER", {"depthwise": (1.6, 0.2), "depthwise_backward": (2.0, 0.64)},
     "times as long as at memory bandwidth: a constant, plus a value for each element of the window", FITTED,

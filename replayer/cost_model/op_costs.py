@@ -15,12 +15,13 @@ Note [Convolutions with another batch size]
     (benchmarks/what_if.py, row `folds`).
 
 Note [Units that were not measured]
-    The measured operators used fp32. A matrix product on tensor cores gets `TENSOR_CORES_REACHED` times its fp32 efficiency,
-    because tensor cores need more memory traffic and power.
+    The measured operators used fp32. A matrix product on tensor cores gets `TENSOR_CORES_REACHED` times its fp32 efficiency. On
+    tensor cores, cuDNN computes every convolution as a matrix product of channels_last images. Contiguous images are transposed
+    before and after the convolution, except for windows of one pixel.
 
 Note [Fused attention]
-    In half precision, attention is one kernel, which keeps the scores in shared memory. Short sequences use the tensor cores
-    badly: in recordings of an H100, 197 tokens reached 8 % of the peak, and 1 024 tokens reached 49 %.
+    In half precision, attention is one kernel, which keeps the scores in shared memory. In recordings of an H100, a query takes
+    about as long with 197 keys as with 1 024 keys. Short sequences are therefore limited by `FLOPS_PER_QUERY` in fp32.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from replayer.cost_model.constants import (
     CACHED_SHARE,
     DEPTHWISE_SLOWER,
     FADING_OCTAVES,
-    FEWEST_KEYS,
+    FLOPS_PER_QUERY,
     MEASURED_TENSORS,
     MOST_SLOWER,
     NARROWEST_TILE,
@@ -49,6 +50,7 @@ from replayer.cost_model.constants import (
 )
 from replayer.cost_model.efficiency import NETS, ROWS_KINDS, EfficiencyCurves, peaks_of, roofline_ns
 from replayer.cost_model.op_work import OpWork, Shapes, is_part, op_work
+from traces.model.layouts import CHANNELS_LAST
 from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model.trace import Origin
 from traces.names.cards import Card
@@ -62,7 +64,7 @@ _WEIGHTS = {
     **dict.fromkeys(DEPTHWISE_SLOWER, (ROWS_COUNT, ROWS_COUNT, ROWS_COUNT, 1.0)),
 }
 
-Sample = tuple[str, Shapes, Shapes, str, int]
+Sample = tuple[str, Shapes, Shapes, str, str, int]
 
 
 class Estimate(NamedTuple):
@@ -90,17 +92,19 @@ class OpCosts:
     def learn(self, samples: Iterable[Sample]) -> None:
         """Compare recorded and estimated durations of ops, except for very short ops."""
         seen = set()
-        for op, shapes, outputs, dtype, ns in samples:
+        for op, shapes, outputs, dtype, layout, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
             is_known = ns > 2 * self.floor_ns and shapes and not op[0].isupper() and not is_part(op, shapes)
             if is_known and (op, shapes, dtype, ns) not in seen:
                 seen.add((op, shapes, dtype, ns))
-                works = op_work(op, shapes, dtype, outputs, self.settings)
+                works = op_work(op, shapes, dtype, outputs, self.settings, layout)
                 expected = self._ns(works)[0]
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _coordinates(works), log(ns / expected)))
 
-    def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        works = op_work(op, shapes, dtype, outputs, self.settings)
+    def estimate(
+        self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = (), layout: str = CHANNELS_LAST
+    ) -> Estimate:
+        works = op_work(op, shapes, dtype, outputs, self.settings, layout)
         ns, origin = self._ns(works)
         log_slower = self._mean_log_error(op, works)
         if log_slower is None:  # durations of recorded ops already include the slowdown
@@ -156,20 +160,29 @@ class OpCosts:
     def _worked_out(self, work: OpWork) -> tuple[float, Origin]:
         if not all(work.sizes):  # an op without elements
             return self.floor_ns, Origin.ROOFLINE
-        work = _in_tiles(work)
         unit = work.unit if work.unit in self.card.tflops else "fp32"
+        if unit == "fp32":
+            if work.kind == "transpose":
+                return 0.0, Origin.PUBLISHED
+        elif work.kind == "conv3":
+            images, channels, outputs, places = work.sizes
+            work = work._replace(kind="conv", sizes=(1, outputs, images * places, 9 * channels))
+        work = _in_tiles(work)
         peaks = peaks_of(self.card, unit)
-        least_ns = roofline_ns(work.flops, work.size_bytes, peaks)
         if work.kind in NETS:
             slower, origin = self._curves.slower(work.kind, _as_learned(work), work.size_bytes, work.flops, self.card, unit)
+            flops: float = work.flops
             if work.kind not in ROWS_KINDS and unit != "fp32":
-                slower, origin = _on_tensor_cores(work, slower), Origin.ROOFLINE
+                flops, origin = work.flops / TENSOR_CORES_REACHED[work.kind], Origin.ROOFLINE
+                slower *= 1.0 if _is_aligned(work) else UNALIGNED_SLOWER
             elif work.item_bytes != 4:
                 origin = Origin.CURVE
-            return least_ns * slower + self.floor_ns, origin
+            return roofline_ns(flops, work.size_bytes, peaks) * slower + self.floor_ns, origin
         if work.kind == "attention":  # see Note [Fused attention]
-            computed = work.flops * max(FEWEST_KEYS / work.sizes[2], 1.0)
-            return roofline_ns(computed / ATTENTION_REACHED, work.size_bytes, peaks) + self.floor_ns, Origin.ROOFLINE
+            batch, rows, _, depth = work.sizes
+            softmax_ns = batch * rows * depth * FLOPS_PER_QUERY / peaks_of(self.card)[0]
+            products_ns = roofline_ns(work.flops / ATTENTION_REACHED, work.size_bytes, peaks)
+            return max(products_ns, softmax_ns) + self.floor_ns, Origin.ROOFLINE
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
@@ -198,10 +211,11 @@ def _amount(works: list[OpWork]) -> float:
     return sum(work.flops for work in works) or sum(work.size_bytes for work in works) or 1.0
 
 
-def _on_tensor_cores(work: OpWork, slower: float) -> float:
+def _is_aligned(work: OpWork) -> bool:
     # see Note [Units that were not measured]
-    aligned = work.unit in ("tf32", "fp64") or all(size % 8 == 0 for size in work.sizes[-2:])
-    return slower / TENSOR_CORES_REACHED * (1.0 if aligned else UNALIGNED_SLOWER)
+    _, rows, columns, depth = work.sizes
+    lengths = {"matmul": (columns, depth), "conv": (rows, depth), "conv_weight": (rows, columns)}[work.kind]
+    return work.unit in ("tf32", "fp64") or all(length % 8 == 0 for length in lengths)
 
 
 _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)

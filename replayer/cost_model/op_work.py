@@ -30,7 +30,7 @@ from math import prod
 from typing import NamedTuple
 
 from replayer.cost_model.constants import ELEMENTWISE_COLUMNS, PASSES, PICTURE_CHANNELS
-from traces.model.layouts import Shape
+from traces.model.layouts import CHANNELS_LAST, Shape
 from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.rates.op_cost import MATMULS, RNN_PASSES, compute_unit, itemsize, rnn_weights
 
@@ -46,6 +46,7 @@ _MANY_INPUTS = frozenset(
 )
 _SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_backward", "log_softmax_backward"})
 _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_norm_backward group_norm_backward".split())
+_ON_TENSOR_CORES = ("conv", "conv3", "conv_weight")
 _FUSED_ATTENTION = ("fp16", "bf16")
 
 
@@ -59,7 +60,12 @@ class OpWork(NamedTuple):
 
 
 def op_work(
-    op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
+    op: str,
+    shapes: Shapes,
+    dtype: str = "float32",
+    outputs: Shapes = (),
+    settings: TorchSettings = DEFAULT_SETTINGS,
+    layout: str = CHANNELS_LAST,
 ) -> list[OpWork]:
     """Split an op into computations, such as matrix products, with the FLOPs and bytes of each computation."""
     item = itemsize(dtype)
@@ -69,14 +75,16 @@ def op_work(
         return [_matmul(op, wide[-2], wide[-1], unit, item)]
     if op == "convolution" and len(wide) >= 2:
         image, weight = wide[0], wide[1]
-        places = next((prod(shape[2:]) for shape in outputs if len(shape) == len(image)), prod(image[2:]))
-        works = [_convolution(image, weight, places, unit, item)]
-        if any(shape == weight[:1] for shape in shapes):
-            elements = image[0] * weight[0] * places
-            works.append(OpWork("bias", _flat(elements), 0, 2 * elements * item, item_bytes=item))
+        output = next((shape for shape in outputs if len(shape) == len(image)), (image[0], weight[0], *image[2:]))
+        works = [_convolution(image, weight, output, unit, item)]
+        works += _transposes(works, layout, image, weight, output)
+        if any(len(shape) == 1 for shape in shapes):
+            works.append(OpWork("bias", _flat(prod(output)), 0, 2 * prod(output) * item, item_bytes=item))
         return works
     if op == "convolution_backward" and len(wide) >= 3:
-        return _convolution_backward(wide, unit, item)
+        works = _convolution_backward(wide, unit, item)
+        gradient, image, weight = gradient_image_weight(wide)
+        return works + _transposes(works, layout, image, weight, gradient)
     if op in RNN_PASSES and (weights := [shape for shape in rnn_weights(shapes) if len(shape) == 2]):
         rows = prod(shapes[0][:-1])
         return [_product(1, rows, shape[0], shape[1], unit, item) for shape in weights] * RNN_PASSES[op]
@@ -99,7 +107,10 @@ def _product(batch: int, rows: int, columns: int, depth: int, unit: str, item: i
     return OpWork("matmul", sizes, 2 * batch * rows * columns * depth, moved * item, unit, item)
 
 
-def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int) -> OpWork:
+def _convolution(image: Shape, weight: Shape, output: Shape, unit: str, item: int) -> OpWork:
+    if output[1] != weight[0]:  # a transposed convolution
+        image, output = output, image
+    places = prod(output[2:])
     channels = image[1] if len(image) > 1 else 1
     groups = max(channels // max(weight[1], 1), 1)
     window = prod(weight[2:])
@@ -118,7 +129,7 @@ def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int)
 
 def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWork]:
     gradient, image, weight = gradient_image_weight(wide)
-    forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
+    forward = _convolution(image, weight, gradient, unit, item)
     of_image = of_weight = forward
     if forward.kind == "depthwise":
         of_image = of_weight = forward._replace(kind="depthwise_backward")
@@ -127,6 +138,18 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
         of_image = forward._replace(sizes=(groups, depth, places, outputs))
         of_weight = forward._replace(kind="conv_weight", sizes=(groups, outputs, depth, places))
     return [of_weight] if image[1] <= PICTURE_CHANNELS else [of_image, of_weight]
+
+
+def _transposes(works: list[OpWork], layout: str, image: Shape, weight: Shape, output: Shape) -> list[OpWork]:
+    """Return the kernels that change the layout of images before and after a convolution on tensor cores."""
+    if layout == CHANNELS_LAST or (prod(weight[2:]) == 1 and image[2:] == output[2:]):
+        return []
+    convolutions = [work for work in works if work.kind in _ON_TENSOR_CORES]
+    return [
+        OpWork("transpose", (1,), 0, 2 * prod(shape) * work.item_bytes, work.unit)
+        for work in convolutions
+        for shape in (image, weight, output)
+    ]
 
 
 def is_part(op: str, shapes: Shapes) -> bool:

@@ -70,7 +70,7 @@ class RecordingIndexer:
         self._slowdown = slowdown
         self.latency_ns = TYPICAL_LATENCY_NS
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
-        self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
+        self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str, str]] = {}
         self.directions = directions_of(trace)
         self.trace, self.rank = trace, rank
         self.data_parallel_ops = nccl_ops(trace)
@@ -351,10 +351,10 @@ class RecordingIndexer:
             p = phases[ops[at][0]]
             under = [k for k in ops[at] if phases[k] == p]  # an op that spans several phases belongs to the first one
             segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + under[0]])))
-            keys, shapes, dtype = self._keys_of(at, {self.work_name[first + k] for k in under})
+            keys, shapes, dtype, layout = self._keys_of(at, {self.work_name[first + k] for k in under})
             start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])
             after_ns = min(end_ns - self._within(p, waited), end_ns - start_ns) if (waited := waits.get(at)) is not None else 0
-            one = Instance(start_ns, end_ns, tuple(under), shapes, dtype, after_ns)
+            one = Instance(start_ns, end_ns, tuple(under), shapes, dtype, after_ns, layout=layout)
             for k in under:
                 by_phase[p].lane(self._lane_of(int(self.ordinals[first + k]))).below_ops.add(k)
             segment.add(keys, one)
@@ -411,7 +411,7 @@ class RecordingIndexer:
                 at = parent[at]
         return last
 
-    def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
+    def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str, str]:
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])
         direction = self._keys.graph_of(row)
@@ -421,9 +421,9 @@ class RecordingIndexer:
         known = self._known_keys.get(ids)
         if known is None:
             shapes = parse_shapes(strings[ids[1]])
-            dtype = strings[ids[2]].partition(";")[0]
-            keys = self._keys.of_op(strings[name], shapes, dtype, direction, strings[ids[3]])
-            known = self._known_keys[ids] = keys, shapes, dtype
+            dtype, layout = strings[ids[2]].partition(";")[0], strings[ids[3]]
+            keys = self._keys.of_op(strings[name], shapes, dtype, direction, layout)
+            known = self._known_keys[ids] = keys, shapes, dtype, layout
         return known
 
     def _slowed(self, duration_ns: Column) -> Column:

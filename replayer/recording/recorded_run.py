@@ -25,7 +25,6 @@ from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_regions import RecordedRegions
 from replayer.recording.recorded_step import Instance, RecordedStep
 from replayer.recording.step_choice import StepChoice
-from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Trace
 from traces.names.cards import card_of
 from traces.rates.op_cost import flops, size_bytes
@@ -58,7 +57,7 @@ class RecordedRun:
     def _sample(self) -> None:
         fit = []
         host_ns: dict[str, list[int]] = {}
-        self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
+        self.samples: dict[str, list[tuple[Instance, int]]] = {}
         for index in self.choice.cycle[:2]:
             step = self.steps[index]
             for segment in step.segments.values():
@@ -67,7 +66,7 @@ class RecordedRun:
                 for name, instances in segment.named.items():
                     for one in instances:
                         ns = step.work_ns(one.kernels)
-                        self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
+                        self.samples.setdefault(name, []).append((one, ns))
                         is_long = ns > SHORT_KERNEL_NS * len(one.kernels)
                         if is_long and not flops(name.partition("|")[0], one.shapes):
                             fit.append((size_bytes(one.shapes, one.dtype), ns))
@@ -79,10 +78,10 @@ class RecordedRun:
         self.speed = fitted_speed(fit, replace(self.speed, floor_ns=floor_ns))
         self.costs.floor_ns = floor_ns
         self.convolution_outputs = ConvolutionOutputs(
-            shapes
+            one.shapes
             for name, samples in self.samples.items()
             if name.startswith("convolution_backward|")
-            for shapes, _, _ in samples
+            for one, _ in samples
         )
         self.costs.learn(self._op_samples())
 
@@ -91,8 +90,9 @@ class RecordedRun:
             op, _, inputs = name.partition("|")
             if inputs.partition("|")[2]:
                 continue
-            for shapes, dtype, ns in samples:
-                yield op, shapes, self.convolution_outputs.of(shapes) if op == "convolution" else (), dtype, ns
+            for one, ns in samples:
+                outputs = self.convolution_outputs.of(one.shapes) if op == "convolution" else ()
+                yield op, one.shapes, outputs, one.dtype, one.layout, ns
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:

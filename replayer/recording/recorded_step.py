@@ -31,6 +31,7 @@ class Instance(NamedTuple):
     dtype: str
     after_wait_ns: int = 0  # host time of the call after its wait for the device
     of_other_phase: bool = False  # True for a call in another segment of the step, from whose start its host times are measured
+    layout: str = ""  # of image arguments, see traces/model/layouts.py
 
 
 class Kernel(NamedTuple):

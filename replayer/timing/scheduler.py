@@ -189,9 +189,10 @@ class StreamScheduler:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
         # If no shapes were recorded, use the median of the op's recorded times.
-        if samples and not self.of_other_program and not any(recorded for recorded, _, _ in samples):
-            return int(median(ns for _, _, ns in samples)), Origin.SCALED
-        estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
+        if samples and not self.of_other_program and not any(one.shapes for one, _ in samples):
+            return int(median(ns for _, ns in samples)), Origin.SCALED
+        op, outputs = canonical_op(signature.op), signature.outputs
+        estimate = self.recording.costs.estimate(op, shapes, dtype, outputs, signature.layout)
         return int(estimate.ns), estimate.origin
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:

@@ -103,7 +103,7 @@ class Simulator:
         origin, instance = match
         if self._strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
-        from_ns, to_ns, kernels, _, _, thread.after_wait_ns, of_other_phase = instance
+        from_ns, to_ns, kernels, _, _, thread.after_wait_ns, of_other_phase, _ = instance
         of_other_phase = of_other_phase or is_beside
         begin_ns, too_long_ns = from_ns, 0
         if tracker.remainder.is_other_program:

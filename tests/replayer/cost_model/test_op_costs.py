@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from replayer.cost_model.efficiency import EfficiencyCurves, features, network_name, peaks_of
 from replayer.cost_model.op_costs import OpCosts
 from replayer.cost_model.op_work import ConvolutionOutputs, OpWork, gradient_image_weight, is_part, op_work
+from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS
 from traces.model.machine import TorchSettings
 from traces.model.trace import Origin
 from traces.names.cards import card_of
@@ -64,13 +65,15 @@ def test_half_precision_products_are_faster_with_aligned_sizes() -> None:
     assert 5 < full / half < 20
     odd = costs.estimate("mm", ((4095, 4095), (4095, 4095)), "float16").ns
     assert odd > 1.5 * costs.estimate("mm", ((4096, 4096), (4096, 4096)), "float16").ns
+    small, large = (costs.estimate("convolution", ((1, 512, side, side), (512, 512, 3, 3)), "float16").ns for side in (7, 8))
+    assert small < 1.3 * large  # of a picture, only the number of channels matters
 
 
 def test_recorded_ops_correct_estimates_of_similar_ops() -> None:
     costs = OpCosts(V100)
     near, far = ((4096, 4096), (4096, 4096)), ((64, 64), (64, 64))
     plain_near, plain_far = (costs.plain("mm", shapes, "float32").ns for shapes in (near, far))
-    costs.learn([("mm", near, (), "float32", int(2 * plain_near))])
+    costs.learn([("mm", near, (), "float32", "", int(2 * plain_near))])
     told = costs.estimate("mm", near, "float32")
     assert told.ns == pytest.approx(2 * plain_near, rel=0.01) and told.origin is Origin.SCALED
     assert plain_far < costs.estimate("mm", far, "float32").ns < 1.2 * plain_far
@@ -88,18 +91,48 @@ def test_time_above_the_estimated_curve_is_proportional_to_the_work() -> None:
     before, after = ((64, 64), (64, 64)), ((32, 64), (64, 64))
     costs = OpCosts(card_of("Tesla P100-PCIE-16GB"), floor_ns=1_500)
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) > 0.6
-    costs.learn([("mm", before, (), "float32", 6_400_000)])
+    costs.learn([("mm", before, (), "float32", "", 6_400_000)])
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) == pytest.approx(0.5, abs=0.01)
 
 
-def test_fused_attention_with_few_keys_takes_as_long_per_query_as_with_1024_keys() -> None:
+def test_fused_attention_with_few_keys_is_limited_by_fp32() -> None:
     """An H100 SXM has 989.4 TFLOP/s in bf16, and fused attention reaches 45 %. With 64 heads and 64 channels, two products of
-    1024 x 1024 are 17.18 GFLOP."""
+    1024 x 1024 are 17.18 GFLOP. In fp32, an H100 sustains 0.75 x 67 TFLOP/s, and each of 64 x 256 x 64 elements of the queries
+    needs 230 FLOPs for each product."""
     costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"))
     ns = {tokens: costs.estimate("attention", ((4, 16, tokens, 64),) * 3, "bfloat16").ns for tokens in (256, 512, 1024, 2048)}
     assert ns[1024] == pytest.approx(17.18e9 / 0.45 / 989.4e3, rel=1e-3)
-    assert ns[512] == pytest.approx(ns[1024] / 2) and ns[256] == pytest.approx(ns[1024] / 4)
+    assert ns[256] == pytest.approx(2 * 64 * 256 * 64 * 230 / 50.25e3) and ns[512] == pytest.approx(2 * ns[256])
     assert ns[2048] == pytest.approx(4 * ns[1024])
+
+
+def test_a_convolution_on_tensor_cores_is_a_matrix_product_of_channels_last_images() -> None:
+    """GIVEN 8 images of 64 x 56 x 56 and 128 windows of 3 x 3 WHEN the images are contiguous THEN the image, the weight and the
+    output are each read and written by a transpose. A window of one pixel needs no transposes. An A100 has 312 TFLOP/s."""
+    costs, image, weight = OpCosts(A100), (8, 64, 56, 56), (128, 64, 3, 3)
+    shortest_ns = 2 * 8 * 56 * 56 * 128 * 576 / 0.7 / 312e3
+    layouts = CHANNELS_LAST, CONTIGUOUS
+    last, first = (costs.estimate("convolution", (image, weight), "float16", layout=layout).ns for layout in layouts)
+    assert shortest_ns < last < 1.5 * shortest_ns
+    works = op_work("convolution", (image, weight), "float16", layout=CONTIGUOUS)
+    moved = 8 * 64 * 56 * 56, 128 * 64 * 9, 8 * 128 * 56 * 56
+    assert [(work.kind, work.size_bytes) for work in works[1:]] == [("transpose", 2 * 2 * elements) for elements in moved]
+    assert first > last
+    assert len(op_work("convolution", (image, (128, 64, 1, 1)), "float16", layout=CONTIGUOUS)) == 1
+
+
+def test_without_tensor_cores_images_are_not_transposed() -> None:
+    shapes = (8, 64, 56, 56), (128, 64, 3, 3)
+    last, first = (OpCosts(V100).estimate("convolution", shapes, "float32", layout=of) for of in (CHANNELS_LAST, CONTIGUOUS))
+    assert last == first
+
+
+def test_a_transposed_convolution_multiplies_its_smaller_images() -> None:
+    """GIVEN 8 images of 512 x 24 x 24, and 256 windows of 2 x 2 that double both sides THEN each input pixel meets each weight
+    once, and each of 256 x 48 x 48 outputs gets a bias."""
+    work, bias = op_work("convolution", ((8, 512, 24, 24), (512, 256, 2, 2), (256,)), outputs=((8, 256, 48, 48),))
+    assert work.flops == 2 * 8 * 24 * 24 * 512 * 256 * 4 and work.sizes[0] == 1
+    assert bias.size_bytes == 2 * 4 * 8 * 256 * 48 * 48
 
 
 @pytest.mark.parametrize("shapes", [((4096, 32_000), (4096,)), ((64, 1000, 8, 8), (64, 8, 8))])
@@ -114,7 +147,7 @@ def test_half_of_a_recorded_convolution_backward_does_not_scale_the_whole_op() -
     scaled from it THEN the result equals the estimate."""
     half, whole = ((32, 512, 7, 7), (512, 512, 3, 3)), ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
     costs = OpCosts(V100)
-    costs.learn([("convolution_backward", half, (), "float32", 900_000)])
+    costs.learn([("convolution_backward", half, (), "float32", "", 900_000)])
     scaled_ns = 900_000 * costs.ratio("convolution_backward", "float32", (half, ()), (whole, ()))
     assert scaled_ns == pytest.approx(costs.estimate("convolution_backward", whole, "float32").ns)
 
@@ -306,9 +339,10 @@ ONE_BATCH = ((1, 4096, 4096), (1, 4096, 4096))
 
 def learned(*ops: tuple[str, tuple[tuple[int, ...], ...], float], repeated: int = 1) -> OpCosts:
     """Return the costs on a V100 of ops with the given ratios of recorded to estimated duration."""
-    costs = OpCosts(V100)
-    samples = [(op, shapes, (), "float32", round(ratio * costs.plain(op, shapes, "float32").ns)) for op, shapes, ratio in ops]
-    costs.learn(samples * repeated)
+    costs, samples = OpCosts(V100), []
+    for op, shapes, ratio in ops * repeated:
+        samples.append((op, shapes, (), "float32", "", round(ratio * costs.plain(op, shapes, "float32").ns)))
+    costs.learn(samples)
     return costs
 
 
@@ -335,7 +369,7 @@ def test_memory_bound_ops_are_similar_if_they_move_similar_numbers_of_bytes() ->
 def test_very_short_ops_do_not_correct_estimates() -> None:
     for ns, is_learned in ((2 * FLOOR_NS, False), (2 * FLOOR_NS + 1, True)):
         costs = OpCosts(V100, floor_ns=FLOOR_NS)
-        costs.learn([("sort", ((64, 64),), (), "float32", ns)])
+        costs.learn([("sort", ((64, 64),), (), "float32", "", ns)])
         origin = costs.estimate("sort", ((64, 64),), "float32").origin
         assert origin is (Origin.SCALED if is_learned else Origin.ROOFLINE)
 
@@ -346,7 +380,7 @@ def test_time_above_four_times_the_estimate_grows_with_the_work() -> None:
     before, after = (SQUARE,), ((2048, 2048),)
     costs = OpCosts(V100, floor_ns=50_000)
     before_ns, after_ns = (costs.plain("sort", shapes, "float32").ns for shapes in (before, after))
-    costs.learn([("sort", before, (), "float32", round(10 * before_ns))])
+    costs.learn([("sort", before, (), "float32", "", round(10 * before_ns))])
     assert costs.ratio("sort", "float32", (before, ()), (after, ())) == pytest.approx(
         0.4 * after_ns / before_ns + 0.6 * 4, rel=1e-4
     )
@@ -425,8 +459,8 @@ def test_a_ratio_of_two_products_contains_the_errors_of_recorded_products() -> N
 
     assert ratio() == pytest.approx(1.0)
     # WHEN the narrow product took twice its estimate, THEN exp(-2 / 1.5) = 0.2636 of this exponent remains for the wide one
-    costs.learn([("addmm", narrow, (), "float32", round(2 * narrow_ns))])
+    costs.learn([("addmm", narrow, (), "float32", "", round(2 * narrow_ns))])
     assert ratio() == pytest.approx(2 ** (0.2636 - 1), rel=1e-3)
     # WHEN the wide one took eight times its estimate, THEN each exponent is the mean of 1 and 3 with the weights 1 and 1/e^2
-    costs.learn([("addmm", wide, (), "float32", round(8 * wide_ns))])
+    costs.learn([("addmm", wide, (), "float32", "", round(8 * wide_ns))])
     assert ratio() == pytest.approx(2 ** (2.7616 - 1.2384), rel=1e-3)
