@@ -80,7 +80,7 @@ def concatenated(ranks: list[RankValues]) -> torch.Tensor | None:
 
 
 def part_of_rank(combine: Combine, rank: int, sizes: list[int]) -> Combine:
-    """Return the part of `rank`. The list `sizes` contains the number of elements of each rank."""
+    """Return the part of `rank`. The list `sizes` contains one number of elements per rank."""
 
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)

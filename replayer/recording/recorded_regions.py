@@ -36,7 +36,7 @@ INPUTS = ""
 # Before a compiled function launches a CUDA graph, `_foreach_copy_` copies the inputs into the memory of the graph.
 _COPIES_INPUTS = "aten::_foreach_copy_"
 
-# Compiled functions with different input shapes count as equal if their similarity (0 to 1) is at least 0.25.
+# Two compiled functions with different input shapes count as one function if their similarity (0 to 1) is at least 0.25.
 _ALIKE = 0.25
 
 

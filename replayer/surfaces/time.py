@@ -8,8 +8,8 @@ background thread, `sleep` waits until another thread has advanced the virtual t
 
 If a script calls `sleep` in a loop to wait for another process, `sleep` takes real time.
 
-`datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Timeouts of locks, queues, sockets and
-processes use real time.
+`datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Locks, queues, sockets and processes use real
+time for their timeouts.
 """
 
 from __future__ import annotations

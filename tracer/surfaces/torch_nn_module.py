@@ -3,8 +3,6 @@
     output = model(batch)       # reported once, not for each layer
     model.cuda()                # set-up: its copies are not input batches
     ranges.begin()              # the profiler now records "nn.Module: ResNet_0", "nn.Module: Conv2d_0", ...
-
-Copying the parameters of a module to a GPU belongs to no training step.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class ExportNotes:
                 raise ValueError("threads without a track")
             return notes
         except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError) as error:
-            raise ValueError(f"not the notes of an export ({error})") from error
+            raise ValueError(f"invalid export notes ({error})") from error
 
     def same_whole(self, other: ExportNotes) -> bool:
         """Return True if two files were exported from the same trace."""

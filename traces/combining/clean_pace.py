@@ -118,7 +118,8 @@ class WithoutCost:
                     gaps_ns[place] = usual_ns * float(np.median(recorded.sum(axis=1)) / usual_ns.sum())
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
-            # Subtract the profiler's overhead from the gaps between CPU events, or from later gaps if a gap is too short.
+            # The profiler's overhead is part of the gaps between CPU events, so subtract it from the gaps. If a gap is too
+            # short, subtract the rest from later gaps.
             balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)

@@ -75,7 +75,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # If a region compiled by torch.compile contains no graph, its GPU work is counted for the whole region.
+    # If a compiled region contains no graph, its GPU work belongs to the region as a whole.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
     # If torch.compile found nothing to compile in a function, calls of the function contain neither a compiled graph nor GPU

@@ -267,8 +267,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index of a lasting change of the values, for example from about 5 to about 9. The values are replaced by their
-    ranks in sorted order, to reduce the effect of outliers."""
+    """Return the index of a lasting change of the values, for example from about 5 to about 9. The method compares positions in
+    the sorted list instead of values, because outliers then have little effect."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

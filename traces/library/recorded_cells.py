@@ -62,7 +62,7 @@ def step_times_of(trace: Trace) -> RunOfCell:
     phases = {name: of.device_ns for name, of in phase_times(trace).items() if name in PHASES}
     times = {name: of[steps] for name, of in phases.items() if of is not None and of[steps].any()}
     if "forward" not in times or not len(steps):
-        raise TraceLibraryError("the recording has no steady step with GPU times of the forward pass")
+        raise TraceLibraryError("no training step after the warm-up has GPU times of the forward pass")
     peaks = [peak.peak_allocated_bytes for peak in memory_peaks(trace).values()]
     return RunOfCell(
         batch,

@@ -5,8 +5,8 @@
     trace.host = HostSpans.of(name=[name], start_ns=[100], duration_ns=[50])
     trace.host.end_ns  # array([150])
 
-Each kind of event has its own table. The columns of a table are numpy arrays of equal length. Text is stored as an index into a
-shared string table. All times are integer nanoseconds.
+There is one table for each kind of event. The columns of a table are numpy arrays of equal length. Text is stored as an index
+into a shared string table. All times are integer nanoseconds.
 
 References between tables:
 
@@ -399,7 +399,7 @@ class MemoryEvents(Table):
 
 @dataclass
 class Values(Table):
-    """Stores the values that the host read from GPU memory."""
+    """Stores values that the host has read from GPU memory, such as losses."""
 
     rank: I4
     step: STEP_OR_NONE

@@ -124,7 +124,7 @@ class PhaseSplitter:
             self._after_backward = name == "backward"
 
     def op(self, kind: int, now_ns: int) -> bool:
-        """Process the call of an op, which may begin a new phase. Return True if a new segment began."""
+        """Process the call of an op. The call may begin a new phase. Return True if a new segment began."""
         if kind in (LOSS, FORWARD) and not self.inside:
             self._after_backward = False
         if not self.begins_phase(kind):

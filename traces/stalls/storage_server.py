@@ -184,7 +184,7 @@ class StorageClient:
         assert self._answers is not None
         answer = self._answers.readline()
         if not answer.endswith(b"\n"):
-            raise ConnectionError("the modelled storage ended before the script")
+            raise ConnectionError("the simulated disk ended before the script")
         return answer
 
 

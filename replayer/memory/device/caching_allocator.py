@@ -98,7 +98,7 @@ class DeviceMemory:
         if size_bytes <= 0:
             return None
         if not self._lock.acquire(True, _LOCK_TIMEOUT_S):
-            raise RuntimeError("device memory is stuck: did a finalizer ask for memory in the middle of an allocation?")
+            raise RuntimeError("the memory allocator is locked: a finalizer may have requested memory during an allocation")
         try:
             if self._waiting:
                 self._free_waiting(self._host_now_ns())

@@ -29,7 +29,7 @@ def batch_sizes(
         return None
     pairs: list[tuple[Shape, Shape]] = []
     for one, other in zip(here, there, strict=True):
-        # Weights have the same shape in both traces. Only the other shapes are compared.
+        # The batch size does not affect the shapes of weights. Only the other shapes are compared.
         shapes, others = (Counter(op.shapes or (op.shape or (),)) for op in (one, other))
         if shapes.total() == others.total():  # an input with the shape of a weight is not stored twice
             pairs += zip(*(sorted(rest.elements()) for rest in (shapes - others, others - shapes)), strict=True)
