@@ -236,7 +236,7 @@ PID = 4711
 def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A fake of the child process of `trace replay`. It returns `code`, leaves `timelines`, and stores its arguments in
     `words` and `session`."""
-    made_up: dict[str, Any] = {"code": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
+    made_up: dict[str, Any] = {"code": 0, "stopped_by": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
 
     def run_child(
         options_of_package: dict[str, ReplaySession], words: list[str], *, ranks: int, meanwhile: Callable[[int], None]
@@ -247,7 +247,7 @@ def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         for pid in made_up["timelines"]:
             save(small_trace(), session.out / f"replay-{pid}.msgpack")
         booted, started = frozenset(made_up["booted"]), frozenset(made_up["started"])
-        return ChildResult(made_up["code"], PID, booted, started, started)
+        return ChildResult(made_up["code"], PID, booted, started, started, made_up["stopped_by"])
 
     monkeypatch.setattr(replay_command, "run_child", run_child)
     return made_up
@@ -338,11 +338,14 @@ def test_no_report_follows_the_error_of_a_failed_script(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("code", "name"), [(130, "SIGINT"), (143, "SIGTERM")])
-def test_steps_before_ctrl_c_are_compared(
-    child: dict[str, Any], code: int, name: str, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("code", "stopped_by", "name"), [(130, 0, "SIGINT"), (143, 0, "SIGTERM"), (143, 15, "SIGTERM"), (1, 15, "SIGTERM")]
+)
+def test_steps_before_a_signal_are_compared(
+    child: dict[str, Any], code: int, stopped_by: int, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    child.update(code=code)
+    """Torchrun ends with exit code 1 after a signal."""
+    child.update(code=code, stopped_by=stopped_by)
     assert run("replay train.py --trace t.msgpack".split()) == code
     ending, compared = capfd.readouterr().err.split("\n", 1)
     assert ending == f"trace: {name} ended the script, after 1 step." and compared.startswith("PASS: ")

@@ -47,6 +47,12 @@ class ChildResult:
     booted: frozenset[int]  # processes that ran `sitecustomize.py`
     triggered: frozenset[int]  # processes that imported torch
     started: frozenset[int]  # processes in which the recorder or the replayer was started
+    stopped_by: int = 0  # the last signal that this process got while the child process ran
+
+    @property
+    def ending(self) -> int:
+        """Return the exit code, or 128 plus the signal if a signal stopped the script. torchrun then exits with code 1."""
+        return 128 + self.stopped_by if self.returncode and self.stopped_by else self.returncode
 
 
 def run_child(
@@ -95,6 +101,7 @@ def run_child(
         booted=frozenset(pid for pid, events in handshakes.items() if "boot" in events),
         triggered=frozenset(pid for pid, events in handshakes.items() if "trigger" in events),
         started=frozenset(pid for pid, events in handshakes.items() if "started" in events),
+        stopped_by=relay.got,
     )
 
 
@@ -172,6 +179,7 @@ class _Relay:
     sends the signal to the child process."""
 
     def __init__(self) -> None:
+        self.got = 0  # the last signal
         self._child: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         self._before: dict[int, Any] = {}
@@ -192,6 +200,7 @@ class _Relay:
             child.send_signal(number)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.got = number
         if self._child is None:
             self._early.append(number)
         elif number != signal.SIGINT or not _in_foreground_of_a_terminal():

@@ -183,11 +183,11 @@ def _tell(
     recording: Path | None,
 ) -> None:
     if result.returncode:  # the script has printed the error, except after a signal
-        if result.returncode > 128:
-            say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}.")
+        if result.ending > 128:
+            say(f"{ending_text(result.ending)}, after {counted(len(replayed.steps), 'step')}.")
         for sentence in fit_sentences(comparison.memory):
             say(sentence, is_error=True)
-        if result.returncode not in _STOPPED_BY_USER:
+        if result.ending not in _STOPPED_BY_USER:
             return
     if not _did_gpu_work(replayed):
         explain_empty_run(result, "replayed", "did no work on the GPU")

@@ -84,6 +84,15 @@ def test_a_child_process_reports_its_events_and_how_it_ended(
     assert found == ChildResult(returncode, 5, frozenset((5, 6, 7)), frozenset((5, 6)), frozenset((5,)))
 
 
+def test_a_launcher_that_a_signal_stopped_has_its_own_exit_code() -> None:
+    """torchrun ends with exit code 1 after SIGTERM. A script that handles the signal ends with exit code 0."""
+    none: frozenset[int] = frozenset()
+    endings = [
+        ChildResult(code, 5, none, none, none, stopped_by).ending for code, stopped_by in ((1, 15), (143, 15), (0, 15), (1, 0))
+    ]
+    assert endings == [143, 143, 0, 1]
+
+
 def test_a_script_that_does_not_exist_is_not_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """GIVEN the name of no file THEN no process starts. Options of Python, and `torchrun`, are not names of files."""
     monkeypatch.chdir(tmp_path)
@@ -121,7 +130,7 @@ def test_signals_are_passed_on_except_ctrl_c_in_a_terminal(
         monkeypatch.setattr(launch, "open", lambda *arguments: terminal, raising=False)
         relay.to(child)
         signal.raise_signal(number)
-    assert child.signals == passed_on
+    assert child.signals == passed_on and relay.got == number
 
 
 def test_a_signal_before_the_start_of_the_child_process_is_passed_on_afterwards() -> None:
