@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
+from typing import NoReturn
 
 from torch.utils._pytree import tree_leaves
 
@@ -27,7 +28,8 @@ def install(torch_module: ModuleType) -> None:
     api: TorchAny = importlib.import_module(f"{rpc.__name__}.api")
     patch_around(api, _invoke_rpc=_checked)
     patch_everywhere(api.remote, around(api.remote, _checked))
-    patch_around(rpc.TensorPipeRpcBackendOptions, __init__=_without_devices)
+    options = rpc.TensorPipeRpcBackendOptions
+    patch_around(options, __init__=_without_devices, set_device_map=_reject_devices, set_devices=_reject_devices)
 
 
 def _checked(call: TorchFunction, /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -38,5 +40,9 @@ def _checked(call: TorchFunction, /, *args: TorchAny, **kwargs: TorchAny) -> Tor
 
 def _without_devices(init: Callable[..., None], self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
     if kwargs.get("device_maps") or kwargs.get("devices"):
-        raise NotEmulated("torch.distributed.rpc with device maps", _ADVICE)
+        _reject_devices()
     init(self, *args, **kwargs)
+
+
+def _reject_devices(*args: TorchAny, **kwargs: TorchAny) -> NoReturn:
+    raise NotEmulated("torch.distributed.rpc with device maps", _ADVICE)

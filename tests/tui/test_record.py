@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         stream.header(Trace(grain="phase", threads=[Thread(0, 1, "main", "main")], runs={0: Run()}))
         stream.add("steps", Steps.of(number=[0, 1], start_ns=[5, 15], duration_ns=[10, 10]))
         stream.close()
-        return ChildResult(0, 4711, *[frozenset({4711})] * 3)
+        return ChildResult(0, 4711, *(frozenset({4711}),) * 3)
 
     monkeypatch.setattr(record, "run_child", ran)
     return tmp_path
@@ -125,7 +125,7 @@ def test_ctrl_c_without_a_recording_reports_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(record, "run_child", lambda *arguments, **options: ChildResult(0, 4711, *[frozenset[int]()] * 3))
+    monkeypatch.setattr(record, "run_child", lambda *arguments, **options: ChildResult(0, 4711, *(frozenset[int](),) * 3))
     monkeypatch.setattr(record, "explain_empty_run", lambda *arguments: signal.raise_signal(signal.SIGINT))
     assert run(TRAIN) == 128 + signal.SIGINT
     assert capsys.readouterr().err == "trace: interrupted before x.msgpack was written\n"

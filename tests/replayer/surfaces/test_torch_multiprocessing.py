@@ -51,6 +51,9 @@ def test_rpc_with_device_tensors_raises_not_emulated() -> None:
     use()
     with pytest.raises(NotEmulated, match="rpc with device maps"):
         rpc.TensorPipeRpcBackendOptions(device_maps={"other": {0: 0}})
+    for call in (lambda of: of.set_device_map("other", {0: 0}), lambda of: of.set_devices([0])):
+        with pytest.raises(NotEmulated, match="rpc with device maps"):
+            call(rpc.TensorPipeRpcBackendOptions())
     with pytest.raises(NotEmulated, match="rpc with CUDA tensors"):
         rpc.api._invoke_rpc("other", torch.add, None, [{"x": torch.ones(2, device="cuda")}, 1])
 
