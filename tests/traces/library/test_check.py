@@ -185,8 +185,8 @@ def test_recordings_without_the_necessary_facts_are_rejected() -> None:
     for trace, said in (
         (without, "no workload signature"),
         (counted, "no workload signature"),
-        (nothing, "no steady step"),
-        (untimed, "no steady step"),
+        (nothing, "no training step after the warm-up"),
+        (untimed, "no training step after the warm-up"),
         (mixed, "do not share a batch size"),
     ):
         with pytest.raises(TraceLibraryError, match=said):
