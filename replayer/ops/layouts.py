@@ -296,7 +296,8 @@ def _parts_of(op: TorchAny, nested: torch.Tensor, *arguments: TorchAny) -> Torch
 def _moved(
     nested: torch.Tensor, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **options: TorchAny
 ) -> TorchAny:
-    if isinstance(nested, NestedVirtualTensor) or device is None or device.type != BACKEND:
+    is_host = nested.layout is torch.strided and not isinstance(nested, NestedVirtualTensor)
+    if not is_host or device is None or device.type != BACKEND:
         return None
     return torch.nested.as_nested_tensor([entry.to(device, dtype or nested.dtype) for entry in nested.unbind()])
 

@@ -148,7 +148,8 @@ def nested_jagged(device: str) -> Any:
     layer = nn.Linear(3, 2).to(device)
     out = layer(n * 2).relu()
     out.values().sum().backward()
-    return [n.values(), n.offsets(), out.values(), layer.weight.grad, torch.nested.to_padded_tensor(n, 0.0)]
+    moved = torch.nested.as_nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged).to(device)
+    return [n.values(), n.offsets(), out.values(), layer.weight.grad, torch.nested.to_padded_tensor(n, 0.0), moved.values()]
 
 
 @family.group
