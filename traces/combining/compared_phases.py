@@ -10,8 +10,9 @@ Note [A full launch queue]
 
 Note [Phases with different names]
     If recorder and profile name different phases, a phase that only one of them names is added to the phase before it. The same
-    applies to a forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py). The caller
-    passes such phases as `cut_otherwise`, because the recorder has also cut the profiled steps.
+    applies to a forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py), and a phase
+    "other" before it may be too long. The caller passes such phases as `cut_otherwise`, because the recorder has also cut the
+    profiled steps.
 
 Note [Windows of other work]
     A later window of the profiler may contain different steps, for example steps that train more layers (tracer/schedule.py).

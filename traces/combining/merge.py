@@ -162,7 +162,8 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
-    """Return the names of phases that are much shorter in the recording than in the profile."""
+    """Return the names of phases that are much shorter in the recording than in the profile. If there are any, also return the
+    names of phases that are much longer in the recording, because these contain the missing time."""
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
         for trace in (
@@ -170,7 +171,8 @@ def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column
             for trace, steps in ((recording, own), (profile, theirs))
         )
     )
-    return [name for name, ns in seen_ns.items() if ns < SEEN_SHARE * whole_ns.get(name, 0)]
+    shorter = [name for name, ns in seen_ns.items() if ns < SEEN_SHARE * whole_ns.get(name, 0)]
+    return shorter and [*shorter, *(name for name, ns in seen_ns.items() if whole_ns.get(name, 0) < SEEN_SHARE * ns)]
 
 
 def _rank_numbers(recordings: Sequence[Trace], problems: Counter[str]) -> list[int]:

@@ -368,6 +368,18 @@ def test_phases_that_begin_elsewhere_in_the_profile_are_scaled_with_the_previous
     assert with_profile(recording, profile, [1]).run_of(0).host_scale == pytest.approx(scale)
 
 
+def test_a_forward_pass_that_the_recorder_saw_as_another_phase_is_compared_with_that_phase() -> None:
+    """GIVEN a forward pass without a module call after a value was read. The recorder saw a phase "other" instead, and the
+    profile a short phase "other" before `zero_grad`. WHEN the profiled step takes twice as long THEN all phases have half the
+    time."""
+    recording = made(
+        [0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, zero_grad=0.1, other=0.7, forward=0.1, backward=0.1
+    )
+    profile = made([1000], [1600], [StepKind.STEADY], 0, other=0.1, zero_grad=0.1, forward=0.7, backward=0.1)
+    scale = with_profile(recording, profile, [1]).run_of(0).host_scale
+    assert scale == pytest.approx(dict.fromkeys(("other", "zero_grad", "forward", "backward"), 0.5))
+
+
 def test_a_profiled_evaluation_step_stays_an_evaluation_step() -> None:
     """Profiled inference is replayed for evaluation, not for training."""
     recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.EVALUATION], 0)
