@@ -14,7 +14,7 @@ Note [Means of varying steps]
     four steps of each trace vary by at least MUCH_SPREAD (`noise_floor`), the means of the traces are therefore compared. If
     only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared. With fewer
     than four steps, a single slow step would change the mean. The means leave out steps of at least SLOW_STEP times the 75th
-    percentile, because such a step contains more than a training step.
+    percentile, because such a step contains more than a training step. The same applies to means over the other trace's period.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
     found = Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
     if not len(ours) or not len(theirs) or not (varies_much(our_ns[ours]) and varies_much(their_ns[theirs])):
         return found
-    means = _usual_mean(our_ns[ours]), _usual_mean(their_ns[theirs])
+    means = mean(_usual(our_ns[ours])), mean(_usual(their_ns[theirs]))
     return replace(found, error=relative_error(*means), recorded_mean_ns=means[0], replayed_mean_ns=means[1])
 
 
@@ -108,10 +108,10 @@ def mean(values: Column) -> int:
     return round(float(values.mean()))
 
 
-def _usual_mean(values: Column) -> int:
+def _usual(values: Column) -> Column:
     # see Note [Means of varying steps]
     usual = values[values < SLOW_STEP * np.percentile(values, 75)]
-    return mean(usual if len(usual) else values)
+    return np.asarray(usual if len(usual) else values)
 
 
 def median_per_step(values: Column) -> int | None:
@@ -170,7 +170,8 @@ def relative_error(recorded: float | None, replayed: float | None) -> float | No
 def _percentiles(values: Column, period: int) -> list[int] | list[None]:
     if not len(values):
         return [None] * 3
-    middle = float(np.median(means_of_periods(values, period)))
+    chosen = values if period_of(values) == period else _usual(values)
+    middle = float(np.median(means_of_periods(chosen, period)))
     return [round(float(np.percentile(values, 5))), round(middle), round(float(np.percentile(values, 95)))]
 
 

@@ -118,3 +118,6 @@ def test_both_traces_are_averaged_over_the_period_of_either() -> None:
     varying, steady = np.array([2, 6] * 3 + [2]) * MS, np.array([4] * 8) * MS
     for one, other in ((varying, steady), (steady, varying)):
         assert spread(np.arange(len(one)), one, np.arange(len(other)), other, np.arange(len(one))).error == 0.0
+    # AND a slow step of the other trace does not count. Its 75th percentile is 4 ms.
+    slow = np.array([4, 4, 4, 40, 4, 4, 4]) * MS
+    assert spread(np.arange(8), np.tile(varying[:2], 4), np.arange(7), slow, np.arange(8)).error == 0.0
