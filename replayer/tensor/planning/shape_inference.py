@@ -43,6 +43,10 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
     if results is _ASKS_FOR_SIZES:
         results, kept = run_shape_rule(func, meta_args, meta_kwargs), False
     outcome = _outcome(metas, whole_loss(func, results, meta_args), arguments, device)
+    if func._schema.name in _SEEDS_ON_HOST and isinstance(outcome, Several):
+        seeds = [isinstance(part, New) and part.tensor_meta.shape == () for part in outcome.parts]
+        parts = zip(outcome.parts, seeds, strict=True)
+        outcome = Several(tuple([New(part.tensor_meta, 0) if seed else part for part, seed in parts]))
     reshaped = tuple(_reshaped(metas, arguments))
     writes = tuple(writes_of(func, args, kwargs))
     outputs = tuple(_new_shapes(outcome))
@@ -51,6 +55,11 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
     plan = Plan(signature, device, outcome, writes, reshaped)
     plan.kept = kept
     return plan
+
+
+# Outside of CUDA graph captures, these ops keep the seed and offset of their random numbers in CPU memory (PyTorch's Note
+# [Seed and Offset Device] in attention.cu).
+_SEEDS_ON_HOST = ("aten::_scaled_dot_product_efficient_attention", "aten::_efficient_attention_forward")
 
 
 def run_elsewhere(tensor_class: type, func: Op, args: Args, kwargs: Kwargs) -> TorchAny:

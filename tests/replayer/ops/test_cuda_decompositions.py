@@ -230,6 +230,17 @@ def test_attention_without_a_batch_dimension_is_fused_since_torch_2_14(version: 
     assert (ops == [fused]) is (version == "2.14.1+cu130")
 
 
+def test_memory_efficient_attention_keeps_no_seed_on_the_gpu() -> None:
+    """The output has 2 * 4 * 64 * 32 floats, and the logsumexp 2 * 4 * 64. Two seeds of 8 bytes would take 1024 bytes."""
+    use()
+    query = torch.empty(2, 4, 64, 32, device="cuda", requires_grad=True)
+    before = torch.cuda.memory_allocated()
+    result = torch.ops.aten._scaled_dot_product_efficient_attention(query, query, query, None, True)
+    assert torch.cuda.memory_allocated() - before == 4 * (2 * 4 * 64 * 32 + 2 * 4 * 64)
+    result[0].sum().backward()
+    assert query.grad is not None
+
+
 def test_memory_efficient_attention_accepts_grouped_heads_since_torch_2_14() -> None:
     assert _chosen(heads=2, grouped=True, dtype=torch.float32, groups_efficient=True) == EFFICIENT
     assert _chosen(heads=2, grouped=True, dtype=torch.float32) == MATH
