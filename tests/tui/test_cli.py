@@ -272,6 +272,16 @@ def test_all_ranks_run_the_script_with_the_same_arguments(child: dict[str, Any])
     assert (child["ranks"], child["words"]) == (3, ["-m", "train", "--lr", "1"])
 
 
+def test_the_report_of_a_replay_under_torchrun_names_the_script(
+    child: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for words in ("torchrun --nproc-per-node 2 runs/train.py --lr 1", "-m torch.distributed.run train.py", "runs/train.py"):
+        assert run(["replay", "--trace", "t.msgpack", *words.split()]) == 0
+        assert "this replay of train.py" in capfd.readouterr().err
+    assert run("replay --trace t.msgpack -m train --lr 1".split()) == 0
+    assert "this replay of -m train" in capfd.readouterr().err
+
+
 def test_replay_returns_the_exit_code_of_the_script(child: dict[str, Any]) -> None:
     for child["code"] in (0, 1, 3, 143):
         assert run("replay train.py --trace t.msgpack".split()) == child["code"]

@@ -37,6 +37,7 @@ from tui.options import RecordOptions
 from tui.outputs import require_writable
 from tui.running.narration import explain_empty_run, hint_misplaced_option, say
 from tui.running.progress import working
+from tui.running.ranks import started_script
 from tui.text.record import lack_lines, record_lines
 from tui.trace_names import load_replayable
 
@@ -80,8 +81,7 @@ def _say_kept(output: Path, parts: list[_ProcessFiles]) -> None:
 
 
 def default_name(script: list[str]) -> str:
-    if {"torchrun", "torch.distributed.run"} & set(script[:2]):
-        script = [word for word in script if word.endswith(".py")] or script
+    script = started_script(script)
     if script[0].startswith("-m"):
         return (script[0][2:] or script[1]).rpartition(".")[2] + ".msgpack"
     return (Path(script[0]).stem.removeprefix("-c") or "trace") + ".msgpack"

@@ -33,7 +33,7 @@ from tui.memory_sizes import parse_sizes
 from tui.options import ReplayOptions
 from tui.outputs import require_writable, write_json
 from tui.running.narration import ending_text, explain_empty_run, hint_misplaced_option, say
-from tui.running.ranks import available_bytes, require_ranks, require_torchrun
+from tui.running.ranks import available_bytes, require_ranks, require_torchrun, started_script
 from tui.running.replay_progress import reporting_steps
 from tui.terminal import is_quiet, is_verbose, terminal_style
 from tui.text.diff import diff_text
@@ -208,8 +208,8 @@ def _tell(
 
 
 def _script_name(replay: ReplayOptions) -> str:
-    first = replay.script[0]
-    return f"this replay of {shlex.join(replay.script[:2]) if first == '-m' else Path(first).name}"
+    first, *more = started_script(replay.script)
+    return f"this replay of {shlex.join([first, *more[:1]]) if first == '-m' else Path(first).name}"
 
 
 def _next_step(replay: ReplayOptions, recording: Path | None) -> str:

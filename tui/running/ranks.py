@@ -39,6 +39,12 @@ def require_torchrun(words: list[str]) -> None:
         )
 
 
+def started_script(words: list[str]) -> list[str]:
+    """Return the name of the script that torchrun starts. Without torchrun, return all words."""
+    is_torchrun = not {"torchrun", "torch.distributed.run"}.isdisjoint(words[:2])
+    return [word for word in words if is_torchrun and word.endswith(".py")] or words
+
+
 def available_bytes() -> int | None:
     try:
         meminfo_text = Path("/proc/meminfo").read_text(encoding="ascii")
