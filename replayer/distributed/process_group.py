@@ -32,7 +32,6 @@ from torch.utils._pytree import tree_leaves
 from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
 from replayer.distributed.group_operations import GroupOperations
-from replayer.distributed.rank_message import backend_error
 from replayer.distributed.reductions import Reduction
 from replayer.distributed.work import GatheredWork, VirtualWork, WorkGroup
 from replayer.errors import NotEmulated
@@ -338,7 +337,7 @@ class VirtualNccl(_NcclGroup):
     def _require_member(self, operation: str, rank: int) -> None:
         """Raise NCCL's error if the root or the peer is not in the group."""
         if not 0 <= rank < self._size:
-            raise backend_error()(
+            raise dist.DistBackendError(
                 "NCCL error: ncclInvalidArgument: Invalid value for an argument.\nLast error:\n"
                 f"{operation} : invalid root {rank} (root should be in the 0..{self._size} range)"
             )

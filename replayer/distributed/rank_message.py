@@ -14,9 +14,6 @@ from itertools import groupby
 from typing import TypeVar
 
 import torch
-import torch.distributed as dist
-
-from replayer.torch_types import TorchAny
 
 T = TypeVar("T")
 
@@ -79,12 +76,6 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 def convert_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
     converted = {key: convert(message) for key, message in {id(message): message for message in messages}.items()}
     return [converted[id(message)] for message in messages]
-
-
-def backend_error() -> type[Exception]:
-    """Return PyTorch's class of NCCL errors, or RuntimeError in PyTorch releases before 2.1."""
-    kind: TorchAny = getattr(dist, "DistBackendError", RuntimeError)
-    return kind  # type: ignore[no-any-return]
 
 
 def shared_gpu(messages: Sequence[RankMessage]) -> tuple[int, int] | None:

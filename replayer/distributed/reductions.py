@@ -15,7 +15,6 @@ import torch.distributed as dist
 
 from replayer.distributed.collective_values import is_uniform, known_of_all
 from replayer.distributed.group_call import RankValues
-from replayer.distributed.rank_message import backend_error
 from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.torch_types import TorchAny
 
@@ -75,7 +74,7 @@ def _require_float8_sums(dtypes: set[torch.dtype]) -> None:
     if not dtypes <= {torch.float8_e4m3fn, torch.float8_e5m2}:
         raise RuntimeError("Unsupported Float8 type for NCCL reduction")
     if torch.cuda.get_device_capability() < (9, 0):
-        raise backend_error()(
+        raise dist.DistBackendError(
             "NCCL error: ncclInvalidArgument: Invalid value for an argument.\nLast error:\n"
             "FP8 reduction support begins with sm90 capable devices."
         )

@@ -34,10 +34,10 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed import DistError
+from torch.distributed import DistBackendError, DistError
 
 from replayer.distributed.clock_offset import ClockOffset, boot_id, ended_key
-from replayer.distributed.rank_message import RankMessage, backend_error, conflict_of, convert_each, pack, shared_gpu, unpack
+from replayer.distributed.rank_message import RankMessage, conflict_of, convert_each, pack, shared_gpu, unpack
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
@@ -287,7 +287,7 @@ class StoreExchange:
         if shared := shared_gpu(messages):
             later, first = (members[place] for place in shared)
             device = messages[shared[0]].gpu.rpartition("/")[2]
-            raise backend_error()(
+            raise DistBackendError(
                 "NCCL error: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
                 f"Duplicate GPU detected : rank {later} and rank {first} both on CUDA device {device}"
             )

@@ -15,7 +15,9 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
-from replayer.distributed.rank_message import RankMessage, backend_error
+from torch.distributed import DistBackendError
+
+from replayer.distributed.rank_message import RankMessage
 from replayer.state import STATE, gpu
 
 _OP_TYPES = {
@@ -51,7 +53,7 @@ class Watchdog:
     def end(self, message: RankMessage, reason: str) -> NoReturn:
         text = self._text(message, round(self.timeout_s * 1_000))
         if blocking_wait():
-            raise backend_error()(f"{text} ({reason})")
+            raise DistBackendError(f"{text} ({reason})")
         STATE.finish()
         sys.stderr.write(
             f"[rank{self._rank}]: {text}\n[rank{self._rank}]: Some NCCL operations have failed or timed out. Due to the"
@@ -63,7 +65,7 @@ class Watchdog:
         os.abort()
 
     def refuse(self, message: RankMessage, limit_ns: int) -> NoReturn:
-        raise backend_error()(self._text(message, limit_ns // 1_000_000))
+        raise DistBackendError(self._text(message, limit_ns // 1_000_000))
 
     def _text(self, message: RankMessage, limit_ms: int) -> str:
         kind = _OP_TYPES.get(message.operation, message.operation.replace("_", "").upper())

@@ -68,7 +68,7 @@ class ScriptSteps:
         if self._library is not None:
             self.workload.on_every_call = self._watch_call
 
-    def _moves_on(self, thread: HostThread, call: Callable[..., None], *args: object) -> bool:
+    def _moves_on(self, thread: HostThread, call: Callable[..., object], *args: object) -> bool:
         for capture in reversed(self._launches.captures):
             if thread is capture.thread:
                 capture.add_call(call, *args)
@@ -105,10 +105,7 @@ class ScriptSteps:
     def region_called(self) -> None:
         """Begin a phase when the script calls a compiled function."""
         with self._launches.looking as thread:
-            self._moves_on(thread, self._begin_region)
-
-    def _begin_region(self, thread: HostThread) -> None:
-        self._tracker.op(thread, PLAIN, self._clock.now_ns())
+            self._moves_on(thread, lambda thread: self._tracker.op(thread, PLAIN, self._clock.now_ns()))
 
     def loss_called(self) -> None:
         with self._launches.looking as thread:

@@ -44,7 +44,7 @@ class Factories:
         pin_memory: bool | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> TorchAny:
-        _refuse_pinned(pin_memory, "empty")
+        _refuse_pinned(pin_memory)
         shape = tuple(size)
         kind = dtype or torch.get_default_dtype()
         if kind is torch.int32 and state.STATE.makes_reducer:
@@ -65,7 +65,7 @@ class Factories:
         device: torch.device | None = None,
         pin_memory: bool | None = None,
     ) -> TorchAny:
-        _refuse_pinned(pin_memory, "empty_strided")
+        _refuse_pinned(pin_memory)
         meta = self._metas.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), index_of(device))
         return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
 
@@ -109,7 +109,7 @@ def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
     return made  # type: ignore[no-any-return]
 
 
-def _refuse_pinned(pin_memory: bool | None, op: str) -> None:
+def _refuse_pinned(pin_memory: bool | None) -> None:
     if pin_memory:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 

@@ -22,8 +22,8 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:
-    if (run := getattr(torch_module.autograd.graph, "_engine_run_backward", None)) is not None:
-        patch_everywhere(run, around(run, _run_backward))
+    run = torch_module.autograd.graph._engine_run_backward
+    patch_everywhere(run, around(run, _run_backward))
     ScriptHooks(torch_module, script_steps, STATE.optimizers).backward()
     patch_around(torch_module.autograd.function.BackwardCFunction, apply=_checked_gradients)
     guard = torch_module._C._InferenceMode

@@ -357,27 +357,23 @@ class TimelineWriter:
         self._hand_over()
         written = threading.Event()
         self._queue.put(written)
-        if not written.wait(_WRITES_WITHIN_S):
-            raise self._late()
-        if self._failure is not None:
-            raise self._failure
-        self._stream.header(header)
+        self._end_of_writing(header, is_in_time=written.wait(_WRITES_WITHIN_S))
 
     def close(self, header: Trace) -> None:
         """Raises the same errors as `flush`."""
         self._hand_over()
         self._queue.put(None)
         self._writer.join(_WRITES_WITHIN_S)
-        if self._writer.is_alive():
-            raise self._late()
+        self._end_of_writing(header, is_in_time=not self._writer.is_alive())
+        self._stream.close()
+
+    def _end_of_writing(self, header: Trace, *, is_in_time: bool) -> None:
+        if not is_in_time:
+            late = f"the last rows were not written within {_WRITES_WITHIN_S:g} s; is the disk very slow?"
+            raise TimeoutError(f"{self._stream.path}: {late}")
         if self._failure is not None:
             raise self._failure
         self._stream.header(header)
-        self._stream.close()
-
-    def _late(self) -> TimeoutError:
-        path = self._stream.path
-        return TimeoutError(f"{path}: the last rows were not written within {_WRITES_WITHIN_S:g} s; is the disk very slow?")
 
     def _hand_over(self) -> None:
         self._due_ns = perf_counter_ns() + _FLUSH_NS
