@@ -60,7 +60,7 @@ class RecordedKeys:
             dtype += f"|{direction}"
         own = wide = "?"
         if canonical in self._unindexed:
-            shapes = _without_indices(canonical, shapes)
+            shapes = shapes[:1] if canonical in _INDEXED else (*shapes[:1], *shapes[1:][-1:])
         if self.has_shapes and canonical not in self._unshaped:
             own, wide = shapes_text(shapes), shapes_text(canonical_shapes(shapes))
         kept = f"{dtype}|{layout}" if layout == CHANNELS_LAST and self.has_layouts else dtype
@@ -80,10 +80,6 @@ def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict
             shared = first.setdefault(tuple(trace.device.name[work].tolist()), number)
         found |= dict.fromkeys(launches, shared)
     return found
-
-
-def _without_indices(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    return shapes[:1] if op in _INDEXED else (*shapes[:1], *shapes[1:][-1:])
 
 
 def _ops_without_indices(trace: Trace) -> frozenset[str]:

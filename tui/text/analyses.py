@@ -1,6 +1,6 @@
 """Formats tables of analyses: GPU idle time, kernel launches, communication and others.
 
-    for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
+    for title, head, rows in analysis_rows(summary.analyses): ...               # of one trace
     for head, rows in both_sections(comparison.analyses): ...                   # of two
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from traces.analyses.stragglers import similar_ranks
-from tui.formatting import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
+from tui.formatting import ABSENT, count_text, curve_text, share_text, size_text, time_text
 
 if TYPE_CHECKING:
     from traces.analyses.analyse import Analyses
@@ -34,12 +34,6 @@ REASONS = {
     "launch": "launched but not started",
     "unknown": "for an unrecorded reason",
 }
-
-
-def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield the title and the lines of each section. A section without data has no lines."""
-    for title, head, cells in analysis_rows(of):
-        yield title, table(head, cells, width=width, indent=2)
 
 
 def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:

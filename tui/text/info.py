@@ -38,7 +38,7 @@ from tui.formatting import (
     wrapped,
 )
 from tui.outputs import json_text
-from tui.text.analyses import analysis_sections, exposure_sentence, idle_sentence
+from tui.text.analyses import analysis_rows, exposure_sentence, idle_sentence
 from tui.text.bottleneck import WHOLE, bottleneck_text, is_lower_bound, lag_sentence
 from tui.text.compiled import compiled_line, compiled_tables, graphs_line
 
@@ -103,7 +103,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
             "Ops with the most GPU time (innermost op of each launch)",
             table(*work_cells(summary, summary.ops, "op"), width=width, indent=2),
         ),
-        *analysis_sections(summary.analyses, width),
+        *((title, table(head, rows, width=width, indent=2)) for title, head, rows in analysis_rows(summary.analyses)),
         *((of.title, table([head.name for head in of.heads], of.cells(), width=width, indent=2)) for of in compiled),
         ("Ops with the most time on the host (without the ops that they call)", _host_ops(summary, width)),
         ("Memory peak", _memory(summary, width)),

@@ -84,10 +84,6 @@ def _loss(first: TorchAny, target: torch.Tensor, *rest: TorchAny, reduction: int
     return first.new_empty(first.shape[:-1] if reduction == 0 else ())
 
 
-def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) -> TorchAny:
-    return _loss(x, target, reduction=reduction), torch.empty_like(target, dtype=x.dtype)
-
-
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))
@@ -110,10 +106,6 @@ def svd(data: torch.Tensor, full: bool = False, vectors: bool = True, *, driver:
 
 def _second(grad: torch.Tensor, x: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _like_data(grad: torch.Tensor, data: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
-    return torch.empty_like(data)
 
 
 _REDUCED_IN_PLACE = frozenset({
@@ -144,12 +136,16 @@ RULES: dict[TorchAny, TorchFunction] = {
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     **dict.fromkeys((aten._ctc_loss.default, aten._ctc_loss.Tensor), _ctc_loss),
-    **dict.fromkeys((aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), _like_data),
+    **dict.fromkeys(
+        (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), lambda grad, data, *rest, **_: torch.empty_like(data)
+    ),
     aten.multi_margin_loss.default: lambda x, target, p=1, margin=1, weight=None, reduction=1: _loss(
         x, target, reduction=reduction
     ),
     aten.multi_margin_loss_backward.default: _second,
-    aten.multilabel_margin_loss_forward.default: _multilabel_margin,
+    aten.multilabel_margin_loss_forward.default: lambda x, target, reduction: (
+        _loss(x, target, reduction=reduction), torch.empty_like(target, dtype=x.dtype)
+    ),
     aten.multilabel_margin_loss_backward.default: _second,
     **_with_scalars("addcmul"), **_with_scalars("addcmul_"), **_with_scalars("addcdiv"), **_with_scalars("addcdiv_"),
     aten.linalg_lstsq.default: _lstsq,

@@ -171,13 +171,10 @@ def _outermost_attention(trace: Trace, row: int) -> int:
 
 
 def _with_shapes(trace: Trace, row: int) -> int:
-    host = trace.host  # A call that launches a CUDA graph or a compiled graph does not count as an op.
-    ops = takewhile(lambda at: host.kind[at] == HostKind.OP and not _is_graph(trace, at), host.outward(row))
-    return next((at for at in ops if trace.strings[int(host.shapes[at])]), NONE)
-
-
-def _is_graph(trace: Trace, row: int) -> bool:
-    return trace.strings[int(trace.host.name[row])] in (FORWARD, BACKWARD)
+    host, strings = trace.host, trace.strings
+    outward = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
+    ops = takewhile(lambda at: strings[int(host.name[at])] not in (FORWARD, BACKWARD), outward)  # calls of compiled graphs
+    return next((at for at in ops if strings[int(host.shapes[at])]), NONE)
 
 
 def _dtype(dtypes: str) -> str | None:
