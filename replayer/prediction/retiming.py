@@ -15,7 +15,7 @@ import numpy as np
 from replayer.cost_model.constants import WAIT_CAME_BACK_NS, WAIT_FOLLOWED_NS
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.match_keys import RecordedKeys
-from traces.figures.measure import device_ranks, window_ns
+from traces.figures.measure import device_ranks, host_ranks, window_ns
 from traces.model.trace import NONE, Column, Trace
 
 
@@ -141,7 +141,6 @@ def _wait(
 
 
 def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime]) -> Trace:
-    threads = np.array([thread.rank for thread in recorded.threads] or [0])
     steps = recorded.steps.rank
     phase_ranks = steps[recorded.phases.step] if len(steps) else np.zeros(len(recorded.phases), dtype=np.int64)
     part_ranks = phase_ranks[recorded.parts.phase] if len(phase_ranks) else np.zeros(len(recorded.parts), dtype=np.int64)
@@ -155,10 +154,9 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
         return replace(table, start_ns=start, duration_ns=np.maximum(end - start, 0))
 
     memory = recorded.memory
-    host_ranks = threads[recorded.host.thread] if len(recorded.host) else np.zeros(0, dtype=np.int64)
     return replace(
         trace,
-        host=moved(recorded.host, host_ranks),
+        host=moved(recorded.host, host_ranks(recorded)),
         steps=moved(recorded.steps, steps),
         phases=_marked(moved(recorded.phases, phase_ranks), trace),
         parts=moved(recorded.parts, part_ranks),

@@ -14,7 +14,7 @@ import numpy as np
 
 from traces.comparison.counterparts import Counterparts, KernelChange, pairs_in_same_order
 from traces.comparison.thresholds import LEAST_PHASE_NS, SAME_KERNEL_SHARE
-from traces.figures.measure import launch_phases, op_of, work_rows
+from traces.figures.measure import device_ranks, launch_phases, op_of, work_rows
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, StepKind, Trace
 from tui.view.scene.alignment import ANCHOR_NS, phase_rows
@@ -122,8 +122,8 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
         return np.zeros(0, dtype=np.int64)
     spans = trace.device
     work = work_rows(trace)
-    ranks = np.array([device.rank for device in trace.devices])
-    work = work[ranks[spans.device[work]] == ranks[spans.device[rows[0]]]]
+    ranks = device_ranks(trace)
+    work = work[ranks[work] == ranks[rows[0]]]
     taken = [Intervals(spans.start_ns[work], spans.end_ns[work])]
     if not everything:
         loader = np.flatnonzero(trace.phases.name == trace.strings.find("loader"))
