@@ -27,8 +27,7 @@ _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 
 
 def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Choose the steps for a comparison of two traces: all profiled steps of two recordings, or all steps of a replay after the
-    warm-up."""
+    """Choose the steps to compare. Of a recording, these are the profiled steps; of a replay, all steps after the warm-up."""
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step

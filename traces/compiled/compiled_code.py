@@ -21,8 +21,7 @@ COMPILE_NS: list[int] = []  # host time of each call in which Dynamo compiled fu
 _eager: list[EagerRegion] = []
 _breaks = Counter[str]()
 
-# torch.compile does not describe the following graph breaks in words. DDPOptimizer splits graphs on purpose, so its splits are
-# not counted.
+# Dynamo gives no text for these reasons of graph breaks. DDPOptimizer splits graphs on purpose, so its splits are not counted.
 _UNDESCRIBED = {"generic_jump": "branch on a tensor's value", "step_unsupported": "unsupported instruction"}
 _CUTS = "DDPOptimizer"
 

@@ -247,7 +247,7 @@ def launch_time_ns(trace: Trace) -> Column:
 
 
 def _start_of_phase_ns(trace: Trace) -> Column:
-    """Return when the training phase of each kernel begins on the host, or NONE."""
+    """Return the time at which the host began the training phase of each kernel, or NONE."""
     # see Note [A step's time] in traces/figures/pace.py
     found, spans, phases = np.full(len(trace.device), NONE, dtype=np.int64), trace.device, trace.phases
     timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))

@@ -136,8 +136,8 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
-    """Return the gradient of a convolution's output, and the weight. The order of the inputs of convolution_backward depends on
-    the PyTorch release. The gradient is the smallest input with as many channels as the weight has output channels."""
+    """Find the output's gradient and the weight among the inputs of convolution_backward. Their order depends on the PyTorch
+    release, but the gradient always has as many channels as the weight has output channels."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]

@@ -264,7 +264,7 @@ class ScriptHooks:
                 if (tell := listener.workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
                 listener.module_called(self, grad_enabled())
-                # On a GPU, activation checkpointing calls modules in autograd's thread, but in a replay in the script's thread.
+                # Activation checkpointing calls modules in autograd's thread on a GPU, and in the script's thread in a replay.
                 if listener.workload.is_open and running_backward() == -1:
                     listener.workload.module_called(self, described([args, kwargs]), autocast())
                 if marks is not None:

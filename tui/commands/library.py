@@ -46,7 +46,7 @@ _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Filters:
-    """Selects GPUs and networks by words or patterns such as `wide*`. An empty filter selects everything."""
+    """Selects GPUs and neural networks by parts of their names or patterns such as `wide*`. An empty filter selects all."""
 
     gpu: str = ""
     model: str = ""

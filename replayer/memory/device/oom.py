@@ -1,4 +1,4 @@
-"""Creates out-of-memory errors with the message of a PyTorch release.
+"""Creates out-of-memory errors. Each PyTorch release has its own wording.
 
     oom_text("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"

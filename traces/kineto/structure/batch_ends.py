@@ -1,4 +1,4 @@
-"""Divides a recording without step marks into batches (traces.script.step_rule).
+"""Finds the training batches in a recording without step marks (traces.script.step_rule).
 
     batches = BatchEnds(host, events, strings)
     batches.between(begin_ns, end_ns)           # the ends of all batches except the last
