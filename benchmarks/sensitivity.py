@@ -1,41 +1,39 @@
 """Changes each threshold up and down by a fifth, and shows which results and tests change.
 
     python benchmarks/fidelity.py --runs 1 --keep fidelity
-    python benchmarks/sensitivity.py fidelity [--only SAME] [--markdown docs/sensitivity.md]
+    python benchmarks/sensitivity.py fidelity [--markdown docs/sensitivity.md]
 
 The script compares each recording of docs/fidelity.md with its replay, and recordings with each other. The tests compare small
 programs with variants that differ in one thing. Whole numbers are changed by a fifth, rounded, but at least by 1.
 
-Each changed threshold needs a new process, because modules import thresholds as plain numbers. The process is forked after the
-traces were loaded, but before any module that uses a threshold is imported. The process repeats only the comparisons and the
-test files whose code reads the threshold.
+A threshold is changed in all modules that imported it. Comparisons and tests are repeated only for thresholds that they read.
+The first repetitions use groups of changed thresholds. If a result changes, the group is divided into single thresholds.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dis
 import io
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeVar
 
-import numpy as np
 import pytest
+from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import traces  # noqa: E402
 from traces.comparison import thresholds  # noqa: E402
+from traces.comparison.compare import compare  # noqa: E402
 from traces.comparison.declared_constants import ConstantOrigin  # noqa: E402
+from traces.comparison.explain import explain  # noqa: E402
 from traces.comparison.thresholds import THRESHOLDS  # noqa: E402
 from traces.model.trace import Trace  # noqa: E402
 
@@ -66,16 +64,14 @@ TWINS = tuple(
         "analyses/test_waits",
         "analyses/test_launches",
         "analyses/test_critical_path",
-        "kineto/test_text",
+        "kineto/test_impossible",
         "stalls/test_data_stalls",
         "library/test_library_limits",
     )
 )
-Verdicts = dict[str, str]  # by the name of a figure
-Judged = tuple[Verdicts, list[str]]  # verdicts and failed tests
-COMPARISONS = "comparisons"
+_GROUP = 6  # number of thresholds that are moved together at first
+Pairs = dict[str, tuple[Trace, Trace]]
 R = TypeVar("R")
-PARTS = (COMPARISONS, *TWINS)  # parts of the benchmark that can be repeated separately
 
 
 def moved(value: object, factor: float) -> object:
@@ -87,50 +83,30 @@ def moved(value: object, factor: float) -> object:
     return value * factor if isinstance(value, float) else value
 
 
-def verdicts(recordings: dict[str, Trace], replays: dict[str, Trace]) -> Verdicts:
-    """Return all results that a user reads: whether programs and times are the same, and what limits the training speed."""
-    from traces.comparison.compare import compare
-    from traces.comparison.explain import explain
+def compared_pairs(folder: Path) -> Pairs:
+    recordings = {of.parent.name: traces.load(of) for of in sorted(folder.glob("*/*.msgpack")) if of.stem != "replay"}
+    replays = {of.parent.name: traces.load(of) for of in sorted(folder.glob("*/replay.msgpack"))}
+    pairs = {f"{name} and its replay": (recordings[name], replay) for name, replay in replays.items()}
+    return pairs | {f"{a} and {b}": (recordings[a], recordings[b]) for a, b in PAIRS if a in recordings and b in recordings}
 
-    found: Verdicts = {}
-    both = {f"{name} and its replay": (recordings[name], replay) for name, replay in replays.items()}
-    both |= {f"{a} and {b}": (recordings[a], recordings[b]) for a, b in PAIRS if a in recordings and b in recordings}
-    for name, (first, second) in both.items():
-        of = compare(first, second)
-        found[f"{name}: program"] = of.verdict.sameness.value
-        found[f"{name}: within tolerance"] = str(of.within_tolerance)
-        sides = zip(("first", "second"), of.bottlenecks, of.paces, of.problems, strict=True)
-        for which, limit, pace, problems in sides:
-            found[f"{name}: pace limit of the {which} trace"] = "none" if limit is None else limit.limit
-            falls = pace is not None and pace.falls_behind_ns > 0
-            found[f"{name}: the {which} falls behind"] = "yes" if falls else "no"
-            found[f"{name}: serious problems of the {which}"] = " ".join(problems) or "none"
-        found[f"{name}: largest reason"] = next((reason.what for reason in explain(of).reasons), "none")
+
+def verdicts(first: Trace, second: Trace) -> dict[str, str]:
+    """Return all results that a user reads: whether programs and times are the same, and what limits the training speed."""
+    of = compare(first, second, tolerance=thresholds.DEFAULT_TOLERANCE)
+    found = {"program": of.verdict.sameness.value, "within tolerance": str(of.within_tolerance)}
+    sides = zip(("first", "second"), of.bottlenecks, of.paces, of.problems, strict=True)
+    for which, limit, pace, problems in sides:
+        found[f"pace limit of the {which} trace"] = "none" if limit is None else limit.limit
+        falls = pace is not None and pace.falls_behind_ns > 0
+        found[f"the {which} falls behind"] = "yes" if falls else "no"
+        found[f"serious problems of the {which}"] = " ".join(problems) or "none"
+    found["largest reason"] = next((reason.what for reason in explain(of).reasons), "none")
     return found
 
 
-class _Failures:
-    """Collects the names of failed tests as a pytest plugin."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.names.append(report.nodeid.rpartition("/")[2])
-
-
-def failed_tests(files: Sequence[str]) -> list[str]:
-    failures = _Failures()
-    os.chdir(ROOT)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        pytest.main(["-q", "-n", "0", "-m", "not program", "-p", "no:cacheprovider", *files], plugins=[failures])
-    return sorted(set(failures.names))
-
-
 @contextlib.contextmanager
-def called_code() -> Iterator[set[CodeType]]:
-    """Collect the code of all functions and modules that are called in the context."""
+def read_thresholds(names: set[str]) -> Iterator[None]:
+    """Add the thresholds that occur in functions called in the context to `names`."""
     called: set[CodeType] = set()
 
     def trace(frame: FrameType, event: str, argument: object) -> None:
@@ -138,57 +114,77 @@ def called_code() -> Iterator[set[CodeType]]:
 
     sys.settrace(trace)
     try:
-        yield called
+        yield
     finally:
         sys.settrace(None)
+    names |= THRESHOLDS.keys() & {name for code in called for name in code.co_names if code.co_name != "<module>"}
 
 
-def in_a_child(work: Callable[[], R]) -> R:
-    """Run a function in a forked process, and return the function's result. Raises RuntimeError if the process fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                result.write_text(json.dumps(work()), encoding="utf-8")
-                code = 0
-            finally:
-                os._exit(code)
-        if os.waitpid(child, 0)[1] != 0:
-            raise RuntimeError("the process that computes the verdicts failed")
-        found: R = json.loads(result.read_text(encoding="utf-8"))
-        return found
+@contextlib.contextmanager
+def moved_thresholds(names: Sequence[str], factor: float) -> Iterator[None]:
+    usual = [(module, name) for module in list(sys.modules.values()) for name in names if name in vars(module)]
+    for module, name in usual:
+        setattr(module, name, moved(THRESHOLDS[name].value, factor))
+    try:
+        yield
+    finally:
+        for module, name in usual:
+            setattr(module, name, THRESHOLDS[name].value)
 
 
-def judged(parts: Sequence[str], recordings: dict[str, Trace], replays: dict[str, Trace]) -> Judged:
-    found = verdicts(recordings, replays) if COMPARISONS in parts else {}
-    files = [part for part in parts if part != COMPARISONS]
-    return found, failed_tests(files) if files else []
+def changed_by(names: Sequence[str], factor: float, run: Callable[[], R], usual: R) -> Iterator[tuple[str, R]]:
+    """Return the thresholds that change the result of a function if each is moved alone, and the changed results."""
+    with moved_thresholds(names, factor):
+        found = run()
+    if found == usual:
+        return
+    if len(names) == 1:
+        yield names[0], found
+        return
+    middle = len(names) // 2
+    for half in (names[:middle], names[middle:]):
+        yield from changed_by(half, factor, run, usual)
 
 
-def with_names(part: str, recordings: dict[str, Trace], replays: dict[str, Trace]) -> tuple[Judged, list[str]]:
-    """Return the results of a part without a changed threshold, and the thresholds that the part reads."""
-    with called_code() as called:
-        found = judged([part], recordings, replays)
-    loads = (of for code in called for of in dis.get_instructions(code) if of.opname.startswith("LOAD_"))
-    return found, sorted({of.argval for of in loads} & THRESHOLDS.keys())
+def changes(run: Callable[[], R]) -> tuple[R, Iterator[tuple[str, R]]]:
+    """Return the usual result of a function, and an iterator over keys such as "MUCH_DATA up" and the changed results."""
+    names: set[str] = set()
+    with read_thresholds(names):
+        usual = run()
+    groups = [sorted(names)[at : at + _GROUP] for at in range(0, len(names), _GROUP)]
+    found = (
+        (f"{name} {move}", result)
+        for move, factor in MOVES.items()
+        for group in groups
+        for name, result in changed_by(group, factor, run, usual)
+    )
+    return usual, found
 
 
-def with_moved(
-    name: str, factor: float, parts: Sequence[str], recordings: dict[str, Trace], replays: dict[str, Trace]
-) -> Judged:
-    early = [module for module, of in sys.modules.items() if of is not thresholds and name in vars(of)]
-    if early:
-        raise RuntimeError(f"{name} cannot be moved: {early[0]} was imported too early")
-    setattr(thresholds, name, moved(THRESHOLDS[name].value, factor))
-    return judged(parts, recordings, replays)
+class _Tests:
+    """Repeats each test with changed thresholds, as a pytest plugin."""
+
+    def __init__(self) -> None:
+        self.failed: dict[str, list[str]] = {}  # by keys such as "MUCH_DATA up"; "" without a changed threshold
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Function, nextitem: pytest.Item | None) -> bool:
+        def fails() -> bool:
+            item._initrequest()
+            return any(report.failed for report in runtestprotocol(item, log=False, nextitem=nextitem))
+
+        usual, found = changes(fails)
+        for key in [""] if usual else [key for key, _ in found]:
+            self.failed.setdefault(key, []).append(item.nodeid.rpartition("/")[2])
+        return True
 
 
-def changes(before: Judged, after: Judged) -> tuple[list[str], list[str]]:
-    """Return the changed results as sentences, and the tests that fail only with the changed threshold."""
-    apart = [f"{name}: {before[0][name]} → {now}" for name, now in after[0].items() if before[0][name] != now]
-    return apart, [name for name in after[1] if name not in before[1]]
+def failed_tests() -> dict[str, list[str]]:
+    plugin = _Tests()
+    os.chdir(ROOT)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        pytest.main(["-q", "-n", "0", "-m", "not program", "-p", "no:cacheprovider", *TWINS], plugins=[plugin])
+    return plugin.failed
 
 
 HEADER = ("threshold", "value", "origin", "moved", "changed conclusions", "twin tests that fail")
@@ -204,8 +200,7 @@ def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[st
 
 def page(rows: list[tuple[str, ...]], figures: int) -> str:
     still = sorted({cells[0] for cells in rows} - {cells[0] for cells in rows if cells[4:] != ("none", "none")})
-    missing = sorted(THRESHOLDS.keys() - {cells[0] for cells in rows})
-    steps, page = sum(cells[4] != "none" for cells in rows), "[constants.md](constants.md)"
+    steps = sum(cells[4] != "none" for cells in rows)
     lines = [
         "# What a threshold changes",
         "",
@@ -226,8 +221,6 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "",
         "The following thresholds of [constants.md](constants.md) can be raised or lowered by a fifth without any effect on the"
         f" conclusions and tests: {', '.join(still)}.",
-        *(["", f"The benchmark was not run for the following thresholds of {page}:", ""] if missing else []),
-        *(f"* {name}" for name in missing),
     ]
     return "\n".join(lines) + "\n"
 
@@ -235,33 +228,24 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what benchmarks/fidelity.py --keep wrote")
-    parser.add_argument("--only", default="", metavar="TEXT", help="thresholds whose names contain this")
-    parser.add_argument("--json", type=Path, help="keep the results here; moves that the file already has are not repeated")
     parser.add_argument("--markdown", type=Path, help="write the table here too")
     args = parser.parse_args()
-    recordings = {of.parent.name: traces.load(of) for of in sorted(args.folder.glob("*/*.msgpack")) if of.stem != "replay"}
-    replays = {of.parent.name: traces.load(of) for of in sorted(args.folder.glob("*/replay.msgpack"))}
-    np.ones(1).sum()  # loads what numpy loads late, so that children share it
-    parts = {part: in_a_child(partial(with_names, part, recordings, replays)) for part in PARTS}
-    usual = parts[COMPARISONS][0][0], [test for (_, failed), _ in parts.values() for test in failed]
-    if usual[1]:
-        print(f"fail without a moved threshold, and are left out: {', '.join(usual[1])}", file=sys.stderr)
-    rows = []
-    known = json.loads(args.json.read_text(encoding="utf-8")) if args.json and args.json.exists() else {}
-    for name in THRESHOLDS:
-        for move, factor in MOVES.items():
-            key = f"{name} {move}"
-            if args.only in name and key not in known:
-                again = [part for part, (_, names) in parts.items() if name in names]
-                work = partial(with_moved, name, factor, again, recordings, replays)
-                known[key] = changes(usual, in_a_child(work)) if again else ([], [])
-                if args.json:
-                    args.json.write_text(json.dumps(known, indent=1), encoding="utf-8")
-            if key in known:
-                rows.append(row(name, move, *known[key]))
-                print("  ".join(rows[-1]), flush=True)
+    figures = 0
+    apart: dict[str, list[str]] = {}
+    for name, (first, second) in compared_pairs(args.folder.resolve()).items():
+        usual, found = changes(partial(verdicts, first, second))
+        figures += len(usual)
+        for key, now in found:
+            apart.setdefault(key, []).extend(f"{name}: {of}: {usual[of]} → {now[of]}" for of in usual if usual[of] != now[of])
+    failed = failed_tests()
+    if "" in failed:
+        print(f"fail without a moved threshold, and are left out: {', '.join(failed[''])}", file=sys.stderr)
+    keys = [(name, move) for name in THRESHOLDS for move in MOVES]
+    rows = [row(name, move, apart.get(f"{name} {move}", []), failed.get(f"{name} {move}", [])) for name, move in keys]
+    for cells in rows:
+        print("  ".join(cells))
     if args.markdown:
-        args.markdown.write_text(page(rows, len(usual[0])), encoding="utf-8")
+        args.markdown.resolve().write_text(page(rows, figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 
 A step owns the work that was launched during its host span. A step is complete on a device when the work of this step and of
 all earlier steps has ended. A step ends with its host span and its own work, and begins where the previous step ended. A step
-without a predecessor starts without queued work, so it does not count if a device has queued work for 90 % of others. A wait
+without a predecessor starts without queued work, so it does not count if a device has queued work for 90 % of others. Idle time
+is measured in whole periods of steps that repeat. A wait
 is a runtime call that returns when device work ends, and could not have returned earlier: CUDA documents the wait, or the call
 lasted for 50 us and the work ended in its last tenth. Queries that follow each other count as one call.
 """
@@ -117,15 +118,18 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int], 
             intervals.append((all(launches), {p: _ns(span) for p, span in spans.items()}))
             working.append(device)
     comparable = following if is_queued else steady
+    times = [host[p] for p in comparable]
+    found.host_pace_ns = _per_step(times) if steady else None
+    of_devices = [(always, [of[p] for p in comparable if p in of]) for always, of in intervals]
+    if of_devices:
+        found.in_all_steps, found.device_pace_ns, own = max((always, _per_step(own), own) for always, own in of_devices)
+        times = max(own, times, key=_per_step)
+    comparable = comparable[len(comparable) % period(times) :] if comparable else []
     windows = [(min(ends[p - 1] if follows[p] else steps[p].start_ns, ends[p]), ends[p]) for p in comparable]
     used = {work.device for work in recording.work if work.step in comparable}
     for device in sorted(used.intersection(working)) if union_ns(windows) else ():
         busy, found.window_ns[device] = spans_of(recording.work, device), union_ns(windows)
         found.idle_ns[device] = union_ns(windows + busy) - union_ns(busy)
-    found.host_pace_ns = _per_step([host[p] for p in comparable]) if steady else None
-    paces = [(always, _per_step([of[p] for p in comparable if p in of])) for always, of in intervals]
-    if paces:
-        found.in_all_steps, found.device_pace_ns = max(paces)
     return found
 
 

@@ -80,7 +80,7 @@ FEWEST_PAIRS = _declare("FEWEST_PAIRS", 4, "pairs of steps", CHOSEN,
 LONGEST_PERIOD = _declare("LONGEST_PERIOD", 32, "steps", CHOSEN,
     "longest period after which step times may repeat", "gradients are rarely accumulated over more batches than this")
 SLOW_STEP = _declare("SLOW_STEP", 10, "times the pace", CHOSEN,
-    "`trace info` names a step that takes at least this many times as long as the median step",
+    "`trace info` names a step that takes at least this many times the step time",
     "such a step also contains other work, for example saving a checkpoint or a validation")
 LONG_STEP = _declare("LONG_STEP", 2, "times the pace", CHOSEN,
     "if a few long steps lengthen the mean step, `trace info` names the steps that are at least this long", "rule of thumb")

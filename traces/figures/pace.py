@@ -32,7 +32,7 @@ Note [A step's time]
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
     Busy and idle time are measured in the same steps as the pace (`counted_steps`): if the GPU has queued work, its wait before
-    the first step counts in none of them.
+    the first step counts in none of them. Steps of different lengths that repeat count in whole periods.
 
     A step begins where the previous step ended, so consecutive steps join without gaps. A step ends when its host span and the
     work launched in it have ended. Steps timed only by CUDA events end with the latest device end of their phases, and their
@@ -349,7 +349,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         gpu_time_ns=gpu_time_ns,
         busy_share=busy_share,
         without_data_ns=median_per_step(chosen.without_data_ns[chosen.rows]) or 0,
-        period=period_of(chosen.interval_ns[chosen.rows]),
+        period=_period(times, rows),
         noise=noise,
         falls_behind_ns=falls_behind_ns if falls_behind_ns > waits_ns else 0,
         mean=mean_step,
@@ -383,8 +383,19 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 @cached_result
 def counted_steps(trace: Trace) -> Column:
-    """Return the steps for measurements of GPU busy and idle time."""
-    return step_times(trace).comparable(profiled_steps(trace))
+    """Return the steps for measurements of GPU busy and idle time. If the step times repeat after several steps, the first
+    steps are left out so that whole periods remain."""
+    times, profiled = step_times(trace), profiled_steps(trace)
+    kept = [profiled[:0]]
+    for own in by_value(times.rank[profiled]).values():
+        rows = times.comparable(profiled[own])
+        kept.append(rows[len(rows) % _period(times, profiled[own]) :])
+    return np.sort(np.concatenate(kept))
+
+
+def _period(times: StepTimes, rows: Column) -> int:
+    of = pace_series(times, rows)
+    return 1 if of is None else period_of(of.interval_ns[of.rows])
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:

@@ -113,6 +113,12 @@ _KINDS = {
         "Kernels or copies begin before the call that launched them (count: {n}). The clocks of host and GPU disagree, so"
         " launch delays and idle reasons are inexact.",
     ),
+    "kernel-without-duration": _Kind(
+        _WARNING,
+        "Kernels take 0 ns in the recording (count: {n}), so GPU time and idle time are not reliable.",
+        serious_if_many=True,
+        why_work_is_hidden="the durations of kernels are missing",
+    ),
     "kernel-without-launch": _Kind(
         _WARNING,
         "The launch calls of some kernels or copies are missing (count: {n}). Such work belongs to no op, and launch delays"

@@ -16,8 +16,10 @@ Note [After a backward pass]
         - an outermost module is called while gradients are enabled
         - the backward pass built a graph (`create_graph=True`), and autograd records an op, for example of a gradient penalty
     Autograd creates a node with a new sequence number for each recorded op. The importer reads module calls and sequence
-    numbers from the profile. The replayer compares the sequence number at each op. The recorder compares it before the next
-    backward pass or loss function, so without module calls, the forward pass begins at the end of the previous phase.
+    numbers from the profile. Many profiles have no module calls, so for the importer, the forward pass also begins with an op
+    that autograd records if another backward pass follows in the step. The replayer compares the sequence number at each op.
+    The recorder compares it before the next backward pass or loss function, so without module calls, the forward pass begins at
+    the end of the previous phase.
 
 Note [Copies to the GPU]
     The recorder does not see ops that create a tensor, or ops such as `_foreach_mul_`. A copy to the GPU therefore begins the

@@ -236,11 +236,9 @@ def _slow_steps(summary: Summary) -> list[str]:
         return []
     longest = max(slow, key=lambda step: step.interval_ns)
     others = f" and {counted(len(slow) - 1, 'other step')}" if len(slow) > 1 else ""
-    up_to, times = "up to " if others else "", longest.interval_ns / pace.pace_ns
-    return [
-        f"Step {longest.number}{others} took {up_to}{times:.0f} times as long as the median step ({up_to}"
-        f"{time_text(longest.interval_ns)}): GPU busy and GPU idle include this time"
-    ]
+    up_to, lasted_ns = "up to " if others else "", longest.interval_ns
+    times = f"{lasted_ns / pace.pace_ns:.0f} times the step time"
+    return [f"Step {longest.number}{others} took {up_to}{times} ({up_to}{time_text(lasted_ns)})"]
 
 
 def estimate_line(run: Run, indent: str = "") -> list[str]:

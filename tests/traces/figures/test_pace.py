@@ -125,6 +125,14 @@ def test_one_long_wait_for_data_in_ten_steps_makes_data_the_bottleneck() -> None
     assert round((of.mean.pace_ns - of.mean.without_data_ns) / MS) == 8
 
 
+def test_idle_time_is_measured_in_whole_periods_of_steps_that_repeat() -> None:
+    """GIVEN nine steps of 10, 30, 10, ... ms, in which the GPU works for 8 ms THEN the first step does not count: four steps of
+    10 ms and four of 30 ms take 160 ms, and the GPU works for 64 ms."""
+    starts = [0, 10, 40, 50, 80, 90, 120, 130, 160, 170]
+    idle = idle_times(a_trace([*pairwise(starts)], [Work(start + 0.5, start + 1, start + 9) for start in starts[:9]]))["cuda:0"]
+    assert (idle.window_ns, idle.busy_ns, idle.steps) == (160 * MS, 64 * MS, 8)
+
+
 def test_a_gpu_that_waits_longer_than_it_lags_does_not_limit_the_step() -> None:
     """GIVEN steps of 100 ms on the host and 103 ms on the device, which waits 8 ms for each launch and 5 ms until the start
     WHEN the pace is computed THEN the host does not run ahead: a faster device gains 3 ms per step, a faster host 8."""

@@ -381,18 +381,16 @@ def numbered(name: str, start: float, number: int) -> Event:
     return op(name, start, 2, Sequence_number=number)
 
 
-@pytest.mark.parametrize("builds_graph", [True, False])
-def test_after_backward_with_create_graph_an_op_with_gradients_begins_a_forward_pass(builds_graph: bool) -> None:
+def test_between_two_backward_passes_an_op_with_gradients_begins_a_forward_pass() -> None:
     backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
-    inner = op("aten::mm", 32, 5, tid=8, **({"Sequence_number": 1} if builds_graph else {}))
-    first = [numbered("aten::mm", 10, 5), numbered("aten::sum", 20, 6), backward, inner]
+    first = [numbered("aten::mm", 10, 5), numbered("aten::sum", 20, 6), backward]
     # Clipping sees the number of the next node, but creates no node.
     clipping = [op("aten::mul_", 45, 2), numbered("aten::norm", 50, 7), numbered("aten::div", 53, 7)]
     second = [numbered("aten::mm", 60, 7), numbered("aten::sum", 70, 8), {**backward, "ts": backward["ts"] + 50}]
     before = [("other", 10), ("forward", 30), ("backward", 40)]
-    forward = [("other", 60), ("forward", 80)] if builds_graph else [("other", 80)]
-    assert phases_of(*first, *clipping, *second) == [*before, *forward, ("backward", 100)]
-    assert phases_of(*first, *second) == [*before, (forward[-1][0], 80), ("backward", 100)]
+    assert phases_of(*first, *clipping, *second) == [*before, ("other", 60), ("forward", 80), ("backward", 100)]
+    assert phases_of(*first, *second) == [*before, ("forward", 80), ("backward", 100)]
+    assert phases_of(*first, *second[:-1]) == [*before, ("other", 100)]  # no backward pass follows
 
 
 def test_the_closure_of_an_optimizer_contains_phases() -> None:

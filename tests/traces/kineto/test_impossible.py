@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than
+from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than, without_duration
 from traces.kineto.spans.launches import DeviceColumns
 from traces.model.trace import NONE, DeviceKind, DeviceSpans
 
@@ -46,6 +46,17 @@ def test_kernels_of_a_stream_end_where_the_next_launch_begins(found: list[Kernel
     ids = np.array([kernel[4] for kernel in found], dtype=np.int64)
     columns = DeviceColumns(spans_of(found), ids, ids)
     assert durations_ns(columns, dependent_launch).tolist() == possible_ns(found, dependent_launch)
+
+
+@pytest.mark.parametrize(
+    ("halves", "expected"),
+    [([0, 3, 2, 2], [True, False, False, False]), ([0, 0, 2, 2], [False] * 4), ([0, 0, 0, 2], [True, True, True, False])],
+)
+def test_kernels_of_0_ns_are_impossible_unless_times_are_rounded(halves: list[int], expected: list[bool]) -> None:
+    """GIVEN four kernels, with durations in half microseconds WHEN all are whole microseconds THEN two of 0 ns may be rounded,
+    but three of 0 ns are the majority."""
+    kernels = spans_of([(0, 7, 10 * start, duration, 0) for start, duration in enumerate(halves)])
+    assert without_duration(kernels).tolist() == expected
 
 
 def test_copies_may_overlap_kernels() -> None:

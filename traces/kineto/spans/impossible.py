@@ -2,6 +2,7 @@
 
     durations_ns(device, dependent_launch=True)   # possible durations of kernels
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording
+    without_duration(spans)                       # a mask of kernels of 0 ns
 
 Note [One after another]
     A stream runs its kernels one after another. Two kernels of a stream overlap only
@@ -50,6 +51,15 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
             elif others.any() and not dependent_launch:
                 found[rows[place]] = starts[later][others][0] - starts[place]
     return found
+
+
+def without_duration(spans: DeviceSpans) -> Column:
+    """Return a mask of the kernels of 0 ns. If all times are whole microseconds, a kernel may be shorter than a microsecond, so
+    such kernels are only returned if they are the majority."""
+    kernels = spans.kind == DeviceKind.KERNEL
+    found = kernels & (spans.duration_ns == 0)
+    is_rounded = not (spans.duration_ns[kernels] % 1000).any()
+    return found & (not is_rounded or 2 * np.count_nonzero(found) > np.count_nonzero(kernels))
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:

@@ -31,7 +31,7 @@ from traces.kineto.reading.eras import (
 from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Values, as_list
 from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
-from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than
+from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than, without_duration
 from traces.kineto.spans.launches import (
     DeviceColumns,
     HostColumns,
@@ -51,6 +51,7 @@ from traces.names.profiler_json import ProfilerJson
 
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
 _OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")
+_NO_DURATION = {"event-without-duration", "negative-duration", "duration-overflow"}  # problems of events that count as 0 ns
 _LONGEST_WINDOW_US = 10**12
 _SYNC_ROWS = 1_000_000  # the number of a stream's separate row for synchronization is larger by this offset
 _DIGITS = re.compile(r"-?\d+")
@@ -110,6 +111,8 @@ def read_tables(
 def _exclude_impossible(
     groups: Groups, host: HostSpans, device: DeviceColumns, dependent_launch: bool, problems: Counter[str]
 ) -> None:
+    if not problems.keys() & _NO_DURATION:
+        _count(problems, "kernel-without-duration", without_duration(device.spans))
     window_ns = _window_ns(groups)
     too_long = longer_than(device.spans, window_ns)
     _count(problems, "duration-beyond-window", too_long)

@@ -48,10 +48,9 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
         between. The op that creates the first gradient (ones_like of one number) just before the engine starts belongs to the
         backward pass too. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
         also belong to the backward pass. If the engine runs within another phase, such as an optimizer that calls a closure,
-        the engine's spans belong to the other phase. A backward pass built a graph if autograd recorded ops in most of the
-        engine's spans.
+        the engine's spans belong to the other phase.
     """
-    has_graph = False
+    last_backward_ns = max((event.start_ns for event in events if event.name == "engine"), default=begin_ns)
     within_ns = begin_ns  # end of the latest phase that the main thread entered
     now = splitter.begin_ns = begin_ns
     run: list[StepEvent] = []
@@ -70,13 +69,11 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
             splitter.enter(event.name, clamped(event.start_ns))
             splitter.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
         else:
-            goes_forward = event.goes_forward or (event.is_recorded and has_graph)
+            goes_forward = event.goes_forward or (event.is_recorded and event.start_ns < last_backward_ns)
             splitter.op(FORWARD if goes_forward else event.kind, clamped(event.start_ns))
 
     def flush() -> None:
-        nonlocal has_graph
         if any(event.name for event in run):
-            has_graph = sum(event.builds_graph for event in run) > 0
             feed(StepEvent(run[0].start_ns, max(event.end_ns for event in run), "backward", 0, False, False))
         else:
             held[:0] = run

@@ -71,7 +71,6 @@ class StepEvent(NamedTuple):
     # see Note [After a backward pass] in phase_rule.py
     goes_forward: bool = False  # within a module that was called with gradients
     is_recorded: bool = False  # autograd recorded the op
-    builds_graph: int = 0  # 1 or -1 if the autograd engine called ops here, with or without recording them
     calls_closure: bool = False  # part of an optimizer's step before a call of its closure
     creates_tensor: bool = False  # see Note [Copies that torch.tensor makes]
     on_main: bool = True  # on the main thread; autograd's engine may have its own
@@ -122,7 +121,6 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         launches_nothing = is_outside[tops] & ~(launched[tops] | recorded | on_engine)
         omitted.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
-    graph = np.where(on_engine, _recorded_by_engine(host, strings)[tops], 0).tolist()
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     first_optimizer = int(host.name[stepping[np.argmin(host.start_ns[stepping])]]) if len(stepping) else NONE
     starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
@@ -149,7 +147,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         seed = bool(seeds[place]) and not name
         leads = name == "optimizer" and name_id == first_optimizer
         like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
-        after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place]), graph[place]
+        after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place])
         is_quiet = bool(quiet[place])
         facts = name, kind, seed, is_quiet, leads, like, *after_backward
         events.append(StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created, on_main=bool(on_main[row])))
@@ -228,14 +226,6 @@ def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
-
-
-def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """For each CPU event, return whether autograd recorded any ops inside it: 1 if yes, -1 if no, and 0 if there are no ops."""
-    ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
-    numbered = ops & (host.sequence != NONE)
-    around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)
-    return np.where(around_numbered, 1, np.where(around_ops, -1, 0))
 
 
 def _outermost_modules(host: HostSpans, strings: Strings) -> Column:
