@@ -388,14 +388,16 @@ def test_host_work_after_the_gpu_work_of_a_warm_up_step_is_not_part_of_the_next_
 def test_the_first_step_does_not_count_if_the_gpu_has_queued_work_in_the_others(host_ms: float, expected: float) -> None:
     """GIVEN two steps in which the GPU works for 10 ms, the first time from 4 to 14 ms WHEN the second launch is queued before
     the GPU has ended the first step THEN only the 10 ms of the second step count. WHEN the GPU waits from 14 to 16 ms for the
-    second launch THEN both steps count: 14 and 12 ms."""
+    second launch THEN both steps count: 14 and 12 ms. Another GPU works only in the first step."""
     begin = max(host_ms, 14)
-    trace = a_trace([(0, host_ms), (host_ms, 2 * host_ms)], [Work(3, 4, 14), Work(host_ms, begin, begin + 10)])
+    work = [Work(1, 2, 3, device=1), Work(3, 4, 14), Work(host_ms, begin, begin + 10)]
+    trace = a_trace([(0, host_ms), (host_ms, 2 * host_ms)], work, devices=(0, 0))
     of = pace(trace)
     assert of is not None and of.device_ns == expected * MS
-    # Idle time is measured in the same steps: from 14 to 24 ms, or from 0 to 32 ms.
-    idle = idle_times(trace)["cuda:0"]
-    assert (idle.window_ns, idle.steps) == ((10 * MS, 1) if host_ms == 8 else (32 * MS, 2))
+    # Idle time is measured in the same steps, on GPUs with work in these steps: from 14 to 24 ms, or from 0 to 32 ms.
+    idle = {device: (of.window_ns, of.busy_ns, of.steps) for device, of in idle_times(trace).items()}
+    both = {"cuda:0": (32 * MS, 20 * MS, 2), "cuda:1": (32 * MS, 1 * MS, 2)}
+    assert idle == ({"cuda:0": (10 * MS, 10 * MS, 1)} if host_ms == 8 else both)
 
 
 @pytest.mark.parametrize(
