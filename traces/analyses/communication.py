@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import device_ranks, launch_steps, phase_windows
+from traces.analyses.waits import host_waits
+from traces.figures.measure import device_ranks, launch_steps, launch_time_ns, phase_windows, rank_of_device
 from traces.figures.pace import counted_steps
 from traces.figures.spread import median
 from traces.model.intervals import Intervals
@@ -95,12 +96,28 @@ def communication(trace: Trace) -> Communication:
 
 
 def exposed_copies_ns(trace: Trace) -> int:
-    """Return how many nanoseconds per step a GPU copies data from or to the host, but runs no kernel."""
-    rows, names = counted_steps(trace), trace.device.name
-    to_host = trace.strings.matching(names, lambda name: copy_direction(name) in ("h2d", "d2h"))
-    copies = (trace.device.kind == DeviceKind.MEMCPY) & to_host
+    """Return the time per step in nanoseconds that the host or other GPU work waits for copies from or to the host. Other work
+    waits if it was already launched. If the GPU does other work at the same time, a copy costs no time."""
+    rows, spans = counted_steps(trace), trace.device
+    to_host = trace.strings.matching(spans.name, lambda name: copy_direction(name) in ("h2d", "d2h"))
+    copies = (spans.kind == DeviceKind.MEMCPY) & to_host
     of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
-    return _overlap(trace, copies & of_steps, copies)[0] // max(len(rows), 1)
+    others = spans.is_work & ~copies
+    launched_ns = np.where(spans.launch == NONE, spans.start_ns.min(initial=0), launch_time_ns(trace))
+    waited_ns = 0
+    for device, copying in _by_device(trace, copies & of_steps).items():
+        own, of_host = others & (spans.device == device), host_waits(trace, rank_of_device(trace, device)).intervals
+        working = Intervals(spans.start_ns[own], spans.end_ns[own])
+        waiting = _union(Intervals(launched_ns[own], spans.end_ns[own]), of_host)
+        # length of the time that is in `copying` and in `waiting`, but not in `working`
+        waited_ns += _union(working, copying).total_ns + _union(working, waiting).total_ns
+        waited_ns -= _union(working, copying, waiting).total_ns + working.total_ns
+    return waited_ns // max(len(rows), 1)
+
+
+def _union(*intervals: Intervals) -> Intervals:
+    starts_ns, ends_ns = ([getattr(of, name) for of in intervals] for name in ("start_ns", "end_ns"))
+    return Intervals(np.concatenate(starts_ns), np.concatenate(ends_ns))
 
 
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:

@@ -4,7 +4,7 @@
 
 A GPU may wait for data, for the host, for copies, for other ranks, or for an unknown reason. If the GPU computes longer than it
 waits for any one reason, the GPU is the bottleneck. If the GPU mostly waits, the reason with the longest total wait is the
-bottleneck. If a GPU only copies data or communicates with other GPUs, it is counted as waiting.
+bottleneck. If a GPU communicates without computing, or if other work waits for a copy, the GPU is counted as waiting.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
@@ -95,7 +95,7 @@ class PaceLimit:
     caught_up_in: str = ""  # in a trace without kernels: the phase that shows that the host is the limit
     behind_ns: int | None = None  # how much later the device finishes the phase `caught_up_in` than the host
     late_rank: int | None = None  # the rank that the other ranks wait for; `limit` is what limits this rank
-    # the time per step in which the GPU only copies from or to the host, if at least NOTICEABLE_WAIT
+    # the time per step that the host or other GPU work waits for copies from or to the host, if at least NOTICEABLE_WAIT
     copies_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
 
 

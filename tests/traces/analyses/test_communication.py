@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.replayer.recordings import US, make_recording
@@ -15,7 +16,7 @@ from traces.analyses.communication import (
 )
 from traces.comparison.comparison_figures import Both
 from traces.figures.summary import summarize
-from traces.model.trace import NONE, Collectives, Device, DeviceKind, DeviceSpans, Ending, Trace
+from traces.model.trace import NONE, Collectives, Device, DeviceKind, DeviceSpans, Ending, HostKind, HostSpans, Trace
 from traces.names.collectives import is_communication
 from tui.text.analyses import communication_rows, exposure_sentence
 from tui.text.info import info_text
@@ -53,6 +54,13 @@ def test_copies_from_and_to_the_host_without_other_work_are_exposed() -> None:
     trace = rank_trace([("gemm", 7, 100, 60), *((name, 8, *of) for name, of in zip(names, times, strict=True))], [])
     trace.device.kind[1:] = DeviceKind.MEMCPY
     assert exposed_copies_ns(trace) == 40 * US
+    # WHEN the copy on the GPU is launched at 180 us THEN it waits for the others from 180 to 190 and from 200 to 210 us
+    launched_ns = int(trace.steps.start_ns[0]) + np.array([90, 130, 135, 180]) * US
+    trace.host = HostSpans.of(
+        thread=[0] * 4, kind=[HostKind.RUNTIME] * 4, name=[0] * 4, start_ns=launched_ns, duration_ns=[US] * 4
+    )  # fmt: skip
+    trace.device.launch[:] = range(4)
+    assert exposed_copies_ns(trace) == 20 * US
 
 
 def test_communication_without_concurrent_computation_is_exposed() -> None:

@@ -565,6 +565,18 @@ def test_inference_is_divided_into_batches() -> None:
     assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
 
 
+@pytest.mark.parametrize(("generator_ops", "expected"), [(2, "profiler"), (1, "batches")])
+def test_networks_that_take_turns_in_each_mark_are_one_step(generator_ops: int, expected: str) -> None:
+    """GIVEN two marks that each contain a step of the optimizers of a discriminator, with a forward pass of one op, and of a
+    generator WHEN the generator's forward pass has two ops THEN a mark is one step. Otherwise, both train in the same way."""
+    optimizer = op("Optimizer.step#Adam.step", 20, 5, cat="user_annotation")
+    network = [op("aten::mm", 2, 2), op("MmBackward0", 10, 5, tid=8), optimizer]
+    generator = [*network, *shifted(network[:1], 3)][: 2 + generator_ops]
+    marks = [op(f"ProfilerStep#{number}", 100 * number, 95, cat="user_annotation") for number in range(2)]
+    events = [*network, *shifted(generator, 30)]
+    assert seen([*marks, *events, *shifted(events, 100)])[0] == expected
+
+
 @pytest.mark.parametrize(("ops", "steps_from"), [(2, "inference"), (3, "whole")])
 def test_a_batch_has_at_most_twice_as_many_ops_as_another(ops: int, steps_from: str) -> None:
     """GIVEN a batch of one op WHEN the next batch has twice as many ops THEN both are batches, and not with more ops."""

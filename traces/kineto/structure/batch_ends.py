@@ -51,6 +51,20 @@ class BatchEnds:
         ends = ends if begun else ends[:-1]
         return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
 
+    def take_turns(self, marks: list[tuple[int, int]], ends_ns: list[list[int]]) -> bool:
+        """Return True if each mark contains the same number of training batches, and if the numbers of ops differ more between
+        the batches of a mark than between marks, for example if the networks of a GAN take turns."""
+        ops_ns = [event.start_ns for event in self._events if not event.name]
+        optimizers_ns = [event.start_ns for event in self._events if event.leads]
+        sizes = []
+        for (begin_ns, _), ends in zip(marks, ends_ns, strict=True):  # the last end is the end of the mark
+            ops, steps = (np.diff(np.searchsorted(times, [begin_ns, *ends])) for times in (ops_ns, optimizers_ns))
+            sizes.append(ops[steps > 0].tolist())
+        if len(marks) == 1 or len({len(of) for of in sizes}) > 1 or not sizes[0]:
+            return False
+        counts = np.array(sizes)
+        return bool(np.ptp(counts, axis=0).max() < np.ptp(np.median(counts, axis=0)))
+
     def _are_alike(self, edges_ns: list[int]) -> bool:
         if self._trains or len(edges_ns) <= 2:
             return True

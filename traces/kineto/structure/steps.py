@@ -6,7 +6,8 @@
 Note [Whose steps]
     The importer uses the first method that applies:
         "profiler"    one step per ProfilerStep mark; a mark that contains other marks is not a step
-        "batches"     some marks contain several batches, which are cut by the rule of `traces.script.step_rule`
+        "batches"     some marks contain several batches, which are cut by the rule of `traces.script.step_rule`; but not if
+                      several networks take turns in each mark, as in a GAN
         "optimizer"   no marks: the same rule for the whole recording; each step of the first optimizer ends a step
         "inference"   no marks, optimizer or backward pass: the same rule, batch by batch, if the batches are alike
         "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
@@ -78,6 +79,8 @@ def _find_steps(tables: RankTables, events: list[StepEvent], strings: Strings, m
         numbers = [int(match[1]) if (match := STEP_MARK.match(strings[i])) else NONE for i in host.name[marks].tolist()]
         windows = list(zip(host.start_ns[marks].tolist(), host.end_ns[marks].tolist(), strict=True))
         cut = [[*([] if marks_are_steps else batches.between(begin, end)), end] for begin, end in windows]
+        if batches.take_turns(windows, cut):
+            cut = [[end] for _, end in windows]
         starts = [start for (begin, _), ends in zip(windows, cut, strict=True) for start in (begin, *ends[:-1])]
         ends = [end for own in cut for end in own]
         if len(ends) > len(marks):
