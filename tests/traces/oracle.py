@@ -122,8 +122,8 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int], 
     found.host_pace_ns = _per_step(times) if steady else None
     of_devices = [(always, [of[p] for p in comparable if p in of]) for always, of in intervals]
     if of_devices:
-        found.in_all_steps, found.device_pace_ns, own = max((always, _per_step(own), own) for always, own in of_devices)
-        times = max(own, times, key=_per_step)
+        found.in_all_steps, found.device_pace_ns, slowest = max((always, _per_step(of), of) for always, of in of_devices)
+        times = max(slowest, times, key=_per_step)
     comparable = comparable[len(comparable) % period(times) :] if comparable else []
     windows = [(min(ends[p - 1] if follows[p] else steps[p].start_ns, ends[p]), ends[p]) for p in comparable]
     used = {work.device for work in recording.work if work.step in comparable}

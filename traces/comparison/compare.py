@@ -124,8 +124,8 @@ def compare(
     omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
     compute_side = _without_data(times, timed, timed_other, steady, paces, omits_loader=omits_loader)
     worked = Both(without_waits(recorded), without_waits(other))
-    hidden = any(why_work_is_hidden(trace) for trace in (recorded, other))
-    lacks_work = hidden or "phase" in (recorded.grain, other.grain)
+    hidden = Both(bool(why_work_is_hidden(recorded)), bool(why_work_is_hidden(other)))
+    lacks_work = any(hidden) or "phase" in (recorded.grain, other.grain)
     gpu_busy = NOTHING if lacks_work else _busy_spread(worked, ours, theirs)
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
     analyses = analyses or Both(analyse(recorded), analyse(other))
@@ -174,7 +174,8 @@ def compare(
         tolerance=tolerance,
         judged=judged.figure,
         judged_figures=judged.required,
-        within_tolerance=_is_within_tolerance(judged, verdict, hidden),
+        within_tolerance=_is_within_tolerance(judged, verdict, any(hidden)),
+        work_is_hidden=hidden,
         analyses=analyses,
         estimates=[name for name, run in runs.items() if run.predicted],
         expected_errors={name: run.expected_error for name, run in runs.items() if run.expected_error is not None},

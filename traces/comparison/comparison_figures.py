@@ -190,6 +190,7 @@ class ComparisonFacts(ComparedFigures, VerdictFacts):
 @dataclass(frozen=True, kw_only=True)
 class Comparison(ComparedFigures):
     verdict: Verdict
+    work_is_hidden: Both[bool]  # whether a trace lacks GPU work, so that its steps may take longer than the trace shows
 
     @property
     def figures(self) -> dict[str, Spread]:

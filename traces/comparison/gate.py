@@ -16,7 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, and functions that ran eagerly
     recompiles = 0              # recompilations in the second trace
 
-A budget fails if its value is missing from the traces.
+A budget fails if its value is missing from the traces. Step times are unknown if the second trace lacks GPU work.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _figures(of: Comparison) -> dict[str, float | None]:
     peak_bytes = _most(m.replayed_run_peak_bytes for m in devices)
     before_bytes, after_bytes = (_most(m.compared_bytes[side] for m in devices) for side in (0, 1))
     both: dict[str, tuple[float | None, float | None]] = {
-        "step_time": (of.steps.recorded_ns, of.steps.replayed_ns),
-        "compute_time": (of.compute_side.recorded_ns, of.compute_side.replayed_ns),
+        "step_time": (of.steps.recorded_ns, None if of.work_is_hidden.replayed else of.steps.replayed_ns),
+        "compute_time": (of.compute_side.recorded_ns, None if of.work_is_hidden.replayed else of.compute_side.replayed_ns),
         "gpu_busy": (of.gpu_busy.recorded_ns, of.gpu_busy.replayed_ns),
         "memory_peak": (before_bytes, after_bytes),
     }

@@ -84,6 +84,15 @@ def test_a_budget_for_an_unknown_figure_fails(tmp_path: Path) -> None:
     assert gate_line(result) == "gate FAILED: memory_peak is unknown, matched is unknown; passed: same_program yes"
 
 
+def test_step_times_are_unknown_if_the_second_trace_lacks_kernels(tmp_path: Path) -> None:
+    budgets = read_budgets(written(tmp_path, 'step_time = "1 s"', 'compute_time_change = "5 %"'))
+    whole, lacking = training(), training()
+    lacking.problems["lost-kernel"] = 1
+    assert check(budgets, compare(lacking, whole)).passed
+    result = check(budgets, compare(whole, lacking))
+    assert gate_line(result) == "gate FAILED: step_time is unknown, compute_time_change is unknown"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

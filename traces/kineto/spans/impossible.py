@@ -59,7 +59,8 @@ def without_duration(spans: DeviceSpans) -> Column:
     kernels = spans.kind == DeviceKind.KERNEL
     found = kernels & (spans.duration_ns == 0)
     is_rounded = not (spans.duration_ns[kernels] % 1000).any()
-    return found & (not is_rounded or 2 * np.count_nonzero(found) > np.count_nonzero(kernels))
+    is_majority = 2 * np.count_nonzero(found) > np.count_nonzero(kernels)
+    return found if is_majority or not is_rounded else np.zeros_like(found)
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
