@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from traces.figures.measure import device_time_by_origin, op_of
 from traces.model.json_facts import Json
-from traces.model.trace import Origin, StepKind, Trace
+from traces.model.trace import NONE, DeviceKind, Origin, StepKind, Trace
 from traces.names.cards import card_of
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -70,13 +72,18 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 
 def expected_error(trace: Trace) -> EstimateError | None:
-    """Return the expected error of a trace's step time, or None if the trace contains no estimates."""
+    """Return the expected error of a trace's step time, or None if the trace contains no estimates. Published times of copies
+    and of whole phases are measurements."""
     estimated_ns = {origin: ns for origin, ns in device_time_by_origin(trace).items() if ns and origin in ESTIMATED}
     if not estimated_ns:
         return None
     if max(estimated_ns, key=lambda origin: estimated_ns[origin]) is Origin.SCALED:
         row = _table()["rows"]["networks_batch"]
         return EstimateError(work=OTHER_SHAPES, precision="fp32", card="", cases=row["cases"], error=row["error"])
+    device = trace.device
+    of_ops = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE)
+    if len(device) and not np.isin(device.origin[of_ops], ESTIMATED).any():
+        return None
     trains = not len(trace.steps) or bool((trace.steps.kind != StepKind.EVALUATION).any())
     card = trace.devices[0].name if trace.devices else ""
     return network_error("training" if trains else "inference", precision_of(trace), card)

@@ -215,7 +215,7 @@ def estimate_sentences(comparison: Comparison) -> list[str]:
     if coverage is None:
         return []
     words = {"scaled": "scaled from other shapes", "phase": "recorded time of phases (not of single ops)",
-             "roofline": "estimated by a roofline model", "published": "estimated from published figures",
+             "roofline": "estimated by a roofline model", "published": "from published figures",
              "curve": "estimated from curves fitted to published figures"}  # fmt: skip
     error = comparison.estimate_error
     if error is not None and error.work == OTHER_SHAPES:

@@ -13,7 +13,7 @@ import pytest
 from tests.traces.handmade import training
 from traces.comparison.compare import compare
 from traces.model.run import REPLAY, ReplayNotes, Run
-from traces.model.trace import Origin, StepKind, Trace
+from traces.model.trace import NONE, Origin, StepKind, Trace
 from traces.model.workload import WorkloadSignature
 from traces.rates import estimate_errors
 from traces.rates.estimate_errors import TABLE, expected_error, precision_of
@@ -70,6 +70,13 @@ def test_scaled_times_have_another_expected_error_and_recorded_times_none(rows: 
     scaled = expected_error(_estimated("Tesla T4", FULL, Origin.SCALED))
     assert scaled is not None and (scaled.work, scaled.error) == ("other shapes", 0.05)
     assert expected_error(_estimated("Tesla T4", FULL, Origin.EXACT)) is None
+
+
+def test_published_times_of_whole_phases_are_no_estimates(rows: None) -> None:
+    published = _estimated("Tesla T4", FULL, Origin.PUBLISHED)
+    assert expected_error(published) is not None  # of ops
+    published.device.launch[:] = NONE
+    assert expected_error(published) is None
 
 
 def test_the_precision_with_the_most_gpu_time_determines_the_expected_error() -> None:
