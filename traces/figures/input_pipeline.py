@@ -12,6 +12,7 @@ import numpy as np
 from traces.figures.measure import steady_steps, step_windows
 from traces.figures.spread import median, median_per_step
 from traces.model.intervals import TimeWindows
+from traces.model.row_order import sum_by
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, Batches, BatchKind, Column, Trace
 
@@ -53,10 +54,8 @@ def input_pipeline(trace: Trace) -> InputPipeline | None:
 
 
 def _per_step(trace: Trace, waits: Batches) -> Column:
-    waited_ns = np.zeros(len(trace.steps), dtype=np.int64)
     step = step_windows(trace).holding(waits.start_ns, waits.rank)
-    np.add.at(waited_ns, step[step != NONE], waits.duration_ns[step != NONE])
-    return waited_ns
+    return sum_by(step[step != NONE], waits.duration_ns[step != NONE], len(trace.steps))
 
 
 def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:

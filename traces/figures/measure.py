@@ -15,7 +15,7 @@ Note [Hooks of saved tensors]
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from traces.compiled.regions import is_graph_launch, is_region_range
 from traces.figures.spread import slow_starts
 from traces.model.intervals import Intervals, TimeWindows, union_by_group
 from traces.model.result_cache import cached_result
-from traces.model.row_order import by_value, distinct, grouped
+from traces.model.row_order import by_value, distinct, grouped, sum_by
 from traces.model.trace import NONE, PHASES, Column, DeviceKind, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 from traces.names.device_names import LAUNCH_CALL, copy_direction
 
@@ -185,11 +185,11 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
     found = {}
     for name in names[np.argsort(first)]:
         rows = phases.name == name
-        device_ns = _sum_by(phases.step[rows], elapsed_ns[rows], steps) if timed[rows].any() else None
+        device_ns = sum_by(phases.step[rows], elapsed_ns[rows], steps) if timed[rows].any() else None
         found[trace.strings[int(name)]] = PhaseTimes(
-            host_ns=_sum_by(phases.step[rows], phases.duration_ns[rows], steps),
+            host_ns=sum_by(phases.step[rows], phases.duration_ns[rows], steps),
             device_ns=device_ns,
-            is_untimed=_sum_by(phases.step[rows], np.where(timed[rows], 0, 1), steps) > 0,
+            is_untimed=sum_by(phases.step[rows], np.where(timed[rows], 0, 1), steps) > 0,
         )
     return found
 
@@ -231,10 +231,7 @@ def launch_time_ns(trace: Trace) -> Column:
     work = work_rows(trace)
     if known[work].all():
         return launched_ns
-    end_ns = spans.end_ns
-    for on in grouped(spans.device[work], spans.stream[work]):
-        rows = work[on]
-        rows = rows[np.lexsort((end_ns[rows], spans.start_ns[rows]))]
+    for rows in _streams_in_order(trace):
         places = np.flatnonzero(known[rows])
         unknown = np.flatnonzero(~known[rows])
         after = np.searchsorted(places, unknown)  # the place in `places` of the next work with a known launch
@@ -263,6 +260,13 @@ def _start_of_phase_ns(trace: Trace) -> Column:
     return found
 
 
+def _streams_in_order(trace: Trace) -> Iterator[Column]:
+    spans, work, end_ns = trace.device, work_rows(trace), trace.device.end_ns
+    for on in grouped(spans.device[work], spans.stream[work]):
+        rows = work[on]
+        yield rows[np.lexsort((end_ns[rows], spans.start_ns[rows]))]  # an empty kernel precedes work that begins where it ends
+
+
 def step_windows(trace: Trace) -> TimeWindows:
     return TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
 
@@ -275,10 +279,7 @@ def backlog(trace: Trace) -> Column:
     found = np.zeros(len(spans), dtype=bool)
     if is_known.all() or not is_known.any():
         return found
-    end_ns = spans.end_ns
-    for on in grouped(spans.device[work], spans.stream[work]):
-        rows = work[on]
-        rows = rows[np.lexsort((end_ns[rows], spans.start_ns[rows]))]  # an empty kernel precedes work that begins where it ends
+    for rows in _streams_in_order(trace):
         launched = np.flatnonzero(spans.launch[rows] != NONE)
         if len(launched):
             found[rows[: launched[0]]] = True
@@ -419,7 +420,7 @@ def host_op_table(trace: Trace) -> list[HostOpSum]:
     host = trace.host
     is_op = host.kind == HostKind.OP
     inner = np.flatnonzero(is_op & (host.earlier_parent != NONE))
-    own_ns = host.duration_ns - _sum_by(host.parent[inner], host.duration_ns[inner], len(host))
+    own_ns = host.duration_ns - sum_by(host.parent[inner], host.duration_ns[inner], len(host))
     rows = _table(trace, host.name[is_op], np.maximum(own_ns[is_op], 0), np.ones(int(is_op.sum())))
     return [HostOpSum(row.name, row.count, row.device_ns) for row in rows]
 
@@ -504,19 +505,12 @@ def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
         phases = trace.phases.take((trace.phases.device_start_ns != NONE) & (trace.phases.device_end_ns != NONE))
         phases = phases.take(np.isin(phases.step, steps))
         origin, duration_ns = phases.origin, phases.device_end_ns - phases.device_start_ns
-    sums = np.zeros(len(Origin), dtype=np.int64)
-    np.add.at(sums, origin, duration_ns)
+    sums = sum_by(origin, duration_ns, len(Origin))
     return {kind: int(sums[kind]) for kind in Origin if sums[kind]}
 
 
-def _sum_by(index: Column, values: Column, size: int) -> Column:
-    sums = np.zeros(size, dtype=np.int64)
-    np.add.at(sums, index, values)
-    return sums
-
-
 def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> list[WorkSum]:
-    times_ns = _sum_by(name, duration_ns, len(trace.strings))
+    times_ns = sum_by(name, duration_ns, len(trace.strings))
     counts = np.bincount(name, weights=counted, minlength=len(trace.strings)).astype(np.int64)
     names = np.flatnonzero(np.bincount(name, minlength=len(trace.strings)))
     rows = [WorkSum(trace.strings[name], int(counts[name]), int(times_ns[name])) for name in names.tolist()]

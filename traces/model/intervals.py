@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.model.row_order import grouped
+from traces.model.row_order import grouped, sum_by
 from traces.model.trace import NONE, Column
 
 _LONG_AGO = np.int64(-(2**62))
@@ -105,6 +105,4 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     covered_until_ns = np.append(np.int64(_LONG_AGO), latest_ns[:-1])
     covered_until_ns[np.append(True, group[1:] != group[:-1])[: len(order)]] = _LONG_AGO
     added_ns = np.maximum(latest_ns - np.maximum(start_ns, covered_until_ns[: len(order)]), 0)
-    sums = np.zeros(groups, dtype=np.int64)
-    np.add.at(sums, group, added_ns)
-    return sums
+    return sum_by(group, added_ns, groups)

@@ -155,6 +155,12 @@ def by_value(column: Column) -> dict[int, Column]:
     return {int(column[rows[0]]): rows for rows in grouped(column)}
 
 
+def sum_by(index: Column, values: Column, size: int) -> Column:
+    sums = np.zeros(size, dtype=np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
 def _narrow(column: Column) -> Column:
     """numpy sorts 16-bit columns in linear time."""
     if column.dtype.kind not in "iu":

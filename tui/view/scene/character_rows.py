@@ -18,6 +18,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from traces.model.row_order import sum_by
 from traces.model.trace import NONE, Column
 from tui.view.scene.axis import SlotTimes
 from tui.view.scene.categories import Category
@@ -86,19 +87,13 @@ def busy(lane: Lane, side: SlotTimes, edges_ns: Column) -> Busy:
     if len(lane.instants_ns):
         instants = lane.instants(pieces.from_ns, pieces.to_ns)
     if len(pieces.column) > columns:
-        covered = {kind: _summed(pieces.column, ns, columns) for kind, ns in covered.items()}
+        covered = {kind: sum_by(pieces.column, ns, columns) for kind, ns in covered.items()}
         if len(lane.instants_ns):
-            instants = _summed(pieces.column, instants, columns)
+            instants = sum_by(pieces.column, instants, columns)
     total = np.zeros(columns, dtype=np.int64)
     for ns in covered.values():
         total += ns
     return Busy(covered, total, instants)
-
-
-def _summed(column: Column, values: Column, columns: int) -> Column:
-    sums = np.zeros(columns, dtype=np.int64)
-    np.add.at(sums, column, values)
-    return sums
 
 
 def dominant(found: Busy) -> Column:
