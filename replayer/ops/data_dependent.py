@@ -100,7 +100,7 @@ class DataDependentOps:
         if not (is_virtual(source, self._tensor_class) and is_virtual(mask, self._tensor_class)):
             raise RuntimeError("masked_select: expected self and mask to be on the same device, but found a CPU tensor")
         meta: TensorMeta = source.tensor_meta
-        shape = tuple(torch.broadcast_shapes(meta.shape, mask.shape))  # type: ignore[no-untyped-call]
+        shape = tuple(torch._C._infer_size(mask.shape, torch.Size(meta.shape)))
         count = self._count_set("aten::masked_select", mask, shape)
         results = self._results("aten::masked_select", [source, mask], [self._new((count,), meta.dtype, meta)])
         values, chosen = self._host(source), self._host(mask)
@@ -157,6 +157,10 @@ class DataDependentOps:
         return self._with_values(self._results(REPEAT_INTERLEAVE, [repeats], [result]), known)[0]
 
     def bincount(self, source: TorchAny, weights: TorchAny = None, minlength: int = 0) -> TorchAny:
+        if source.dim() != 1:
+            raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+        if weights is not None and weights.shape != source.shape:
+            raise RuntimeError("weights should be 1-d and have the same length as input")
         known = self._compute(source, lambda host: (aten.bincount(host, None, minlength),))
         size = self._size("aten::bincount", source, known, lambda: max(minlength, 1 if source.tensor_meta.numel else 0))
         dtype = torch.int64

@@ -19,8 +19,9 @@ from traces.model.layouts import Shape
 
 BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
 OURS = ("cuda", BACKEND)  # device types of a virtual GPU
-_PRINTED_TYPE = re.compile(rf"\b{BACKEND.capitalize()}(\w+Type\{{)")  # in a tensor that C++ prints
-_TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(\w+)Type\b")
+# PyTorch renames the common types in errors (`processErrorMsg`), but not in tensors that TorchScript prints.
+_TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(Byte|Char|Double|Float|Half|Int|Long|Short)Type\b(?!\{{\d)")
+_OTHER_TYPE = re.compile(rf"\b{BACKEND.capitalize()}(\w+Type)\b")
 # Errors for a device's missing kernel. PyTorch raises other NotImplementedErrors on every device.
 LACKS_KERNEL = re.compile(r"Could not run|not implemented for (?!complex tensors)|Meta tensors|meta kernel", re.IGNORECASE)
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
@@ -32,7 +33,7 @@ LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 def words_of_cuda(text: str) -> str:
     """Replace the word "lazy" by "cuda" in an error message of PyTorch."""
-    text = _TYPE_NAME.sub(r"torch.cuda.\1Tensor", _PRINTED_TYPE.sub(r"CUDA\1", text))
+    text = _OTHER_TYPE.sub(r"CUDA\1", _TYPE_NAME.sub(r"torch.cuda.\1Tensor", text))
     text = _DEVICE_NAME.sub("cuda", text)
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
 
@@ -42,8 +43,22 @@ def in_words_of_cuda(error: Exception) -> Exception:
     return error if text == str(error) else type(error)(text)
 
 
+# texts of CPU kernels, and of the CUDA kernels
+_TEXTS = (
+    (_CPU_TYPE, r"torch.cuda.\1"),
+    (re.compile(r"^Argument #4: (?=Padding size should be less)"), ""),
+    (re.compile(r"(?<= to be) same as that of the input tensor \((.+)\) but got indices .*: "), r": \1 but got: "),
+    (re.compile(r"^trace: (expected a matrix), but got .*"), r"\1"),
+    (re.compile(r"^torch\.histogram\(\): (bins must be > 0), but got .*"), r"\1"),
+    (re.compile(r"^torch\.histc: (?=max must be larger than min)"), ""),
+    (re.compile(r"(?<=checking arguments for ctc_loss_)allocate_outputs"), "gpu"),
+)
+
+
 def on_one_device(error: Exception) -> Exception:
-    text = _CPU_TYPE.sub(r"torch.cuda.\1", str(error))
+    text = str(error)
+    for pattern, replacement in _TEXTS:
+        text = pattern.sub(replacement, text)
     return error if text == str(error) else type(error)(text)
 
 

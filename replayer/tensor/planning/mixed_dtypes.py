@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import isfinite
 
 import torch
 
@@ -458,11 +459,29 @@ def _fused_sgd(parameters: TorchAny, gradients: TorchAny, buffers: TorchAny, *, 
         raise RuntimeError(f"Check failed: momentum {'> 0' if buffers else '== 0'} ({momentum:g} vs. 0). ")
     if not _have_one_layout(parameters, [gradients, buffers] if buffers else [gradients]):
         lists = " {params, grads, momentum_buffer_list}" if buffers else "{params, grads}"
-        raise RuntimeError(
-            f"Expected at::native::check_fast_path_restrictions({lists}) to be true, but got false.  (Could this error message"
-            " be improved?  If so, please report an enhancement request to PyTorch.)"
-        )
+        _expected(f"at::native::check_fast_path_restrictions({lists})", False)
     _require_floats("fused_sgd_with_momentum_kernel_cuda" if buffers else "fused_sgd_kernel_cuda", parameters)
+
+
+def _histc(data: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> None:
+    """See ATen/native/cuda/SummaryOps.cu."""
+    _none_of((torch.float16,), "HalfTensor is not supported", data)
+    if bins > 0 and not (isfinite(low) and isfinite(high)):
+        raise RuntimeError(f"range of [{low:g}, {high:g}] is not finite")
+
+
+def _flash_attention(_query: object, _key: object, _value: object, dropout: float = 0, *_: object, **_options: object) -> None:
+    _expected("p_dropout < 1.f", dropout < 1)
+
+
+def _efficient_attention(_query: object, key: torch.Tensor, value: torch.Tensor, *_: object, **_options: object) -> None:
+    _expected("key.size(1) == value.size(1)", key.size(2) == value.size(2))
+
+
+def _expected(condition: str, is_true: bool) -> None:
+    if not is_true:
+        advice = "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+        raise RuntimeError(f"Expected {condition} to be true, but got false.  {advice}")
 
 
 def _scalars_on_host(*args: TorchAny) -> None:
@@ -576,7 +595,9 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten.native_group_norm.default: _group_norm,
     **dict.fromkeys((_aten.all.default, _aten.all.dim, _aten.all.dims), partial(_logic, "and_cuda")),
     **dict.fromkeys((_aten.any.default, _aten.any.dim, _aten.any.dims), partial(_logic, "or_cuda")),
-    _aten.histc.default: partial(_none_of, (torch.float16,), "HalfTensor is not supported"),
+    _aten.histc.default: _histc,
+    _aten._scaled_dot_product_flash_attention.default: _flash_attention,
+    _aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
     # CUDA computes medians by sorting (ATen/native/cuda/Sorting.cpp)
     **dict.fromkeys(_MEDIANS, partial(_none_of, _COMPLEX, " Sort does not support complex dtypes on CPU")),
     _aten.scatter_reduce.two: _scatter_reduce,

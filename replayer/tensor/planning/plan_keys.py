@@ -10,11 +10,14 @@ For each op, this module generates a Python function that returns the cache key 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import cache
+from math import inf, nextafter
 from types import CodeType
 
 import torch
+from torch import finfo
 
 from replayer import torch_shortcuts
 from replayer.tensor.generators import virtual_generator
@@ -26,6 +29,18 @@ Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 
 # ops with integers that determine a shape, although the schema says Scalar
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
+_SCALAR = ("float", "Scalar", "number")
+
+# Kernels check the signs of scalars, probabilities, and whether a scalar fits the dtype.
+_LARGEST = (127, 255, 448, 32767, 57344, 65504, 2**31 - 1, 2**63 - 1, finfo(torch.bfloat16).max, finfo(torch.float32).max)
+_BELOW = [nextafter(limit, -inf) for largest in _LARGEST for limit in (-largest, -largest - 1)]
+_LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, *_BELOW})
+
+
+def scalar_range(value: TorchAny) -> int:
+    """Return a number. If two scalars have the same number, kernels accept both or neither."""
+    return 0 if isinstance(value, complex) else bisect_left(_LIMITS, value)
+
 
 KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks and profiles
 
@@ -53,6 +68,7 @@ def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Ke
     source = f"def key(a, k):\n {unpack}\n return get(({read}*options(k)) if k else ({read}))"
     names: dict[str, TorchAny] = {"V": tensor_class, "P": tensor_class.parameter_class}
     names |= {"key_of": key_of, "key_of_tensor": key_of_tensor, "options": options, "get": get or tuple}
+    names["scalar_range"] = scalar_range
     exec(_compiled(source), names)
     made: Keyer = names["key"]
     return made
@@ -69,8 +85,8 @@ def _plain_keyer(func: Op, count: int, tensor_class: TorchAny, by_value: bool, g
     def key(args: Args, kwargs: Kwargs) -> TorchAny:
         parts: list[TorchAny] = [count]
         for kind, value in zip(kinds, args, strict=False):
-            if kind in ("float", "Scalar", "number") and not by_value:
-                parts.append(type(value))
+            if kind in _SCALAR and not by_value:
+                parts += [type(value), scalar_range(value)]
             elif kind == "List[number]" and not by_value:
                 parts.append(tuple(map(type, value)))
             elif kind == "Tensor" and not isinstance(value, torch.Tensor):
@@ -101,8 +117,8 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
         return f"tuple({at})"
     if kind == "Optional[List[int]]":
         return f"None if {at} is None else tuple({at})"
-    if kind in ("float", "Scalar", "number") and not by_value:
-        return f"type({at})"
+    if kind in _SCALAR and not by_value:
+        return f"type({at}), scalar_range({at})"
     if kind == "List[number]" and not by_value:
         return f"tuple(map(type, {at}))"
     return f"key_of({at})"
@@ -118,7 +134,7 @@ def key_part(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) ->
     if isinstance(value, (list, tuple)):
         return tuple([key_part(item, tensor_class, by_value) for item in value])
     if isinstance(value, (float, complex)):
-        return (type(value), value) if by_value else type(value)
+        return type(value), value if by_value else scalar_range(value)
     if isinstance(value, torch.Generator):
         return virtual_generator(value) is None
     return (type(value), value)

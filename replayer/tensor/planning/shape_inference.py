@@ -195,12 +195,12 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     except IndexError:
         _run_on_cpu(func, args, kwargs)  # to get PyTorch's error message
         raise
-    except (RuntimeError, AssertionError) as refused:
+    except (RuntimeError, AssertionError, ValueError) as refused:
         if asks_for_sizes(refused):
             return _ASKS_FOR_SIZES
         if "nested" in func._schema.name:
             raise OtherLayout from None
-        # Meta kernels in Python use `assert`. C++ kernels raise a RuntimeError.
+        # Meta kernels in Python raise other types of errors. C++ kernels raise a RuntimeError.
         error = _cpu_kernel_error(func, args, kwargs) or RuntimeError(str(refused))
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments, or call it on the CPU"
@@ -243,8 +243,11 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
         return torch.full(value.shape, number, dtype=value.dtype, device="cpu")
 
     args, kwargs = tree_map(on_host, (args, kwargs))
-    with host_numbers(PhiloxState(), 0), one_thread(), warnings.catch_warnings(action="ignore"):
-        return func(*args, **kwargs)
+    try:
+        with host_numbers(PhiloxState(), 0), one_thread(), warnings.catch_warnings(action="ignore"):
+            return func(*args, **kwargs)
+    except RuntimeError as error:
+        raise on_one_device(error) from None
 
 
 def _cpu_kernel_error(func: Op, args: Args, kwargs: Kwargs) -> RuntimeError | None:
@@ -271,9 +274,9 @@ def _are_plain(tensors: list[torch.Tensor]) -> bool:
 
 # The following ops are not tested with tensors of ones, because they may also fail for other values, storages or formats.
 _VALUES_DECIDE = frozenset(
-    "_unsafe_view as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter masked_scatter_"
-    " segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm _int_mm"
-    " _weight_int4pack_mm _weight_int8pack_mm".split()
+    "_unsafe_view native_dropout as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter"
+    " masked_scatter_ segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm"
+    " _int_mm _weight_int4pack_mm _weight_int8pack_mm".split()
 )
 _MASKED = frozenset({aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
 _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
@@ -294,7 +297,7 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
         return
     elements = _elements(args, kwargs)
     if elements > _TRIED_FOR_DTYPES:
-        smaller = with_smaller_sizes(args, kwargs)
+        smaller = _with_smaller_sizes(func, args, kwargs)
         is_costly = elements > _REFUSED_ELEMENTS or _elements(*smaller) > _SMALLER_ELEMENTS
         if "backward" in name or is_costly or _shape_error(func, *smaller, 1) is None:
             return
@@ -308,6 +311,7 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
         del error  # else its traceback refers to it, and the tensors of the call are kept
 
 
+_VALUES = ("from", "to")  # arguments that are no sizes
 _KEPT_SIZES = 8
 _SMALLER_ELEMENTS = 1 << 18  # elements; larger calls would take longer than a millisecond
 
@@ -332,18 +336,20 @@ def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
     return smaller
 
 
-def with_smaller_sizes(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    leaves = tree_leaves((args, kwargs))
-    sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
-    smaller = _smaller_sizes(sizes, {leaf for leaf in leaves if type(leaf) is int and leaf > 0})
+def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    tensors = _tensors_of(args, kwargs)
+    named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    is_size = {a.name: "number" not in str(a.type) and a.name not in _VALUES for a in func._schema.arguments}
+    integers = {leaf for leaf in tree_leaves({name: named[name] for name in named if is_size[name]}) if type(leaf) is int}
+    smaller = _smaller_sizes({size for tensor in tensors for size in tensor.shape}, {n for n in integers if n > 0})
 
     def convert(value: TorchAny) -> TorchAny:
         if isinstance(value, torch.Tensor):
             return torch.empty([smaller[size] for size in value.shape], dtype=value.dtype, device="meta")
         return smaller.get(value, value) if type(value) is int else value
 
-    made: tuple[Args, Kwargs] = tree_map(convert, (args, kwargs))
-    return made
+    made = {name: tree_map(convert, value) if is_size[name] else value for name, value in named.items()}
+    return tuple([made.pop(a.name) for a in func._schema.arguments[: len(args)]]), made
 
 
 def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int) -> Exception | None:
@@ -381,7 +387,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if not _are_plain(tensors):
         return None
     if large:
-        args, kwargs = with_smaller_sizes(args, kwargs)
+        args, kwargs = _with_smaller_sizes(func, args, kwargs)
     try:
         return _run_on_cpu(func, args, kwargs)
     except (RuntimeError, TypeError) as refused:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -16,7 +17,14 @@ from traces.script.patching import temporarily_set
 aten = torch.ops.aten
 A, B = torch.zeros(2), torch.zeros(3)
 CALLS: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], bool]] = [
-    (aten.add.Scalar, (A, 1), (A, 2), True),
+    (aten.add.Scalar, (A, 2), (A, 3), True),
+    (aten.fill_.Scalar, (A, 255), (A, 256), False),  # a larger number than uint8 has
+    (aten.fill_.Scalar, (A, -65504.0), (A, -65505.0), False),  # a lower number than float16 has
+    (aten.fill_.Scalar, (A, 1j), (A, 2j), True),
+    (aten.exponential_.default, (A, 0.5), (A, 0.25), True),
+    (aten.exponential_.default, (A, 0.5), (A, 0.0), False),  # must be positive
+    (aten.bernoulli_.float, (A, 1.0), (A, 1.5), False),  # a probability
+    (aten.linalg_vector_norm.default, (A, 2.0), (A, inf), False),
     (aten.add.Scalar, (A, 1), (A, 1.0), False),
     (aten.add.Scalar, (A, 1), (B, 1), False),
     (aten.add.Tensor, (A, 2.0), (A, 3.0), True),

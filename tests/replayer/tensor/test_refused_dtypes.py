@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any
 
 import pytest
@@ -171,6 +172,53 @@ def test_wrong_shapes_of_large_calls_are_errors() -> None:
     assert F.group_norm(images, 32).shape == F.conv2d(images, kernels[:, :1], padding=1, groups=64).shape == images.shape
     assert F.fold(F.unfold(images, 8, stride=8), (56, 56), 8, stride=8).shape == images.shape
     assert F.pixel_shuffle(images, 8).shape == (32, 1, 448, 448)
+
+
+def test_scalars_that_a_kernel_rejects_are_errors_after_an_accepted_call() -> None:
+    """The texts are those of PyTorch's CUDA build."""
+    use()
+    data = torch.ones(300, 400, device="cuda")
+    mask, half, integers, small = data > 0, data.half(), data.long(), data.byte()
+    calls: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
+        (lambda value: half.masked_fill_(mask, value), -1e4, -1e9, "value cannot be converted to type c10::Half"),
+        (lambda value: small.fill_(value), 255, 256, "value cannot be converted to type uint8_t without overflow"),
+        (lambda value: data.geometric_(value), 0.5, 1.5, "geometric_ expects p to be in (0, 1), but got p=1.5"),
+        (lambda value: data.log_normal_(0, value), 1, -1, "log_normal_ expects std > 0.0, but found std=-1"),
+        (lambda value: integers.pow_(value), 2, -1, "Integers to negative integer powers are not allowed."),
+        (lambda value: data.renorm(2, 0, value), 1.0, -1.0, "renorm: expected maxnorm to be >= 0 but got -1"),
+        (lambda value: torch.histc(data, 10, 0, value), 1, -1, "max must be larger than min"),
+        (lambda value: torch.histc(data, 10, 0, value), 1, inf, "range of [0, inf] is not finite"),
+        (lambda value: small.random_(0, value), 256, 257, "to - 1 is out of bounds for unsigned char"),
+        (lambda value: torch.add(integers, 1, alpha=value), 2, 2.5, "argument alpha must not be a floating point number."),
+    ]
+    for call, accepted, rejected, text in calls:
+        call(accepted)
+        with pytest.raises(RuntimeError, match=re.escape(text)):
+            call(rejected)
+
+
+def test_errors_of_cpu_kernels_have_the_texts_of_cuda_kernels() -> None:
+    use()
+    images, column = torch.ones(1, 2, 4, 4, device="cuda"), torch.zeros(4, dtype=torch.int64, device="cuda")
+    indices = torch.zeros(1, 2, 4, 3, dtype=torch.int64, device="cuda")
+    heads = torch.ones(1, 1, 4, 8, device="cuda")
+    for call, text in (
+        (lambda: F.pad(images, (4, 0, 0, 0), mode="reflect"), "^Padding size should be less than the corresponding input"),
+        (lambda: nn.max_unpool2d(images, indices, 2), r"^Expected shape of indices to be: \[1, 2, 4, 4\] but got: \[1"),
+        (lambda: images[0].trace(), "^expected a matrix$"),
+        (lambda: torch.histc(images, 0), "^bins must be > 0$"),
+        (lambda: torch.bincount(column, images[0, 0, :2]), "^weights should be 1-d and have the same length as input$"),
+        (lambda: torch.bincount(column[None]), "^bincount only supports 1-d non-negative integral inputs.$"),
+        (lambda: images.masked_select(column[:3] > 0), r"^The size of tensor a \(3\) must match the size of tensor b \(4\)"),
+        (lambda: F.scaled_dot_product_attention(heads, heads, heads[:, :, :3]), r"^Expected key.size\(1\) == value.size\(1\)"),
+        (
+            lambda: torch.stft(images.flatten(), 8, window=images[0, 0, 0], return_complex=True),
+            r"window=torch.cuda.FloatTensor\{\[4\]\}",
+        ),
+        (lambda: torch.istft(heads[0, 0].to(torch.cfloat), 8), r"^istft\(CUDAComplexFloatType\[4, 8\]"),
+    ):
+        with pytest.raises(RuntimeError, match=text), warnings.catch_warnings(action="ignore"):
+            call()
 
 
 def test_smaller_sizes_keep_order_differences_of_one_and_divisors() -> None:
