@@ -24,7 +24,27 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from pathlib import Path
+from types import FrameType
+
 from traces.model.layouts import Shape
+
+_FOLDER = str(Path(__file__).parent)
+
+
+def _is_internal(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_FOLDER) or frame.f_globals.get("__name__") == "torch._ops"
+
+
+def warn_at_script(text: str) -> None:
+    """Show a warning with the line of the script, or of a library's Python code, that calls the virtual GPU."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_internal(frame):
+        frame = frame.f_back
+    shown = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=shown)
 
 
 class NotEmulated(NotImplementedError):

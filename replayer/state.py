@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from replayer.errors import warn_at_script
 from replayer.memory.pinned.host_memory import HostMemory
 from replayer.memory.pinned.page_locks import PageLocks
 from replayer.recording.rank import Rank
@@ -115,7 +115,7 @@ def before_sync(stream: TorchAny = None) -> None:
     if STATE.on_sync is not None:
         STATE.on_sync(stream)
     if STATE.sync_debug_mode == 1:
-        warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=2)
+        warn_at_script("called a synchronizing CUDA operation")
     elif STATE.sync_debug_mode == 2:
         raise RuntimeError("called a synchronizing CUDA operation")
 

@@ -99,6 +99,8 @@ class DataDependentOps:
     def masked_select(self, source: TorchAny, mask: TorchAny) -> TorchAny:
         if not (is_virtual(source, self._tensor_class) and is_virtual(mask, self._tensor_class)):
             raise RuntimeError("masked_select: expected self and mask to be on the same device, but found a CPU tensor")
+        if mask.dtype is not torch.bool:
+            raise RuntimeError("masked_select: expected BoolTensor for mask")
         meta: TensorMeta = source.tensor_meta
         shape = tuple(torch._C._infer_size(mask.shape, torch.Size(meta.shape)))
         count = self._count_set("aten::masked_select", mask, shape)
@@ -177,7 +179,7 @@ class DataDependentOps:
         self, op: str, source: TorchAny, return_inverse: bool, return_counts: bool, known: TorchAny, dim: int | None = None
     ) -> tuple[TorchAny, ...]:
         meta: TensorMeta = source.tensor_meta
-        compared = meta.numel if dim is None else meta.shape[dim]
+        compared = meta.numel if dim is None else source.size(dim)
         labels = dim is None and not meta.dtype.is_floating_point and not meta.dtype.is_complex
         size = self._size(op, source, known, lambda: min(compared, 2) if labels else gpu().values.assumed.count(compared), dim)
         values: Shape = (size,)

@@ -10,7 +10,8 @@ Each random op increases the generator's offset by as much as on a real GPU (nat
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -242,6 +243,7 @@ def check_generator(args: Sequence[TorchAny], kwargs: Kwargs) -> None:
         require_device(args, kwargs, torch.device(device).type if device is not None else torch.get_default_device().type)
 
 
+_CELL: TorchAny = torch.zeros((), device="cpu")
 _starts: list[tuple[int, int]] = []
 
 
@@ -262,14 +264,32 @@ def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """Use one thread, because several threads are slow on a busy machine."""
     threads = torch.get_num_threads()
-    if threads == 1:
-        yield
-        return
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
+    """Call a function, and ignore the warnings of PyTorch's C++ code."""
+    results: list[TorchAny] = []
+
+    def cell(*_: TorchAny) -> float:
+        results.append(run())
+        return 0.0
+
+    filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # otherwise a warning that PyTorch shows only once would not be shown later
+    # `warnings.catch_warnings` would show the script's earlier warnings again.
+    warnings.filters = [("ignore", None, Warning, None, 0)]
+    try:
+        # PyTorch shows the warnings of its C++ code when the outermost C++ call ends. `map_` makes it show them here.
+        _CELL.map_(_CELL, cell)
+    finally:
+        torch.set_warn_always(warns_always)
+        warnings.filters = filters
+    return results[0]
 
 
 def seed_and_offset() -> tuple[int, int]:

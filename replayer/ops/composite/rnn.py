@@ -9,13 +9,13 @@ This module reimplements PyTorch's ATen/native/cudnn/RNN.cpp and ATen/cudnn/Auto
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
 
 from replayer import state
+from replayer.errors import warn_at_script
 from replayer.op_signature import OpSignature
 from replayer.ops.composite import rnn_cells
 from replayer.ops.composite.rnn_cells import LayerOptions
@@ -86,7 +86,7 @@ def _run(
         size, projected = cx.size(2), size
     buffer = _weight_buffer(weights)
     if buffer is None:
-        warnings.warn(_NOT_ONE_BUFFER, stacklevel=3)
+        warn_at_script(_NOT_ONE_BUFFER)
     per_layer = (4 if how.biases else 2) + bool(projected)
     options = (mode, size, projected, how.layers, batch_first, how.dropout, how.train, how.bidirectional, sizes, None)
     result: tuple[TorchAny, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *options)

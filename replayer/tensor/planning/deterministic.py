@@ -9,11 +9,11 @@ The kernel names in the error messages are the same as in PyTorch 2.14.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
 
+from replayer.errors import warn_at_script
 from replayer.torch_types import Op, TorchAny
 
 _NAMES = {
@@ -89,11 +89,9 @@ def alert_not_deterministic(func: Op, args: Sequence[TorchAny]) -> None:
     if not name:
         return
     if torch.is_deterministic_algorithms_warn_only_enabled():
-        warnings.warn(
+        warn_at_script(
             f"{name}{_ADVICE.format(', warn_only=True')}You can file an issue at https://github.com/pytorch/pytorch/issues to"
-            " help us prioritize adding deterministic support for this operation.",
-            UserWarning,
-            stacklevel=2,
+            " help us prioritize adding deterministic support for this operation."
         )
         return
     raise RuntimeError(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +23,7 @@ from pathlib import Path
 import torch
 from torch.utils._pytree import tree_map_only
 
+from replayer.errors import warn_at_script
 from replayer.state import computing
 from replayer.tensor.generators import is_random, require_device
 from replayer.tensor.planning.deterministic import alert_not_deterministic
@@ -98,7 +98,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
                 if tensor.numel() and any(size > 1 and not step for size, step in steps):
                     if name == "masked_fill_":
                         if not computing():  # otherwise the CPU kernel warns
-                            warnings.warn(_DEPRECATED, UserWarning, stacklevel=3)
+                            warn_at_script(_DEPRECATED)
                         return
                     text = f"unsupported operation: {_OVERLAPPING}. Please clone() the tensor before performing the operation."
                     raise RuntimeError(text)

@@ -29,7 +29,7 @@ Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 
 # ops with integers that determine a shape, although the schema says Scalar
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
-_SCALAR = ("float", "Scalar", "number")
+_SCALAR = ("float", "Scalar", "number", "Optional[float]", "Optional[number]")
 
 # Kernels check the signs of scalars, probabilities, and whether a scalar fits the dtype.
 _LARGEST = (127, 255, 448, 32767, 57344, 65504, 2**31 - 1, 2**63 - 1, finfo(torch.bfloat16).max, finfo(torch.float32).max)
@@ -39,7 +39,7 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 def scalar_range(value: TorchAny) -> int:
     """Return a number. If two scalars have the same number, kernels accept both or neither."""
-    return 0 if isinstance(value, complex) else bisect_left(_LIMITS, value)
+    return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 
 KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks and profiles
@@ -134,7 +134,7 @@ def key_part(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) ->
     if isinstance(value, (list, tuple)):
         return tuple([key_part(item, tensor_class, by_value) for item in value])
     if isinstance(value, (float, complex)):
-        return type(value), value if by_value else scalar_range(value)
+        return (type(value), value) if by_value else type(value)
     if isinstance(value, torch.Generator):
         return virtual_generator(value) is None
     return (type(value), value)

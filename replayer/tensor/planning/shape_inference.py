@@ -11,14 +11,13 @@ Note [Aliasing is observed]
 from __future__ import annotations
 
 import re
-import warnings
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from replayer.errors import DataDependentShape, NotEmulated
+from replayer.errors import DataDependentShape, NotEmulated, warn_at_script
 from replayer.tensor.device_args import index_of
-from replayer.tensor.generators import PhiloxState, host_numbers, one_thread
+from replayer.tensor.generators import PhiloxState, host_numbers, one_thread, without_warnings
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
@@ -48,6 +47,8 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
         parts = zip(outcome.parts, seeds, strict=True)
         outcome = Several(tuple([New(part.tensor_meta, 0) if seed else part for part, seed in parts]))
     reshaped = tuple(_reshaped(metas, arguments))
+    for change in reshaped:
+        _warn_of_resizing(change, kwargs.get(str(change.of[0])))
     writes = tuple(writes_of(func, args, kwargs))
     outputs = tuple(_new_shapes(outcome))
     does_something = bool(writes or outputs) or _writes_undeclared(func)
@@ -120,6 +121,24 @@ def _reshaped(metas: TensorMetaTable, arguments: _MetaArguments) -> list[Reshape
     return changed
 
 
+def _has_out(func: Op) -> bool:
+    return any(argument.is_out for argument in func._schema.arguments)
+
+
+def _warn_of_resizing(change: Reshaped, out: TorchAny) -> None:
+    """See `resize_output_check` in ATen/native/Resize.cpp. PyTorch's meta kernels have another text."""
+    out = out[change.of[1]] if isinstance(out, (list, tuple)) else out
+    if out is not None and out.numel() and out.shape != change.tensor_meta.shape:
+        warn_at_script(
+            f"An output with one or more elements was resized since it had shape {[*out.shape]}, which does not match the"
+            f" required output shape {[*change.tensor_meta.shape]}. This behavior is deprecated, and in a future PyTorch"
+            f" release outputs will not be resized unless they have zero elements. {_HOW_TO_RESIZE}"
+        )
+
+
+_HOW_TO_RESIZE = "You can explicitly reuse an out tensor t by resizing it, inplace, to zero elements with t.resize_(0)."
+
+
 class _MetaArguments(CallArguments):
     device_type = "meta"
 
@@ -175,7 +194,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if on_cpu is None:  # else the CPU kernel has accepted the call
         _refuse_shapes(func, args, kwargs)
     try:
-        result = func(*args, **kwargs)
+        result = without_warnings(lambda: func(*args, **kwargs)) if _has_out(func) else func(*args, **kwargs)
         # Some meta kernels return another dtype than the CPU and CUDA kernels.
         differs = all(isinstance(made, torch.Tensor) for made in (result, on_cpu)) and result.dtype is not on_cpu.dtype
         return result.to(on_cpu.dtype) if differs and not func._schema.is_mutable else result
@@ -233,19 +252,22 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     return tree_map_only(torch.Tensor, on_meta, _run_on_cpu(func, args, kwargs))
 
 
-def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1) -> TorchAny:
-    """Run an op with all floats one."""
+def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
+    """Run an op with all floats one, and with `trues` elements of each mask true. The first run shows the op's warnings."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
             return torch.device("cpu") if isinstance(value, torch.device) else value
         number = 1 if value.is_floating_point() or value.is_complex() else value_of_integers
+        if trues is not None and value.dtype in _MASKS:
+            return (torch.arange(value.numel(), device="cpu") < trues).to(value.dtype).view(value.shape)
         return torch.full(value.shape, number, dtype=value.dtype, device="cpu")
 
     args, kwargs = tree_map(on_host, (args, kwargs))
     try:
-        with host_numbers(PhiloxState(), 0), one_thread(), warnings.catch_warnings(action="ignore"):
-            return func(*args, **kwargs)
+        with host_numbers(PhiloxState(), 0), one_thread():
+            is_first = value_of_integers and trues is None and not _has_out(func)
+            return func(*args, **kwargs) if is_first else without_warnings(lambda: func(*args, **kwargs))
     except RuntimeError as error:
         raise on_one_device(error) from None
 
@@ -278,6 +300,7 @@ _VALUES_DECIDE = frozenset(
     " masked_scatter_ segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm"
     " _int_mm _weight_int4pack_mm _weight_int8pack_mm".split()
 )
+_MASKS = (torch.bool, torch.uint8)
 _MASKED = frozenset({aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
 _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 
@@ -303,10 +326,13 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
             return
     if (error := _shape_error(func, args, kwargs, 1)) is None or _shape_error(func, args, kwargs, 0) is None:
         return
-    by_mask = func in _MASKED and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:])
+    by_mask = func in _MASKED and any(tensor.dtype in _MASKS for tensor in tensors[1:])
     try:
-        if not by_mask or str(error).startswith("The shape of the mask"):
-            raise error
+        if by_mask and not str(error).startswith("The shape of the mask"):
+            counts = args[2].shape if len(args) > 2 else ()
+            if not counts or any(_shape_error(func, args, kwargs, 1, count) is None for count in counts):
+                return
+        raise error
     finally:
         del error  # else its traceback refers to it, and the tensors of the call are kept
 
@@ -352,9 +378,9 @@ def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwa
     return tuple([made.pop(a.name) for a in func._schema.arguments[: len(args)]]), made
 
 
-def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int) -> Exception | None:
+def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | None = None) -> Exception | None:
     try:
-        _run_on_cpu(func, args, kwargs, value)
+        _run_on_cpu(func, args, kwargs, value, trues)
     except (RuntimeError, IndexError) as error:
         text = str(error)
         is_other = any(pattern.search(text) for pattern in (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL))
@@ -378,8 +404,6 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
         return None
     large = _elements(args, kwargs) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES)
-    if large and len({tensor.dtype for tensor in tensors if tensor.is_floating_point()}) < 2:
-        return None
     name = func._schema.name
     # For normalization layers, CUDA kernels accept dtypes that CPU kernels reject.
     if "layer_norm_backward" in name or ("batch_norm" in name and (large or "backward" in name)):
@@ -395,7 +419,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         refusal = refusal_like(func, args, kwargs, refused)
         if refusal is not None and not _LOW_PRECISION.search(text):
             raise refusal from None
-        if (floating or large) and not compares_dtypes(refused):
+        if floating and not compares_dtypes(refused):
             return None
         if (_NAMES_DTYPE.search(text) or compares_dtypes(refused)) and not LACKS_KERNEL.search(text):
             raise on_one_device(refused) from None

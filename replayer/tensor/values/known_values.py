@@ -12,7 +12,7 @@ import torch
 
 from replayer.errors import NotEmulated
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
-from replayer.tensor.generators import one_thread
+from replayer.tensor.generators import one_thread, without_warnings
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import Op, TorchAny
 
@@ -130,7 +130,7 @@ class Folding:
             return False
         try:
             with one_thread():
-                values = self._func(*host_args, **host_kwargs)
+                values = without_warnings(lambda: self._func(*host_args, **host_kwargs))
         except (RuntimeError, NotImplementedError):
             return False
         if not self._written:

@@ -121,6 +121,11 @@ def test_shapes_that_meta_kernels_accept_are_errors() -> None:
         (lambda: square[:0].median(dim=0), "median(): Expected reduction dim 0 to have non-zero size."),
         (lambda: square.put_(labels[:2], square), "source.numel() = 20, index.numel() = 10"),
         (lambda: square.__setitem__(labels[:2, 0], square[:3]), "value tensor of shape [3, 5] cannot be broadcast"),
+        (
+            lambda: square.__setitem__(mask, square),
+            "value tensor of shape [4, 5] cannot be broadcast to indexing result of shape",
+        ),
+        (lambda: square.__setitem__(mask[:, 0], square[:, :3]), "value tensor of shape [4, 3] cannot be broadcast to indexing"),
         (lambda: square.__setitem__(mask[:3], 0), "The shape of the mask [3, 5] at index 0 does not match"),
         (lambda: square[:, mask[:, 0]], "mask [4] at index 0 does not match the shape of the indexed tensor [4, 5] at index 1"),
         (lambda: torch.bucketize(row, square), "boundaries tensor must be 1 dimension, but got dim(2)"),
@@ -215,10 +220,24 @@ def test_errors_of_cpu_kernels_have_the_texts_of_cuda_kernels() -> None:
             lambda: torch.stft(images.flatten(), 8, window=images[0, 0, 0], return_complex=True),
             r"window=torch.cuda.FloatTensor\{\[4\]\}",
         ),
+        (lambda: images.masked_select(images), "^masked_select: expected BoolTensor for mask$"),
+        (lambda: torch.multinomial(column, 1), "^multinomial only supports floating-point dtypes for input, got: Long$"),
         (lambda: torch.istft(heads[0, 0].to(torch.cfloat), 8), r"^istft\(CUDAComplexFloatType\[4, 8\]"),
     ):
         with pytest.raises(RuntimeError, match=text), warnings.catch_warnings(action="ignore"):
             call()
+
+
+def test_checks_on_the_cpu_show_no_warnings() -> None:
+    use()
+    square = torch.ones(4, 5, device="cuda")
+    with warnings.catch_warnings(action="error"):
+        torch.bucketize(square, torch.ones(2, device="cuda"))  # on the CPU, the known values are not contiguous
+    with pytest.warns(UserWarning) as shown:
+        torch.mm(square, square.t(), out=torch.ones(2, 2, device="cuda"))
+    text = "it had shape [2, 2], which does not match the required output shape [4, 4]. This behavior is deprecated"
+    assert [text in str(warning.message) for warning in shown] == [True]
+    assert shown[0].filename == __file__
 
 
 def test_smaller_sizes_keep_order_differences_of_one_and_divisors() -> None:
