@@ -13,7 +13,7 @@ import torch
 
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
-from replayer.state import computing, gpu
+from replayer.state import before_sync, computing, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform, allocate
 from replayer.tensor.device_args import index_of
 from replayer.tensor.values.known_values import bytes_of
@@ -91,6 +91,7 @@ class VirtualStorage(torch.UntypedStorage):
     def cpu(self) -> torch.UntypedStorage:
         size_bytes = self.allocation.size_bytes
         if size_bytes:
+            before_sync()
             gpu().launches.copy(_copy_signature(size_bytes, "d2h"), "d2h", size_bytes, self._index, True)
         known = self.allocation.known
         if isinstance(known, Uniform) and known.value:
@@ -102,6 +103,7 @@ class VirtualStorage(torch.UntypedStorage):
     def receive(self, host: torch.UntypedStorage) -> None:
         size_bytes = self.allocation.size_bytes
         if size_bytes:
+            before_sync()
             gpu().launches.copy(_copy_signature(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
         if host.device.type == "cpu" and (size_bytes <= KNOWN_LIMIT or computing()):
             self.allocation.known = bytes_of(host.clone())  # type: ignore[no-untyped-call]

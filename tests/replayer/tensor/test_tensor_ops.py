@@ -591,7 +591,7 @@ def test_a_custom_op_that_returns_its_argument_counts_as_a_kernel_launch() -> No
     assert gpu.launched == ["unannounced::fill_up"]
 
 
-def test_assigning_a_number_to_one_element_is_a_blocking_copy() -> None:
+def test_assigning_one_element_and_copying_a_storage_wait_for_the_gpu() -> None:
     use()
     x = torch.zeros(4, device="cuda")
     with pytest.warns(UserWarning, match="prototype feature"):
@@ -600,6 +600,10 @@ def test_assigning_a_number_to_one_element_is_a_blocking_copy() -> None:
         x[1:3] = 2.0  # a kernel fills a slice
         with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
             x[0] = 1.0
+        with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+            x.untyped_storage().cpu()
+        with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+            x.untyped_storage().copy_(torch.zeros(4, device="cpu").untyped_storage())
     finally:
         torch.cuda.set_sync_debug_mode("default")
     x[0] = 1
