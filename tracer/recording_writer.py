@@ -37,7 +37,7 @@ from traces.model.trace import NONE, BatchKind, StepKind, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# The recorder keeps at most 1024 steps in memory until the GPU has finished the steps.
+# A step stays in memory until the GPU has finished it. If more than 1024 steps wait, the oldest are written without GPU times.
 _PENDING_STEPS = 1024
 # The recording overhead is shown as a share of the step time, which is the median of the last 1024 steps.
 _USUAL_OF = 1024

@@ -68,7 +68,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # If the compiled graph calls an op such as `item`, the op copies the value, so the recorded copy must not run too.
+        # An op such as `item` copies its value to the host. If the graph calls such an op, the recorded copies are left out.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()

@@ -121,7 +121,8 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Raises TraceError if no matrix products of the recording can be split (Note [Pairs of matrix products])."""
+        """Raises TraceError if the recording has no matrix products that several GPUs could share (see Note [Pairs of matrix
+        products])."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _forward_and_backward(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])

@@ -307,7 +307,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
         if STATE.capturing and self.numel():
-            # As on a GPU, a script cannot print a tensor while it captures a CUDA graph.
+            # CUDA raises an error if a script prints a tensor while it captures a graph. This call raises the same error.
             gpu().streams.synchronize(gpu().current.stream(self.tensor_meta.index))
         with torch.no_grad():
             return printed_as(self, self.detach().cpu(), tensor_contents)
@@ -367,8 +367,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data` if only one of the two tensors is virtual. The Python object of the tensor stays the same,
-    because optimizers have references to the object."""
+    """Execute `tensor.data = data` for a virtual tensor and a CPU tensor, in either order. The Python object `tensor` stays the
+    same, because optimizers have references to it."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}

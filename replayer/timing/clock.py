@@ -49,8 +49,8 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to the script. Reading the clock may advance it, because a script may wait in a loop until a
-        time is reached."""
+        """Return the current time to the script. A script may read the clock in a loop until a time is reached, so each
+        call may advance the clock."""
         # see Note [The recorded clock]
         return self.now_ns()
 

@@ -1,4 +1,4 @@
-"""Computes the times of CUDA streams and events.
+"""Computes when the work on CUDA streams starts and ends, and when CUDA events complete.
 
     stream = VirtualStream(device=0, number=0)
     end_ns = stream.push(launched_ns=100, latency_ns=5, gap_ns=1, duration_ns=50)   # 155

@@ -184,7 +184,7 @@ Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
     """Yield the sequences of a call. The tensors `of_q` and `of_k` contain the cumulative lengths of the sequences. The tensor
-    `used` limits the number of keys per sequence."""
+    `used` contains the number of keys to use in each sequence."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return

@@ -1,4 +1,4 @@
-"""Provides keyboard actions with access to the app's timeline, tables and status line."""
+"""Gives the functions of keys access to the app's timeline, tables and status line."""
 
 from __future__ import annotations
 
