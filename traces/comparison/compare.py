@@ -174,7 +174,7 @@ def compare(
         tolerance=tolerance,
         judged=judged.figure,
         judged_figures=judged.required,
-        within_tolerance=_is_within_tolerance(judged, verdict, any(hidden)),
+        within_tolerance=_is_within_tolerance(judged, verdict, hidden),
         work_is_hidden=hidden,
         analyses=analyses,
         estimates=[name for name, run in runs.items() if run.predicted],
@@ -217,14 +217,16 @@ class _Judgement:
     figure: str
     required: tuple[str, ...]
     is_within: bool | None
+    error: float
 
 
 def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> _Judgement:
-    known = [(name, _differs(of, tolerance)) for name, of in {**steps, "gpu_busy": gpu_time}.items()]
+    figures = {**steps, "gpu_busy": gpu_time}
+    known = [(name, _differs(of, tolerance)) for name, of in figures.items()]
     known = [(name, differs) for name, differs in known if differs is not None]
     beyond = [name for name, differs in known if differs]
     name = next(iter([*beyond, *(name for name, _ in known), *steps]))
-    return _Judgement(name, tuple(name for name, _ in known), not beyond if known else None)
+    return _Judgement(name, tuple(name for name, _ in known), not beyond if known else None, figures[name].error or 0.0)
 
 
 def _differs(of: Spread, tolerance: float) -> bool | None:
@@ -233,13 +235,15 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
     return None if of.error is None else abs(of.error) > tolerance
 
 
-def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: bool) -> bool | None:
-    """Return whether the times agree, or None if the recording does not contain enough GPU work to tell."""
+def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
+    """Return whether the times agree. A trace that lacks GPU work may have longer steps than it shows, so return None if the
+    times agree, or if this trace has the shorter steps."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
         return True
-    return None if hidden and judged.is_within else judged.is_within
+    is_unsure = any(hidden) if judged.is_within else hidden.replayed if judged.error < 0 else hidden.recorded
+    return None if is_unsure else judged.is_within
 
 
 _NO_STEPS = PaceSeries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), NONE)

@@ -147,8 +147,7 @@ class ComparedFigures:
     tolerance: float  # largest allowed difference of step times, as a fraction
     judged: str  # the key of a figure outside the tolerance, or else of the step time, such as "compute_side"
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
-    # False for another program or another time; None if undecided, or if step times agree but a recording lacks much of its GPU
-    # work
+    # False for another program or another time; None if undecided, for example because a recording lacks much of its GPU work
     within_tolerance: bool | None
     analyses: Both[Analyses]
     # number of replayed steps with recorded GPU times to compare, if some replayed steps have no recorded GPU times

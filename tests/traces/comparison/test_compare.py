@@ -344,3 +344,17 @@ def test_equal_step_times_do_not_pass_if_kernels_are_missing() -> None:
     assert said == (
         "NOT JUDGED: step time differs by 0.0 %, but GPU time cannot be compared: kernels are missing from the recording (B)."
     )
+
+
+@pytest.mark.parametrize("stretch, within", [(0.5, None), (2.0, False)])
+def test_steps_of_a_trace_that_lacks_kernels_may_be_longer_but_not_shorter(stretch: float, within: bool | None) -> None:
+    """GIVEN a second trace without an eighth of its kernels WHEN its steps are shorter THEN the missing kernels may be the
+    reason. WHEN its steps are longer THEN the times differ in any case."""
+    whole, trace = training(steps=4), training(steps=4, stretch=stretch)
+    lost = np.flatnonzero(trace.device.is_work)[3::8]
+    kept = np.setdiff1d(np.arange(len(trace.device)), lost)
+    trace.device, trace.problems = trace.device.take(kept), {"lost-kernel": len(lost)}
+    found = compare(whole, trace)
+    assert (found.verdict.same, found.within_tolerance) == (True, within)
+    assert verdict_sentences(found)[0][0].startswith("NOT JUDGED" if within is None else "FAIL")
+    assert compare(trace, whole).within_tolerance is within
