@@ -162,8 +162,8 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
-    """Return the names of phases that are much shorter in the recording than in the profile. If there are any, also return the
-    names of phases that are much longer in the recording, because these contain the missing time."""
+    """Return the names of phases that are much shorter in the recording than in the profile. Also return a phase that is much
+    longer in the recording, if it contains most of the missing time."""
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
         for trace in (
@@ -172,7 +172,9 @@ def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column
         )
     )
     shorter = [name for name, ns in seen_ns.items() if ns < SEEN_SHARE * whole_ns.get(name, 0)]
-    return shorter and [*shorter, *(name for name, ns in seen_ns.items() if whole_ns.get(name, 0) < SEEN_SHARE * ns)]
+    missing_ns = sum(whole_ns[name] - seen_ns[name] for name in shorter)
+    longer_ns = {name: ns - whole_ns.get(name, 0) for name, ns in seen_ns.items() if whole_ns.get(name, 0) < SEEN_SHARE * ns}
+    return [*shorter, *(name for name, ns in longer_ns.items() if 0 < SEEN_SHARE * missing_ns < ns)]
 
 
 def _rank_numbers(recordings: Sequence[Trace], problems: Counter[str]) -> list[int]:

@@ -44,10 +44,10 @@ class EstimateError:
             return f"Times scaled from other shapes had a mean error of {error} ({self.cases} fp32 steps were compared)."
         precision = {"half": "half-precision", "fp32": "fp32"}[self.precision]
         bias = self.bias or 0.0
-        side = f"measured steps were {100 * abs(bias):.0f} % {'shorter' if bias < 0 else 'longer'} (median)"
-        other = "" if self.same_card else "; no estimate was checked on this GPU"
+        side = f"The measured steps were {100 * abs(bias):.0f} % {'shorter' if bias < 0 else 'longer'} (median)."
+        other = "" if self.same_card else " No estimate was checked on this GPU."
         of = f"{self.cases} steps of {precision} {self.work} on {self.card}"
-        return f"Such estimates had a median error of {error}: {of}, {side}{other}."
+        return f"In {of}, such estimates had a median error of {error}. {side}{other}"
 
 
 @cache

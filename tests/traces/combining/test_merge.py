@@ -380,6 +380,15 @@ def test_a_forward_pass_that_the_recorder_saw_as_another_phase_is_compared_with_
     assert scale == pytest.approx(dict.fromkeys(("other", "zero_grad", "forward", "backward"), 0.5))
 
 
+def test_a_longer_phase_without_the_missing_time_is_not_compared_together() -> None:
+    """GIVEN a forward pass that the recorder saw as part of `h2d` WHEN `zero_grad` is also longer in the recording, but shorter
+    than the missing time THEN the 680 ns of `h2d` in clean steps are compared with its 800 ns in the profile."""
+    shares = {"h2d": 0.85, "zero_grad": 0.0375, "forward": 0.0125, "backward": 0.1}
+    recording = made([0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, **shares)
+    profile = made([1000], [1600], [StepKind.STEADY], 0, h2d=0.5, zero_grad=0.00625, forward=0.39375, backward=0.1)
+    assert with_profile(recording, profile, [1]).run_of(0).host_scale["h2d"] == pytest.approx(0.85)
+
+
 def test_a_profiled_evaluation_step_stays_an_evaluation_step() -> None:
     """Profiled inference is replayed for evaluation, not for training."""
     recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.EVALUATION], 0)

@@ -47,15 +47,15 @@ def test_the_expected_error_depends_on_work_and_precision_and_gpu(rows: None) ->
     of = expected_error(_estimated("NVIDIA GeForce RTX 3090", HALF))
     assert of is not None and (of.error, of.same_card) == (0.31, True)
     assert of.sentence() == (
-        "Such estimates had a median error of 31 %: 49 steps of half-precision training on NVIDIA GeForce RTX 3090,"
-        " measured steps were 28 % shorter (median)."
+        "In 49 steps of half-precision training on NVIDIA GeForce RTX 3090, such estimates had a median error of 31 %."
+        " The measured steps were 28 % shorter (median)."
     )
 
 
 def test_a_gpu_without_measurements_gets_the_largest_measured_error(rows: None) -> None:
     of = expected_error(_estimated("Tesla T4", HALF))
     assert of is not None and (of.card, of.error, of.same_card) == ("NVIDIA GeForce RTX 4090", 0.35, False)
-    assert of.sentence().endswith("measured steps were 10 % longer (median); no estimate was checked on this GPU.")
+    assert of.sentence().endswith("The measured steps were 10 % longer (median). No estimate was checked on this GPU.")
 
 
 def test_fp32_inference_has_the_expected_error_of_fp32_training(rows: None) -> None:
