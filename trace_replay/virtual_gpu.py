@@ -234,8 +234,8 @@ def start(
 ) -> InProcessGpu:
     """Start a virtual GPU in the current process.
 
-    The argument `what` is the path of a recording, a measured model such as "v100/resnet50", or a GPU such as "a100". If `what`
-    is a GPU, the step times are published measurements of the script's model, or estimates if there are no measurements. All
+    The argument `what` is the path of a recording, a measured model such as "v100/resnet50", or a GPU such as "a100". For
+    a GPU, the step times are published measurements of the script's model, or estimates if there are no measurements. All
     other arguments work like the corresponding options of `trace replay`. Raises ValueError for an invalid argument, and
     TraceError for an unknown recording or GPU.
     """

@@ -180,8 +180,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return its index in the list of published step times. Raises NotInLibrary if the script
-        has trained more than three steps with a batch that did not fit on the measured GPU."""
+        """End the training step, and return its index in the list of published step times. Raises NotInLibrary after more
+        than three steps with a batch that was too large for the real GPU, because there are no measurements for this batch."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -118,7 +118,7 @@ def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
 
 
 def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Trace]]:
-    """Group the ranks, and return copies of the traces that contain only one of the similar ranks. Traces with different ranks
+    """Put similar ranks into groups, and return copies of the traces with one rank of each group. Traces with different ranks
     are not changed."""
     groups = rank_groups(*traces)
     if not groups.similar or any(trace.ranks != traces[0].ranks for trace in traces):

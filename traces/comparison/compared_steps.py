@@ -62,8 +62,8 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Choose the steps for a comparison of the programs. A step of a replay is compared with the recorded step of the same
-    number. If the numbers differ, the longest sequence of similar steps is compared."""
+    """Choose the training steps that show whether two traces are of the same program. A step of a replay is compared with the
+    recorded step of the same number. If the numbers differ, the longest sequence of similar steps is compared."""
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)

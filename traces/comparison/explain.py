@@ -332,8 +332,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """Return divisors for the GPU times of both traces, and a note for the text. If the traces use different numbers of GPUs,
-    times are means over GPUs."""
+    """If two traces use different numbers of GPUs, return both numbers, to divide GPU times by them. Also return words that
+    tell the reader so."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -175,7 +175,8 @@ class Segments:
         self.returned += 1
 
     def reserve(self, size_bytes: int) -> int:
-        """Reserve addresses without memory, and return the first address. Raises RuntimeError if no addresses are left."""
+        """Reserve a range of addresses that has no memory yet, and return the first address. Raises RuntimeError if no
+        addresses are left."""
         address = self._reserved_addresses.allocate(size_bytes)
         if address is None:
             raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")

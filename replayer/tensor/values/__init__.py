@@ -1,1 +1,1 @@
-"""Stores known values of virtual tensors, and computes the results of ops on known values."""
+"""Stores the values of virtual tensors if they are known, and computes new values from them."""

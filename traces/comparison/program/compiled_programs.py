@@ -29,8 +29,8 @@ _Products = list[tuple[tuple[Shape, ...], str | None]]  # input shapes and dtype
 
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
-# The kernel names of Inductor contain the names of layers such as relu and batch_norm. If the
-# compiled trace contains a layer that the other trace lacks, the programs differ.
+# The kernel names of Inductor contain the names of layers such as relu and batch_norm. If an
+# uncompiled program lacks a layer of a compiled program, the programs are different.
 _LAYERS = frozenset(
     "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
     " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()

@@ -29,7 +29,7 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A recording may not contain all optimizers of a script. Programs are different if they have no optimizer in common.
+    # A recording may lack some optimizers of a script. Programs are different if they have no optimizer in common.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} in the first trace, {', '.join(sorted(theirs))} in the second"
         return f"the same forward pass, but another optimizer: {names}"
