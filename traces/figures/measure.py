@@ -490,11 +490,12 @@ def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryP
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the total GPU time in ns, separately for measured and estimated times. In a trace with kernels, phases that were
-    recorded without kernels are left out, because the GPU may have been idle during a part of these phases."""
+    """Return the total GPU time in ns, separately for measured and estimated times. If kernels were recorded, phases without
+    kernels are left out, because the GPU may have been idle during a part of these phases."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     is_whole_phase = (trace.device.launch[rows] == NONE) & trace.strings.matching(trace.device.name[rows], PHASES.__contains__)
-    rows = rows if is_whole_phase.all() else rows[~is_whole_phase]
+    is_recorded = ~is_whole_phase & np.isin(trace.device.origin[rows], (Origin.MEASURED, Origin.EXACT, Origin.EQUIVALENT))
+    rows = rows[~is_whole_phase] if is_recorded.any() else rows
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
         in_steps = np.isin(launch_steps(trace)[rows], steps)

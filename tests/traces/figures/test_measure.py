@@ -200,11 +200,12 @@ def test_origins_are_weighted_by_gpu_time_or_without_kernels_by_phase_time() -> 
     assert sum(device_time_by_origin(trace).values()) == int(trace.device.duration_ns[trace.device.is_work].sum())
     trace.steps.kind[1] = StepKind.WARMUP
     assert device_time_by_origin(trace) == {Origin.MEASURED: 100 * US}
-    # A phase without recorded kernels is one row, which includes idle time. The row counts only if the trace has no kernels.
+    # A phase without recorded kernels is one row, which includes idle time. It counts only if no kernels were recorded.
     trace.device.name[0], trace.device.launch[0], trace.device.origin[0] = trace.strings.add("forward"), NONE, Origin.PHASE
     assert device_time_by_origin(trace) == {Origin.MEASURED: 90 * US}
-    trace.device = trace.device.take([0])
-    assert device_time_by_origin(trace) == {Origin.PHASE: 10 * US}
+    trace.device = trace.device.take([0, 1])
+    trace.device.origin[1] = Origin.ROOFLINE
+    assert device_time_by_origin(trace) == {Origin.PHASE: 10 * US, Origin.ROOFLINE: 10 * US}
 
 
 def test_warm_up_steps_are_ignored_unless_there_are_no_other_steps() -> None:
