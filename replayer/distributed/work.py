@@ -225,12 +225,12 @@ class CapturedWork(_Awaited):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self.blocks_host or timeout or blocking_wait():
-            gpu().launches.forbid_in_capture()
+            gpu().launches.check_may_wait()
         self._capture(self._end, self._receive_values, waiting=None, awaited=self._comm_stream.stream)
         return True
 
     def is_completed(self) -> bool:
-        gpu().launches.forbid_in_capture()
+        gpu().launches.check_may_wait()
         return self._replayed is not None and self._replayed.is_completed()
 
     def result(self) -> list[TorchAny]:

@@ -370,8 +370,8 @@ class ScriptLaunches(LaunchPath):
     def capture_of(self, captured: VirtualStream | VirtualEvent) -> GraphCapture | None:
         return next((capture for capture in self.captures if captured in capture), None)
 
-    def forbid_in_capture(self, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if the host must not wait during the capture of a CUDA graph."""
+    def check_may_wait(self, of: VirtualStream | VirtualEvent | None = None) -> None:
+        """Raise an earlier device-side assert, or CUDA's error if the host must not wait during the capture of a CUDA graph."""
         self.raise_fault()
         for capture in self.captures:
             capture.refuse(self.current.thread(), of)
@@ -380,7 +380,7 @@ class ScriptLaunches(LaunchPath):
         if blocking:
             self.raise_fault()
             if self.captures:
-                self.forbid_in_capture(stream)
+                self.check_may_wait(stream)
         capture = self.capture_of(stream)
         if capture is not None:
             capture.add_work(self.simulator.play_node, stream, signature, copy)

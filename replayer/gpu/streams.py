@@ -75,11 +75,11 @@ class Streams:
     def query_event(self, event: VirtualEvent) -> bool:
         if self._is_unrecorded(event):
             return True
-        self._launches.forbid_in_capture(event)
+        self._launches.check_may_wait(event)
         return event.time_ns is None or event.time_ns <= self._clock.poll_ns()
 
     def query(self, stream: VirtualStream) -> bool:
-        self._launches.forbid_in_capture(stream)
+        self._launches.check_may_wait(stream)
         self._launches.flush()
         return stream.ready_ns <= self._clock.poll_ns()
 
@@ -88,7 +88,7 @@ class Streams:
 
     def synchronize_event(self, event: VirtualEvent) -> None:
         if not self._is_unrecorded(event):
-            self._launches.forbid_in_capture(event)
+            self._launches.check_may_wait(event)
         if event.time_ns is None:
             with self._launches.lock:
                 self._await_nothing(event)
@@ -96,13 +96,13 @@ class Streams:
             self._scheduler.script_waits(self._launches.current.thread(), event.time_ns)
 
     def synchronize(self, stream: VirtualStream) -> None:
-        self._launches.forbid_in_capture(stream)
+        self._launches.check_may_wait(stream)
         with self._launches.looking as thread:
             self._tracker.add_gpu_work_so_far(thread)
             self._scheduler.script_waits(thread, stream.ready_ns)
 
     def synchronize_device(self, device: int) -> None:
-        self._launches.forbid_in_capture()
+        self._launches.check_may_wait()
         self._ranks.finish(wait=True)
         with self._launches.looking as thread:
             self._tracker.add_gpu_work_so_far(thread)

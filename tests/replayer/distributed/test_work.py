@@ -152,7 +152,7 @@ def test_without_waiting_a_stream_finishes_collectives_up_to_the_first_without_a
 def test_a_captured_collective_completes_with_its_replay(
     replayed: Any, completed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "gpu", lambda: SimpleNamespace(launches=SimpleNamespace(forbid_in_capture=lambda: None)))
+    monkeypatch.setattr(module, "gpu", lambda: SimpleNamespace(launches=SimpleNamespace(check_may_wait=lambda: None)))
     work = CapturedWork.__new__(CapturedWork)
     work._replayed = replayed
     assert work.is_completed() is completed
