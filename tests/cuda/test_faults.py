@@ -4,6 +4,7 @@ missing data."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -105,12 +106,13 @@ def test_the_output_explains_why_kernels_were_not_recorded(device: Path, tmp_pat
 
 
 def test_kernels_that_cupti_has_lost_are_reported_as_missing(device: Path, tmp_path: Path) -> None:
-    """GIVEN a CUPTI that loses every fifth record WHEN recorded THEN the last lines of the output say that kernels are
-    missing."""
+    """GIVEN a CUPTI that loses every fifth record WHEN recorded THEN the last lines of the output say how many kernels are
+    missing, why, and what to do."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, SIMGPU_DROP_EVERY="5")
     assert (recorded.exit_code, recorded.output) == (0, "done\n")
     said = [line for line in recorded.errors.splitlines() if line.startswith("trace:")]
-    assert any("missing" in line or "lost" in line for line in said), said
+    line = next(line for line in said if re.search(r"The recording lacks \d+ of 48 kernels", line))  # 16 in each profiled step
+    assert "The profiler did not report them." in line and "--profiled-steps" in line
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])

@@ -30,6 +30,9 @@ _UNTIMED = (
 )
 
 
+_LOST_KERNELS = "The profiler did not report them. Record again, and if this repeats, profile fewer steps (--profiled-steps)."
+
+
 def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
     name = shlex.quote(str(output))
     what = Path(script[0]).name if not script[0].startswith("-m") else shlex.join(script[:2])
@@ -38,7 +41,9 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
     lines += _cost(trace, trace.run_of(trace.ranks[0]))
     lines += lack_lines(trace)
     problems = problems_of(trace.problems, int((trace.device.kind == DeviceKind.KERNEL).sum()))
-    lines += [problem.text for problem in problems if problem.severity >= Severity.WARNING]
+    for problem in problems:
+        if problem.severity >= Severity.WARNING:
+            lines.append(f"{problem.text} {_LOST_KERNELS}" if problem.kind == "lost-kernel" else problem.text)
     replay = f", or trace replay {shlex.join(script)} --trace {name}" if trace.devices else ""
     return [*lines, f"next: trace info {name}{replay}"]
 

@@ -77,3 +77,14 @@ def test_the_recorder_prints_how_long_steps_after_the_profile_take(tmp_path: Pat
     assert lines[0] == f"wrote {path} (100 B): 5 steps (1 warm-up, 1 clean, 1 profiled, 2 after the profile) of train.py"
     after = "and 35.0 ms for one after the profile"
     assert lines[1] == f"the host takes 28.0 ms for a clean step, 50.0 ms for a profiled one, {after}"
+
+
+def test_lost_kernels_are_reported_with_a_reason_and_a_remedy(tmp_path: Path) -> None:
+    trace = recording(Run(profiler=ProfilerUse((3, 4))), kernels=38)
+    trace.problems = {"lost-kernel": 10}
+    (tmp_path / "r.msgpack").touch()
+    lines = record_lines(trace, tmp_path / "r.msgpack", ["train.py"])
+    assert lines[-2] == (
+        "The recording lacks 10 of 48 kernels, so idle time is not reliable. The profiler did not report them. Record again,"
+        " and if this repeats, profile fewer steps (--profiled-steps)."
+    )
