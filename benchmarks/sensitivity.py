@@ -206,7 +206,7 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "",
         '`trace` draws conclusions about recordings, such as "the host limits the step time". Each conclusion compares',
         "measured values with thresholds from [constants.md](constants.md). For this page, one threshold at a time was changed",
-        "by 20 %, all conclusions were drawn again, and the tests were run. Each row of the table shows a raised or lowered",
+        "by 20 %, and all comparisons and tests were repeated. Each row of the table shows a raised or lowered",
         "threshold, the conclusions that changed, and the tests that failed. The page was written by",
         "`python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`.",
         "",

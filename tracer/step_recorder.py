@@ -547,7 +547,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # Empty `reads` and `found` before writing, because writing may fail.
+        # If writing fails, the next step must not contain these values.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

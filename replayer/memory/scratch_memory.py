@@ -71,8 +71,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces that an op uses before it allocates its next output. Raises OutOfMemory, except for
-        convolutions."""
+        """An op may use workspaces before it allocates its next output. Allocate and free these workspaces.
+        Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1

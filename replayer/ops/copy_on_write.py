@@ -67,7 +67,7 @@ def lazy_clone(source: TorchAny) -> TorchAny:
 
 
 def own_memory(allocation: Allocation, device: int) -> None:
-    """Copy the memory that an allocation shares with other storages. Return without a copy if no other storage is left."""
+    """Give an allocation its own copy of memory that it shares with other storages. Do not copy if it is the last user."""
     memory = memory_shared_by(allocation)
     if memory is None:
         return

@@ -68,8 +68,8 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Return the number of the launched CUDA graph for each launch call. If PyTorch has captured a compiled function several
-    times, all captures with the same kernels get the same number."""
+    """Number the CUDA graphs, and return for each launch call which graph it launched. If PyTorch has captured a compiled
+    function several times, all captures with the same kernels get the same number."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}

@@ -77,7 +77,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts the tensor values that a script read in a replay, and that were not recorded."""
+    """Counts reads of tensor values by the script of a replay, if the recording lacks these values."""
 
     unrecorded_reads: int | None  # values that the script read although they were not recorded
     computed: bool | None  # whether the replay computed values (`--values compute`)

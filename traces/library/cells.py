@@ -224,7 +224,7 @@ class CellFile:
 
 
 def fault(cell: LibraryCell) -> str | None:
-    """Describe the first error in a network's step times, or return None if they are valid."""
+    """Describe the first invalid value in the published step times of a network. Return None if all values are valid."""
     if not len(cell.batches):
         return "no batch size was measured"
     if "forward" not in cell.phases_ns:

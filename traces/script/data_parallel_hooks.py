@@ -17,8 +17,8 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. Each wrapper passes the wrapped function's name, such as "scatter", and a GPU
-    index to the callback `part`."""
+    """Wraps the functions of nn.DataParallel. Whenever one of them runs, `part` is called with its name, such as "scatter",
+    and a GPU index."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part

@@ -61,7 +61,7 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 
 def event_sentences(comparison: Comparison) -> list[str]:
-    """Return a note if the script waited for an unrecorded CUDA event. CUDA ignores waits for unrecorded events."""
+    """Return a note if the script waited for a CUDA event on which it had never called `record`. CUDA ignores such waits."""
     count = comparison.events_never_recorded
     if not count:
         return []

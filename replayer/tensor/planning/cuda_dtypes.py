@@ -76,8 +76,8 @@ def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
 
 
 def _of_tensors(name: str) -> dict[str, str] | None:
-    """Return the rejected dtypes of an overload such as "special_zeta.self_scalar". CUDA uses the same kernel if an argument is
-    a number instead of a tensor."""
+    """Return the dtypes that CUDA rejects for an op such as "special_zeta.self_scalar". CUDA uses the same kernel if an
+    argument is a number instead of a tensor."""
     op, _, overload = name.partition(".")
     if "scalar" not in overload.lower():
         return None
@@ -113,7 +113,7 @@ def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exc
         packet = name.partition(".")[0]
         name = next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
     kernels = _kernels().get(name, {})
-    # The file cuda_dtypes.json contains measurements of ops without the argument `dtype`.
+    # For cuda_dtypes.json, all ops were called without the argument `dtype`.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     accepts_empty = name in _table()["accepted_if_empty"]
     if (accepts_empty and _has_empty(_tensors(args))) or (measured and scalar not in kernels):

@@ -309,7 +309,7 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check.
 
     The op runs on the CPU, first with ones and then with zeros in its integer tensors. The error is raised if both runs fail.
-    A large call runs only if the same call fails with smaller sizes.
+    A large call first runs with smaller sizes, and with its own sizes only if this fails.
     """
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
