@@ -385,7 +385,8 @@ class StepRecorder:
     def step_evaluates(self, is_evaluation: bool) -> None:
         """Do nothing, because `step_ends` also receives `is_evaluation`."""
 
-    def more_recorded(self) -> None: ...
+    def more_recorded(self) -> None:
+        """Return None. Only a replay knows the recorded calls of a step."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)

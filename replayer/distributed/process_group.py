@@ -172,7 +172,8 @@ class VirtualNccl(_NcclGroup):
     def comm_split_count(self) -> int:
         return self._splits
 
-    def perform_nocolor_split(self, device: TorchAny) -> None: ...
+    def perform_nocolor_split(self, device: TorchAny) -> None:
+        """Do nothing. The virtual GPU has no NCCL communicators to split."""
 
     eager_connect_single_device = perform_nocolor_split
 
