@@ -38,7 +38,7 @@ def nccl_ops(trace: Trace) -> dict[int, str]:
 
 
 def copy_method_of(trace: Trace) -> CopyMethod:
-    """Return how nn.DataParallel copied the parameters to the GPUs, for example with NCCL."""
+    """Find out how nn.DataParallel copied the parameters to the GPUs: with NCCL, or with copies."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return CopyMethod.NCCL

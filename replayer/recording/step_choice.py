@@ -180,7 +180,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step whose tensor values a replayed step reads. A longer replay repeats the recorded steps."""
+        """Return the recorded step that supplies a replayed step's tensor values. A longer replay repeats recorded steps."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:

@@ -267,7 +267,7 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index of a lasting change of the values, for example from about 5 to about 9. The method compares positions in
+    """Find the index at which the values change for good, for example from about 5 to about 9. The method compares positions in
     the sorted list instead of values, because outliers then have little effect."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")

@@ -45,7 +45,7 @@ def test_the_profiler_of_the_script_sees_the_replayed_kernels() -> None:
             events = json.loads(path.read_text())["traceEvents"]
             kinds = Counter(event.get("cat") for event in events)
             assert kinds["cuda_runtime"] >= kinds["kernel"] > 4 and kinds["user_annotation"], kinds
-            # AND each range lies on the GPU's stream, around the kernels whose innermost range it is (as in Kineto)
+            # AND on the GPU, each range covers the kernels that were launched directly in it, as in Kineto
             on_gpu = {event["name"]: event for event in events if event.get("cat") == "gpu_user_annotation"}
             for name, kernel in {"## forward ##": "aten::addmm", "## loss ##": "aten::sum"}.items():
                 begin_us, end_us = on_gpu[name]["ts"], on_gpu[name]["ts"] + on_gpu[name]["dur"]

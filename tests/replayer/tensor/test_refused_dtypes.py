@@ -153,7 +153,7 @@ def test_a_check_that_finds_no_error_keeps_no_memory() -> None:
 
 
 def test_wrong_shapes_of_large_calls_are_errors() -> None:
-    """The texts are those of PyTorch's CUDA build."""
+    """The errors have the same texts as in PyTorch's CUDA build."""
     use()
     empty: Any = partial(torch.empty, device="cuda")
     square, rows, labels = empty(1000, 1000), empty(500, 1000), torch.zeros(500, dtype=torch.int64, device="cuda")
@@ -180,7 +180,7 @@ def test_wrong_shapes_of_large_calls_are_errors() -> None:
 
 
 def test_scalars_that_a_kernel_rejects_are_errors_after_an_accepted_call() -> None:
-    """The texts are those of PyTorch's CUDA build."""
+    """The errors have the same texts as in PyTorch's CUDA build."""
     use()
     data = torch.ones(300, 400, device="cuda")
     mask, half, integers, small = data > 0, data.half(), data.long(), data.byte()
