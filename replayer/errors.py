@@ -48,12 +48,8 @@ def warn_at_script(text: str) -> None:
 
 
 class NotEmulated(NotImplementedError):
-    """Raised if a script calls a function that the virtual GPU does not emulate.
-
-    Args:
-        call: the call as written in the script
-        advice: what the user can do instead
-    """
+    """Raised if a script calls a function that the virtual GPU does not emulate. `call` is the call as written in the script,
+    and `advice` is what the user can do instead."""
 
     def __init__(self, call: str, advice: str) -> None:
         super().__init__(f"{call} is not emulated by the virtual GPU: {advice}")

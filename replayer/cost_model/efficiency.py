@@ -51,14 +51,9 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of the neural network for one operator. Each row describes one operator.
-
-    Args:
-        net: "matmul", "conv3" or "rows".
-        kinds: the index in ROWS_KINDS for the "rows" network, and 0 for all other networks.
-        sizes: the operators' sizes as in op_work.py, one column each.
-        peaks: the GPU's GFLOP/s, GB/s and number of multiprocessors, one column each.
-    """
+    """Return the inputs of the neural network `net` ("matmul", "conv3" or "rows"), one row per operator. `kinds` are indices in
+    ROWS_KINDS for "rows", otherwise 0. `sizes` has one column per size in op_work.py. The columns of `peaks` are GFLOP/s, GB/s
+    and the number of multiprocessors."""
     within = np.clip(sizes, 1, np.array(CURVE_LIMITS[net], dtype=np.float64))
     part = (within / np.maximum(sizes, 1)).prod(1)
     sizes, flops, moved_bytes, log = within, flops * part, moved_bytes * part, np.log2(within)

@@ -153,8 +153,6 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
 
 
 class VirtualNccl(_NcclGroup):
-    """Replaces PyTorch's class `ProcessGroupNCCL`."""
-
     Options, NCCLConfig = Options, NcclConfig
 
     def __init__(

@@ -70,8 +70,6 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """Represents a collective in progress."""
-
     def __init__(
         self,
         play: Play,

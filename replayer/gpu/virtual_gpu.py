@@ -99,8 +99,6 @@ class ScriptLinks:
 
 
 class VirtualGpu:
-    """Emulates all CUDA devices of a process."""
-
     def __init__(
         self,
         trace: Trace,

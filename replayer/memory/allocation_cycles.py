@@ -42,13 +42,8 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """Represents a sequence of memory requests that is repeated in each step.
-
-    Args:
-        steps: the events of each training step in the sequence.
-        before_bytes: allocated bytes at the start of the sequence.
-        totals: the increase of `MemoryStats.totals` per repetition.
-    """
+    """Represents a sequence of memory requests that is repeated. `steps` contains the events of each training step in the
+    sequence. `before_bytes` are allocated at its start. `totals` is the increase of `MemoryStats.totals` per repetition."""
 
     def __init__(self, steps: list[list[Event]], device: int, before_bytes: int, totals: list[int]) -> None:
         events = [event for step in steps for event in step]
@@ -97,7 +92,6 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Begin the next training step."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1

@@ -58,7 +58,7 @@ def _winograd_bytes(image: Shape, weight: Shape, result: Shape) -> int:
 
 
 class ScratchScope:
-    """Allocates the workspaces of one call of an op. A negative size frees a workspace."""
+    """A negative size frees a workspace."""
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
 

@@ -34,15 +34,9 @@ _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
 class TensorAllocator:
-    """Allocates memory for the tensors on one GPU.
-
-    Args:
-        memory: the GPU's memory. No other code may allocate from `memory`.
-        now_ns: returns the virtual time.
-        note: receives a table of memory events, the next op of each event, and the virtual time. The columns of the table are
-            device, 0, bytes, address, allocated and reserved.
-        op_rows: finds the next op of each memory event.
-    """
+    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`. `note` receives a table of memory
+    events, the next op of each event and the virtual time. The columns of the table are device, 0, bytes, address, allocated
+    and reserved. `op_rows` finds the next op of each event."""
 
     def __init__(
         self,

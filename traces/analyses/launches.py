@@ -55,8 +55,6 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """Stores how many launched kernels are waiting to start, as a function of time."""
-
     time_ns: Column
     length: Column
 

@@ -44,8 +44,6 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """Compares the times of one Python function in two traces."""
-
     name: str
     recorded: FunctionTime | None  # None if the first trace does not contain the function
     replayed: FunctionTime | None  # None if the second trace does not contain the function

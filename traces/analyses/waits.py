@@ -48,8 +48,6 @@ _QUERIES = ("EventQuery", "StreamQuery")
 
 @dataclass
 class HostWaits(Table):
-    """Stores when one rank waited for a GPU."""
-
     start_ns: I8
     end_ns: I8
     call: HOST_SPAN_OR_NONE  # the call, or the last query in a loop of queries

@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
 
 class OurNames:
-    """Imports packages under private names.
-
-    Args:
-        path: the folders that contain our packages
-        packages: the names of our packages
-        prefix: the beginning of each private name, such as "_trace_"
-        libraries: maps each library to its folder
-    """
-
     def __init__(
         self, path: Sequence[str], packages: Collection[str], prefix: str, libraries: Mapping[str, str] | None = None
     ) -> None:

@@ -26,8 +26,6 @@ _PREFIX = "_trace_"  # of the names of this tool's modules
 
 
 class AfterImport:
-    """Calls a function after a module such as torch has been imported."""
-
     def __init__(self, trigger: str, then: Callable[[], None]) -> None:
         self.trigger = trigger
         self.then = then

@@ -36,12 +36,8 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
 def nested_ends(
     tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
 ) -> Column:
-    """Reduce end times until no events overlap partially.
-
-    Args:
-        keep_later: always clip the earlier of two overlapping events
-        uncut: a boolean mask of events that are never clipped
-    """
+    """Reduce end times until no events overlap partially. With `keep_later`, the earlier of two overlapping events is always
+    clipped. Events in the mask `uncut` are never clipped."""
     # see Note [Strict nesting]
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()

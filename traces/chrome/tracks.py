@@ -24,8 +24,6 @@ RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds 
 
 
 class SideSpan(NamedTuple):
-    """Describes a span of an extra track. Viewers show the entries of `args`."""
-
     name: str
     start_ns: int
     end_ns: int

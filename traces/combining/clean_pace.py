@@ -44,8 +44,6 @@ _FAR_NS = 1 << 52
 
 
 class CleanPace:
-    """The profiler's overhead is subtracted from the CPU time of each phase."""
-
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
         run = trace.run_of(rank)
         self._waits = waits

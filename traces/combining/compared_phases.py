@@ -114,7 +114,6 @@ def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column
 
 
 def _names_of_phases(trace: Trace) -> dict[int, tuple[int, ...]]:
-    """Return the names of the phases of each step, in order."""
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.step))
     names: dict[int, tuple[int, ...]] = defaultdict(tuple)

@@ -27,8 +27,6 @@ NameAndCount = tuple[str, int]  # of the phases of one step
 
 
 class PhaseLabels:
-    """Gives each phase of a trace a label, such as "backward#2/3" for the second of three backward phases in a step."""
-
     def __init__(self, trace: Trace, numbered: Collection[NameAndCount] = ()) -> None:
         phases, (place, count) = trace.phases, _occurrences(trace)
         is_numbered = np.zeros(len(phases), dtype=bool)

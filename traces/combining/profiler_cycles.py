@@ -47,7 +47,6 @@ def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
 
 
 def joined_cycles(cycles: Sequence[Trace]) -> Trace:
-    """Join consecutive recordings of one process into one trace."""
     stacked = merge_ranks(cycles, range(len(cycles)))
     threads: dict[tuple[int, str], Thread] = {}
     devices: dict[int, Device] = {}

@@ -201,15 +201,9 @@ def _sides(
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
-    """Return the kernels and ops that have different GPU times per step in two traces.
-
-    Args:
-        recorded_steps: the steps of the first trace to compare; an empty array means the whole trace
-        other_steps: the steps of the second trace to compare
-        tolerance: smaller relative changes of GPU time are not listed
-
-    If the traces use different numbers of GPUs, all counts and times are averages per GPU.
-    """
+    """Return the kernels and ops that have different GPU times per step in the given steps of two traces. An empty array of
+    steps means the whole trace. Relative changes of GPU time below `tolerance` are not listed. If the traces use different
+    numbers of GPUs, all counts and times are averages per GPU."""
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
     by_phase = bool(len(recorded.phases) and len(other.phases))

@@ -98,12 +98,8 @@ def compare(
     top: int = TOP,
     analyses: Both[Analyses] | None = None,
 ) -> Comparison:
-    """Compare a recording with a replay or with another recording.
-
-    Args:
-        top: the maximum number of entries in each list of `Comparison.changes`
-        analyses: the results of `analyse` for both traces, if they are already known; computing them takes seconds
-    """
+    """Compare a recording with a replay or with another recording. Each list of changes has at most `top` entries. `analyses`
+    are the results of `analyse` for both traces, if known: they take seconds to compute."""
     repeated, repeating = steps_to_compare(recorded, other)
     # times are compared in the steps `timed` and `timed_other`, kernels in the steps `ours` and `theirs`
     timed = without_profiler(recorded, repeated)

@@ -28,8 +28,6 @@ StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE if a trace
 
 
 class KernelChange(IntEnum):
-    """Describes how a kernel in the second trace differs from the matching kernel in the first trace."""
-
     SAME = 0
     LONGER = 1
     SHORTER = 2

@@ -170,8 +170,6 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Stores the time of one training phase in each step."""
-
     host_ns: Column
     device_ns: Column | None  # measured between two CUDA events
     is_untimed: Column  # marks the steps in which CUDA events are missing
@@ -465,11 +463,8 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
 
 
 def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryPeak]:
-    """Return the memory peak of each device.
-
-    Args:
-        steps: the steps whose peak is returned; if these steps have no memory counters, the peak of the whole trace is returned
-    """
+    """Return the memory peak of each device in the given steps. If these steps have no memory counters, return the peak of the
+    whole trace."""
     events = trace.memory
     if steps is not None:
         ranks = np.array([*(device.rank for device in trace.devices), NONE], dtype=np.int64)[events.device]

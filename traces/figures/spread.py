@@ -83,13 +83,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare recorded times with the times of another trace.
-
-    Args:
-        ours: the recorded steps to compare, as indices of `our_ns`.
-        theirs: the other trace's steps to compare, as indices of `their_ns`.
-        all_ours: all recorded steps. The noise of the step time is computed from these steps.
-    """
+    """Compare recorded step times with those of another trace. `ours` and `theirs` are the compared steps, as indices of
+    `our_ns` and `their_ns`. The noise is computed from `all_ours`, all recorded steps."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None

@@ -129,13 +129,8 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: boo
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Encode a column as a list of encoding parameters and bytes.
-
-    All arithmetic is modulo 2**64.
-
-    Args:
-        divide: if True, values are divided by their greatest common divisor
-    """
+    """Encode a column as a list of encoding parameters and bytes, with arithmetic modulo 2**64. With `divide`, values are
+    divided by their greatest common divisor."""
     bits = column.view(_U8) if column.dtype.itemsize == 8 else column.astype(_I8).view(_U8)
     base = bits.dtype.type(0)
     if method == LEAST:

@@ -48,11 +48,7 @@ class StepBlock(NamedTuple):
         return self._replace(times_ns=pack_numbers(self.times_ns), device_times_ns=pack_numbers(self.device_times_ns))
 
     def tables(self, first_step: int) -> tuple[Steps, Phases]:
-        """Return the rows of the block.
-
-        Args:
-            first_step: the number of rows of the table "steps" before the block
-        """
+        """Return the rows of the block. `first_step` is the number of rows of the table "steps" before the block."""
         steps, phases = self.steps, len(self.names)
         times_ns = self._by_step(self.times_ns)
         begins_ns = times_ns[:, self.begins]

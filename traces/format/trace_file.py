@@ -85,14 +85,9 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool = False) -> Trace:
-    """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory.
-
-    For a truncated file, `load` returns the complete part of the trace, and sets `problems["truncated-file"]` to 1.
-
-    Args:
-        is_ours: True to turn the memory limit off
-        is_lazy: each column is decoded and checked when it is first read, which may raise TraceFormatError
-    """
+    """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory. If the file is truncated, the
+    trace contains its complete part, and `problems["truncated-file"]` is 1. `is_ours` turns off the memory limit. With
+    `is_lazy`, each column is decoded and checked when it is first read, which may raise TraceFormatError."""
     try:
         data = _read(Path(path))
         limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))

@@ -25,8 +25,6 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class UnpackLimit:
-    """Limits the memory for one compressed file."""
-
     file_bytes: int
     limit_bytes: int | None  # None for a trusted file
 

@@ -47,13 +47,9 @@ def entries() -> list[BundledRecording]:
 
 
 def load(name_or_path: str | os.PathLike[str], *, is_lazy: bool = False) -> Trace:
-    """Load a trace from a file or, if no file has this name, from the bundled library.
-
-    Raises TraceLibraryError and TraceFormatError.
-
-    Args:
-        is_lazy: each column is decoded and checked when it is first read, which may raise TraceFormatError
-    """
+    """Load a trace from a file or, if no file has this name, from the bundled library. Raises TraceLibraryError and
+    TraceFormatError. With `is_lazy`, each column is decoded and checked when it is first read, which may raise
+    TraceFormatError."""
     name = os.fspath(name_or_path)
     if is_cell_name(name):
         cell_name, _, batch = name.partition("@")

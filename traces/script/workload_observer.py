@@ -114,10 +114,8 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and all its submodules. Unlike `Module.modules`, `parts_of` accepts a RemoteModule.
-
-    A RemoteModule that arrived by RPC has neither `_modules` nor `_parameters`.
-    """
+    """Return a module and all its submodules. Unlike `Module.modules`, this function accepts a RemoteModule. A RemoteModule
+    that arrived by RPC has neither `_modules` nor `_parameters`."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()

@@ -120,14 +120,9 @@ def stalls_of(
     gpu: Trace, prepared: Trace, loadings: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, cold_loadings: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data. Raises TraceError without a
-    DataLoader.
-
-    Args:
-        loadings: the measured costs of loading each batch from cached data
-        cores: the number of CPU cores of the machine that ran the script
-        cold_loadings: the measured costs of loading each batch from uncached data
-    """
+    """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data. `loadings` and
+    `cold_loadings` are the measured costs of each batch from cached and from uncached data. `cores` is the number of CPU cores
+    of the script's machine. Raises TraceError without a DataLoader."""
     if not any(one.batches for one in loadings):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
     loadings = _of_training(loadings)

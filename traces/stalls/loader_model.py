@@ -21,8 +21,6 @@ _SCRIPT = -1  # stands for the script's process in place of a worker's number
 
 @dataclass(frozen=True)
 class BatchCost:
-    """Stores the CPU time and the disk reads that one batch needs."""
-
     cpu_ns: int  # CPU time to decode, transform, collate and hand over the batch
     read_bytes: int = 0  # bytes read from the disk because no cache has them
     seeks: int = 0
@@ -49,14 +47,9 @@ def simulate_loader(
     steps: range | None = None,
     others: float = 0,
 ) -> LoaderRun:
-    """Simulate a training run with a DataLoader, and return the mean step time and waiting time. Raises ValueError without
-    workers.
-
-    Args:
-        cost: the cost of each batch; batch number b costs `cost[b % n]` if `cost` is a sequence of n costs
-        step_ns: the duration of a training step that does not wait for data
-        others: the number of CPU cores that other programs keep busy
-    """
+    """Simulate a training run with a DataLoader, and return the mean step time and waiting time. A step that does not wait
+    takes `step_ns`. Batch number b costs `cost[b % n]` if `cost` is a sequence of n costs. Other programs keep `others` CPU
+    cores busy. Raises ValueError without workers."""
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores cannot be simulated; give at least one of each")
     if steps is None:  # skips the steps that use prefetched batches

@@ -83,8 +83,6 @@ class UsedStream(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Block:
-    """Represents a part of a memory segment."""
-
     address: int
     size_bytes: int
     pool: Pool

@@ -35,19 +35,10 @@ Layout = tuple[tuple[int, int, bool, int, int], ...]
 
 
 class DeviceMemory:
-    """Emulates the memory of one GPU. Threads may call the methods of `DeviceMemory` concurrently.
-
-    Args:
-        device: the GPU's index.
-        capacity_bytes: the GPU's total memory.
-        outside_bytes: GPU memory used by the CUDA context and NCCL buffers.
-        oom_text: the out-of-memory message of the recorded PyTorch release.
-        tie_rule: chooses among free blocks of the same size.
-        host_now_ns: returns the calling thread's virtual time.
-        wait_until_ns: blocks the calling thread until a virtual time, like cudaEventSynchronize.
-        settings: the allocator's settings, by default those in the environment variables.
-        addresses: chooses the addresses of memory segments.
-    """
+    """Emulates the memory of one GPU. Threads may call the methods concurrently. The CUDA context and NCCL buffers use
+    `outside_bytes`. `tie_rule` chooses among free blocks of the same size. `host_now_ns` returns the calling thread's virtual
+    time, and `wait_until_ns` blocks the thread until a virtual time. Defaults of `settings` come from the environment
+    variables."""
 
     def __init__(
         self,

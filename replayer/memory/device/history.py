@@ -46,13 +46,9 @@ _OURS = f"{Path(__file__).parents[2]}/"
 
 
 class History:
-    """Stores the actions of one GPU's memory allocator, such as allocations and frees.
-
-    Args:
-        context: the stack frames to keep: None, "state" (live blocks), "alloc" (also allocations) or "all" (also frees).
-        max_entries: the maximum number of stored actions.
-        skipped: actions that are not recorded.
-    """
+    """Stores the last `max_entries` actions of one GPU's memory allocator, such as allocations and frees, except those in
+    `skipped`. `context` says which stack frames to keep: None, "state" (live blocks), "alloc" (also allocations) or "all" (also
+    frees)."""
 
     def __init__(self, context: str | None, max_entries: int = sys.maxsize, skipped: Container[str] = ()) -> None:
         self.context = context

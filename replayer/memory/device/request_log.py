@@ -19,7 +19,7 @@ from replayer.memory.device.blocks import Block
 
 
 class RequestKind(IntEnum):
-    """Lists the kinds of log entries. The comment beside each kind describes `LogEntry.value`."""
+    """The comment beside each kind describes `LogEntry.value`."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes of an optional workspace; Note [Failed convolution workspaces] in scratch_memory.py

@@ -59,9 +59,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """Stores the settings of PyTorch's caching allocator. The i-th entry of `power2_divisions` applies to sizes from 2^i MiB to
-    2^(i+1) MiB.
-    """
+    """The i-th entry of `power2_divisions` applies to sizes from 2^i MiB to 2^(i+1) MiB."""
 
     max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = 20 * MIB

@@ -51,14 +51,10 @@ def attention_kernel(
     rounds_dropout: bool = False,
     groups_efficient: bool = False,
 ) -> str:
-    """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp).
-
-    Args:
-        params: the inputs, as `torch.backends.cuda.SDPAParams`
-        cudnn: the cuDNN version, such as 91900, or 0 to exclude cuDNN's attention
-        rounds_dropout: allows cuDNN's attention to round the dropout probability, as before torch 2.12
-        groups_efficient: allows `enable_gqa` for memory-efficient attention, as since torch 2.14
-    """
+    """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp). `params` are
+    `torch.backends.cuda.SDPAParams`. `cudnn` is the cuDNN version, such as 91900, or 0 to exclude cuDNN's attention.
+    `rounds_dropout` lets cuDNN's attention round the dropout probability, as before torch 2.12. `groups_efficient` allows
+    `enable_gqa` for memory-efficient attention, as since torch 2.14."""
     if params.query.dim() != 4:
         return MATH
     # Some GPUs prefer cuDNN's attention kernel. On most GPUs, PyTorch uses cuDNN's attention kernel only if no other kernel is

@@ -16,14 +16,10 @@ from traces.model.layouts import Shape
 def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
-    """Return the batch sizes if the shapes of ops differ only in the first dimension, always by the same factor. The smallest
-    first dimension of all ops is taken as the batch size. The first dimension may be larger in some ops, such as a matrix
-    product over all tokens.
-
-    Args:
-        replicas: number of replicas in the second trace, divided by that in the first trace; ops outside of the replicas may
-            differ by this factor, because they process the whole batch
-    """
+    """Return the batch sizes if the shapes of ops differ only in the first dimension, always by the same factor. The batch size
+    is the smallest first dimension of all ops, because the first dimension of some ops is larger, for example of a matrix
+    product over all tokens. `replicas` is the number of replicas in the second trace, divided by that in the first trace. Ops
+    outside of the replicas may differ by this factor."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None

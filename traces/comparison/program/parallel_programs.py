@@ -2,8 +2,8 @@
 
     otherwise_parallel(((a, a_op, a_step), (b, b_op, b_step)), compare)    # None, or a verdict with OTHER_PARALLELISM
 
-Each replica of nn.DataParallel and each rank of DistributedDataParallel runs the forward pass on a part of the batch. Therefore
-only one replica is compared. These copies are left out.
+Each replica of nn.DataParallel and each rank of DistributedDataParallel runs the forward pass on a part of the batch, so only
+one replica is compared.
 """
 
 from __future__ import annotations
@@ -52,11 +52,8 @@ def otherwise_parallel(
 
 
 def verdict_on_parallel(first: Trace, second: Trace, evidence: Evidence, sizes: tuple[int, int] | None = None) -> Verdict:
-    """Return the verdict on two traces that run one model on different numbers of GPUs.
-
-    Args:
-        sizes: the batch sizes of one rank in each trace
-    """
+    """Return the verdict on two traces that run one model on different numbers of GPUs. `sizes` contains the batch sizes of one
+    rank in each trace."""
     reason = f"the first trace runs the model {_gpus_text(first)}, and the second runs the same model {_gpus_text(second)}"
     return Verdict(Sameness.OTHER_PARALLELISM, evidence, reason, batch_sizes=sizes)
 

@@ -23,8 +23,6 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Says whether two traces were recorded from the same program, with the evidence for it."""
-
     sameness: Sameness
     evidence: Evidence
     reason: str

@@ -158,13 +158,8 @@ def _concatenated(data: bytes) -> list[bytes]:
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Parse the text of one recording, and pass its events in parts to a function.
-
-    Raises TraceImportError if the text contains no list of events.
-
-    Args:
-        mend: repair invalid JSON instead of raising JSONDecodeError
-    """
+    """Parse the text of one recording, and pass its events in parts to a function. With `mend`, invalid JSON is repaired;
+    otherwise it raises JSONDecodeError. Raises TraceImportError if the text contains no list of events."""
     found = Counter(problems)
     if data.startswith(_BOM):
         data = data[len(_BOM) :]
