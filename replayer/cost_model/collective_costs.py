@@ -54,8 +54,6 @@ class GroupOperation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Stores the times in ns at which a collective operation was called, became ready and ended."""
-
     call: int
     ready: int
     end: int

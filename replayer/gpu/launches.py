@@ -133,8 +133,6 @@ class LockedGpu:
 
 
 class ScriptLaunches(LaunchPath):
-    """Stores the kernel launches of a script, and computes their times in batches."""
-
     def __init__(
         self, devices: list[VirtualDevice], current: CurrentStreams, simulator: Simulator, transfers: CopyCosts, *, strict: bool
     ) -> None:

@@ -103,7 +103,6 @@ class ScriptSteps:
         """Do nothing, because a replay detects new autograd nodes in `watch_nodes`."""
 
     def region_called(self) -> None:
-        """Begin a phase when the script calls a compiled function."""
         with self._launches.looking as thread:
             self._moves_on(thread, lambda thread: self._tracker.op(thread, PLAIN, self._clock.now_ns()))
 
@@ -224,7 +223,6 @@ class ScriptSteps:
 
     @contextmanager
     def gc_unfrozen(self) -> Iterator[None]:
-        """Undo `gc.freeze` in the `with` block."""
         if self._froze:
             gc.unfreeze()
         yield

@@ -76,7 +76,6 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def events_so_far(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Count the memory events of the current training step."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 

@@ -48,8 +48,6 @@ class _RegionHandle(AllocationHandle):
 
 
 class RegionMemory:
-    """Emulates the memory of one call of a compiled function on one stream."""
-
     _next: ClassVar[int] = _FIRST_ADDRESS
 
     def __init__(self, allocator: TensorAllocator, stream: int, kept: Sequence[AllocationHandle] = ()) -> None:

@@ -105,7 +105,6 @@ def sharded_durations_ns(durations_ns: Column, recorded: Trace, ranks: int, floo
 
 
 def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameters: int, peak_bytes: int | None) -> Parallel:
-    """Predict a training step with `conditions.nproc` ranks."""
     ranks = conditions.nproc
     layers = layers_of(trace)
     layer_bytes = sum(layer.parameter_bytes for layer in layers)

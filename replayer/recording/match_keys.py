@@ -83,7 +83,6 @@ def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict
 
 
 def _ops_without_indices(trace: Trace) -> frozenset[str]:
-    """Return the names of indexing ops that were recorded without the shapes of the indices."""
     host, strings, longest = trace.host, trace.strings, dict[str, int]()
     for name, shapes in np.unique(np.stack([host.name, host.shapes], axis=1)[host.kind == HostKind.OP], axis=0).tolist():
         if shapes != NONE and (op := canonical_op(strings[name])) in _INDEXED | _INDEXED_PUT:

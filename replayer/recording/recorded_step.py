@@ -35,8 +35,6 @@ class Instance(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """Stores one recorded kernel, copy or memset."""
-
     launch_ns: int  # active host time since the segment's start
     latency_ns: int
     gap_ns: int
@@ -52,8 +50,6 @@ class Kernel(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RecordedSegment:
-    """Stores one phase of one recorded step, such as the backward pass."""
-
     name: str
     host_ns: int = 0
     # loader only: the time until the batch arrived

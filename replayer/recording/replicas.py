@@ -36,14 +36,13 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """Return the requested number of GPUs. If too few GPUs were recorded, the first GPU is repeated."""
+    """If too few GPUs were recorded, the first GPU is repeated."""
     if not gpus:
         return recorded
     return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]
 
 
 def require_recording_of_one_gpu(gpus: int, recorded: int, kernels: bool) -> None:
-    """Raise TraceError if the recording cannot be replayed with the requested number of GPUs."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"
         raise TraceError(f"--gpus {gpus} needs a recording with the kernels of one GPU, but this recording has {has}")

@@ -48,8 +48,6 @@ class NVMLError_DriverNotLoaded(NVMLError):
 
 
 class Handle:
-    """Represents a GPU, as returned by `nvmlDeviceGetHandleByIndex`."""
-
     def __init__(self, index: int) -> None:
         if not 0 <= index < len(describe_gpu().devices):
             raise NVMLError(_INVALID_ARGUMENT)

@@ -262,7 +262,6 @@ def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | Virtua
 
 
 def _require_not_captured(event: VirtualEvent) -> None:
-    """Raise CUDA's error for an event that was recorded while a CUDA graph was captured."""
     if event.captured and gpu().launches.capture_of(event) is None:
         raise CudaError.CAPTURED_EVENT.to_torch()
 

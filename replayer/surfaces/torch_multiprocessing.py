@@ -60,8 +60,6 @@ def _numbered(call: TorchFunction, fn: TorchAny, i: int, *args: TorchAny) -> Tor
 
 
 class _Mapped:
-    """Represents the GPU memory of another process."""
-
     def __init__(self, address: int, size_bytes: int) -> None:
         self.address, self.size_bytes = address, size_bytes
         self.allocator = self

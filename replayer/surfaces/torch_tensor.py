@@ -73,7 +73,6 @@ def _from_data(make: TorchFunction) -> TorchFunction:
 
 
 def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: TorchAny) -> None:
-    """Check the indices of a sparse tensor if their values are known."""
     if computing() or not any(isinstance(value, VirtualTensor) for value in args):
         check(*[value.cpu() if isinstance(value, VirtualTensor) else value for value in args], **options)
 
@@ -184,7 +183,6 @@ def _warning_the_caller(read: Callable[..., TorchAny], *args: TorchAny) -> Torch
 
 
 def _refuse_quantized(device: TorchAny) -> None:
-    """Raise NotEmulated for quantized tensors on the GPU."""
     if isinstance(device, torch.device) and device.type == BACKEND:
         raise NotEmulated(*QUANTISED)
 

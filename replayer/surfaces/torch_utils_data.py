@@ -28,7 +28,6 @@ def install(torch_module: ModuleType) -> None:
 
 
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
-    """Make each DataLoader return its first batch again and again."""
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
     firsts: WeakKeyDictionary[TorchAny, tuple[TorchAny, ...]] = WeakKeyDictionary()

@@ -74,8 +74,6 @@ class Matches(NamedTuple):
 
 
 class Allocation:
-    """Represents the memory of a storage."""
-
     __slots__ = ("__weakref__", "block", "known")
 
     block: AllocationHandle | None  # None for 0 bytes

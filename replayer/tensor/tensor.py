@@ -153,8 +153,6 @@ def printed_as(tensor: VirtualTensor, host: torch.Tensor, contents: str | None) 
 
 
 class VirtualTensor(torch.Tensor, metaclass=_Equal):
-    """Represents a tensor on the virtual GPU."""
-
     plain_class: ClassVar[type[TorchAny]] = torch.Tensor
     parameter_class: ClassVar[type[VirtualParameter]]
 
@@ -356,8 +354,6 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 
 class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
-    """Represents a parameter on the virtual GPU."""
-
     plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
     _is_param = True  # what isinstance reads
 

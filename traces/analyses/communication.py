@@ -96,8 +96,8 @@ def communication(trace: Trace) -> Communication:
 
 
 def exposed_copies_ns(trace: Trace) -> int:
-    """Return the time per step in nanoseconds that the host or other GPU work waits for copies from or to the host. Other work
-    waits if it was already launched. If the GPU does other work at the same time, a copy costs no time."""
+    """Return how long the host or the GPU waits for copies between host and GPU, in nanoseconds per step. The GPU waits if
+    other work was already launched. A copy that runs at the same time as other GPU work costs no time."""
     rows, spans = counted_steps(trace), trace.device
     to_host = trace.strings.matching(spans.name, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (spans.kind == DeviceKind.MEMCPY) & to_host

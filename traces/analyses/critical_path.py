@@ -6,15 +6,15 @@
 
 Note [Where a path begins and ends]
     A path runs from the start of its step to the end (Note [A step's time] in `traces.figures.pace`). The paths of consecutive
-    steps join without gaps, and their length is the pace. If the host runs ahead of the GPU, a path runs along the device from
-    completion to completion.
+    steps join without gaps, so the length of a path is the step time. If the host runs ahead of the GPU, a path runs from the
+    end of the previous step's GPU work to the end of this step's GPU work.
 
 Note [The walk]
     The walk goes backwards from the end of the step. Where the host waited for the device, the walk continues with the work
     that the host waited for. On the device, the walk continues with the event that ended last before the work began: earlier
-    work or the launch. If the device limits the pace (Note [What limits the pace] in `traces.figures.pace`), the launch counts
-    only if the device was idle. Otherwise the walk continues with the kernel that was running on another stream.
-    Every nanosecond belongs to exactly one segment of one of these kinds:
+    work or the launch. If the GPU limits the step time (Note [What limits the pace] in `traces.figures.pace`), the launch
+    counts only if the GPU was idle. Otherwise the walk continues with the kernel that was running on another stream. Every
+    nanosecond belongs to exactly one segment of one of these kinds:
 
     kernel, copy, communication     the device worked
     launch                          between a launch and the work's start, with no earlier work on the device to wait for

@@ -5,23 +5,24 @@
     pace.scale[phase_row]                       # a factor for the remaining time
 
 Note [Interrupted steps]
-    Another program may interrupt the script in one of the few profiled steps. Each gap between two events therefore has the
-    same share of the phase in all steps with the same events: the median gap. The profiler's cost is subtracted from the median
-    gaps. The order matters: in most steps, a short gap would be reduced to `LEAST_GAP_NS`, so the median of reduced gaps would
-    lose the time of the steps with longer gaps.
+    Another program may interrupt the script in one of the few profiled steps. In steps with the same events, each gap between
+    two events is therefore replaced by its median over these steps, scaled so that the gaps add up to the median duration of
+    the phase. The profiler's cost is subtracted from the median gaps. The median is computed first, because subtracting the
+    cost would reduce most short gaps to `LEAST_GAP_NS`, and the median would then ignore steps with longer gaps.
 
 Note [Outliers in profiled steps]
-    A profiled step may contain work of the script that no other step contains, for example a checkpoint, and a replay would
-    repeat its time in other steps. A profiled phase is an outlier if it takes more than `OUTLIER_TIMES` times as long as the
+    A profiled step may contain work that no other step contains, for example saving a checkpoint. A replay would repeat the
+    time of this work in other steps. A profiled phase is an outlier if it takes more than `OUTLIER_TIMES` times as long as the
     longest clean phase with the same label. A phase with twice as many ops as the median may take twice as long. An outlier
-    takes the median time of the other profiled phases with this label. If all of them are as long, the recorder saw only a part
-    of the clean phases, and nothing is changed.
+    takes the median time of the other profiled phases with this label. If all profiled phases with this label are as long, the
+    recorder saw only a part of the clean phases, and nothing is changed.
 
 Note [The wait for a batch]
-    The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. Each profiled step
-    gets a wait from the clean steps by rank: the longest wait replaces the longest, and so on. All waits are then shifted until
-    the median step equals the median clean step. The recorder does not see ops, so in clean steps the wait includes ops just
-    before it. A profile names these ops "other". Such phases are not compared, and their time is subtracted from the wait.
+    The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. The waits of the
+    profiled steps are therefore replaced by waits of the clean steps, the longest by the longest, and so on. All waits are then
+    shifted until the median step equals the median clean step. The recorder does not see ops, so in clean steps the wait
+    includes ops just before it. A profile names these ops "other". Such phases are not compared, and their time is subtracted
+    from the wait.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class WithoutCost:
     def __init__(
         self, times_ns: Column, cost_ns: Column, kinds: Column, of: Sequence[tuple[int, int]], start_ns: Column, end_ns: Column
     ) -> None:
-        """The profiler used `cost_ns` before each event."""
+        """The argument `cost_ns` is the profiler's overhead before each event."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
         windows, gaps_ns, owed_ns, alike = [], [], [], defaultdict[tuple[int, int, bytes], list[int]](list)
@@ -188,7 +189,8 @@ def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
 
 
 def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
-    """Return masks of the phases that ran without the profiler: one for training steps and one for evaluation steps."""
+    """Return two boolean masks of the phases that ran without the profiler: phases of training steps, and phases of evaluation
+    steps."""
     kind, of = trace.steps.kind, trace.phases.step
     is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
     training, evaluation = is_own & np.isin(kind, WITHOUT_PROFILER), is_own & (kind == StepKind.EVALUATION)

@@ -5,23 +5,23 @@
 
 Note [A full launch queue]
     A host that runs ahead of the GPU waits when the launch queue is full. A profiled host is slower, and may never fill the
-    queue. Clean phases that begin or end with a nearly full queue are therefore left out. The number of queued launches is
+    queue. Clean phases that begin or end with a nearly full queue are therefore ignored. The number of queued launches is
     estimated from the GPU's lag, and from the launches and the GPU time of each phase in profiled steps.
 
 Note [Phases with different names]
-    If recorder and profile name different phases, a phase that only one of them names is added to the phase before it. The same
-    applies to a forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py), and a phase
-    "other" before it may be too long. The caller passes such phases as `cut_otherwise`, because the recorder has also cut the
-    profiled steps.
+    The recorder and the profiler may find different phases in a step. A phase that only one of them found is added to the phase
+    before it. The same applies to a forward pass without module calls: in clean steps, the recorder sees only its end
+    (phase_rule.py), and a phase "other" before it may be too long. The caller passes such phases as `cut_otherwise`, because
+    the recorder has also cut the profiled steps.
 
 Note [Windows of other work]
-    A later window of the profiler may contain different steps, for example steps that train more layers (tracer/schedule.py).
-    The clean steps of this kind often ran after a profile and are not compared. Each kind of step is therefore compared only in
-    the window with the most clean steps (usually the first) and in the windows that have a step with the same ops and shapes.
-    A clean step belongs to the last window that began at most `STEPS_BEFORE_WINDOW` steps after it and that has a step with the
-    same phases. If there is none, the phases may differ. For example, the window around the first step after an evaluation has
-    no phase "other", and the next steps do not belong to it. Windows with too few steps are left out. If all windows have too
-    few, all are compared.
+    The profiler may run several times. A later profile may contain different steps, for example steps that train more layers
+    (tracer/schedule.py). Clean steps that ran after a profile are slower and are not compared. Steps are therefore compared
+    only around the profile with the most clean steps (usually the first), and around the profiles that have a step with the
+    same ops and shapes. A clean step belongs to the last profile that began at most `STEPS_BEFORE_WINDOW` steps after it and
+    that has a step with the same phases. If no profile has the same phases, the phases may differ. For example, the first step
+    after an evaluation may have no phase "other", so the next steps do not belong to its profile. Profiles with too few steps
+    are ignored, unless all profiles have too few.
 
 Note [Profiled steps with other work]
     Two of five profiled steps may load or save a checkpoint. If another program then interrupts a third step, the median of the
@@ -71,7 +71,8 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """For each kind of step, most frequent first, return the profiled steps and the steps without the profiler."""
+    """Group the steps by their numbers of backward passes and optimizer steps. For each group, the largest first, return the
+    profiled steps and the steps without the profiler."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
@@ -151,7 +152,7 @@ def compared_phases(
         named = labels.of == names[name]
         usual_ns = median_or_zero(of.duration_ns[in_clean & named])
         profiled_ns = median_or_zero(of.duration_ns[in_profiled & named])
-        # if a name is not shared, the recorder saw at most the end of the phase
+        # if only one of the two has a name, the recorder saw at most the end of the phase
         if name in theirs and labels.names[names[name]] not in cut_otherwise and usual_ns >= LEAST_NOISE * profiled_ns:
             shared.append(name)
     of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
@@ -235,7 +236,7 @@ def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, wor
 
 
 def launches_by_phase(trace: Trace) -> tuple[Column, Column]:
-    """For each phase, return the number of its launches and the GPU time of the launched work."""
+    """For each phase, return the number of launches and the total GPU time of the launched work."""
     phase, work = launch_phases(trace), work_rows(trace)
     launched = work[phase[work] != NONE]
     rows, phases = phase[launched], len(trace.phases)

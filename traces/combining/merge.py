@@ -56,7 +56,7 @@ from traces.model.trace import (
 
 NO_KERNELS = "kernels: the profiler saw no device work"
 
-# What only a profile can add to a recording
+# data that only a profile can add to a recording
 _BROUGHT = frozenset(
     "kernels,host ops,host events,memory events,GPU work,shapes,dtypes,sequence numbers,device memory events,memory addresses,"
     "memory totals,call stacks".split(",")
@@ -137,8 +137,8 @@ def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return a copy of a recording, with some steps replaced by a profile from torch.profiler. If the two traces have no common
-    clock, the starts of their steps are aligned."""
+    """Return a copy of a recording in which a profile from torch.profiler replaces some steps. If the two traces have different
+    clocks, the starts of their steps are aligned."""
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
     if not pairs:
@@ -162,8 +162,8 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
-    """Return the names of phases that are much shorter in the recording than in the profile. Also return a phase that is much
-    longer in the recording, if it contains most of the missing time."""
+    """Return the names of the phases that are much shorter in the recording than in the profile. A phase that is much longer in
+    the recording is also returned if it contains most of the missing time."""
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
         for trace in (
@@ -322,7 +322,7 @@ def _forward_passes(trace: Trace) -> Column:
 
 
 def _fit_phases(trace: Trace, steps: Column) -> None:
-    """Stretch the phases of each step until there are no gaps between them."""
+    """Extend the phases of each step until there are no gaps between them."""
     phases = trace.phases
     for step in steps.tolist():
         rows = np.flatnonzero(phases.step == step)

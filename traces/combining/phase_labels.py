@@ -4,10 +4,10 @@
     labels.texts[labels.of[row]]    # "backward#2/3": row is the second of the three phases "backward" of its step
 
 Note [Several phases with one name]
-    A step may have several phases with one name, for example the backward passes of a GAN, and their host times differ. If
-    most of at least `FEWEST_ALIKE` profiled steps and as many clean steps of one kind have the same number of phases with a
-    name, each of these phases is compared on its own and gets its own factor, under the key `NAME#PLACE/COUNT`. The key `NAME`
-    applies to all other phases with this name. Waits for data are not numbered, because any of them may be short or long.
+    A step may have several phases with one name, for example the backward passes of a GAN, and their host times differ. Each of
+    these phases is compared separately and gets its own factor, with the key `NAME#PLACE/COUNT`, if most steps have the same
+    number of phases with this name. At least `FEWEST_ALIKE` profiled steps and as many clean steps are needed. The key `NAME`
+    applies to all other phases with this name. Waits for data are not numbered, because their lengths vary at random.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ class ProfiledSteps:
         return [labels.texts[row] for row in np.unique(labels.of[self.rows]).tolist()]
 
     def rows_by_step(self, labels: PhaseLabels, texts: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return the indices of each step's phases that have one of the labels `texts`. With `steps`, phases that were recorded
-        only partly are omitted."""
+        """For each step, return the indices of the phases with one of the labels `texts`. With the argument `steps`,
+        incompletely recorded phases are omitted."""
         named = np.isin(labels.of[self.rows], [labels.ids[text] for text in texts])
         if steps is not None:
             named &= ~self.unseen

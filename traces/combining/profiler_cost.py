@@ -7,24 +7,25 @@ Note [The profiler's cost per event]
     reduced by the cost of the later event, but never below `LEAST_GAP_NS`. For each phase, host time in profiled steps minus
     host time in clean steps is the sum of the costs of its events. First, one common factor for all costs in `EVENT_COSTS` is
     fitted. Then the cost of each kind of event is fitted. Large deviations from the first fit are penalized
-    (`EVENT_COST_SPREAD`). Short phases vary less than long phases, so they count more. All costs are therefore reduced until
-    they add up to at most the slowdown of the whole step.
+    (`EVENT_COST_SPREAD`). Short phases vary less than long phases, so they have more weight. All costs are therefore reduced
+    until they add up to at most the slowdown of the whole step.
 
 Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
-    steps equal to the median of its clean steps. Phases with one name are compared one by one (phase_labels.py). Each kind of
-    step, given by its numbers of backward passes and optimizer steps, has its own factors if at least `FEWEST_ALIKE` profiled
-    and clean steps are of this kind. Only the host's own time is compared. A phase with synchronous calls also waits for the
-    GPU. Its launches and calls are therefore repeated with scaled host times: the GPU starts with its lag at the start of the
-    phase, and each call waits until the GPU has finished. If the host waits for the GPU, many factors make the phase as long as
-    in clean steps (up to `LEAST_NOISE` longer). The factor nearest to that of the phases without waits is chosen. If launches
-    may wait too, the host waits for the whole lag and for all launched work.
+    steps equal to the median of its clean steps. Phases with one name are compared one by one (phase_labels.py). Steps with
+    different numbers of backward passes or optimizer steps have different factors if there are at least `FEWEST_ALIKE` profiled
+    and clean steps with these numbers. Only the time without waits for the GPU is compared. For a phase with synchronous calls,
+    the waits depend on the factor. The phase is therefore simulated: it begins with the GPU's recorded lag, its host times are
+    multiplied by the factor, and each synchronous call waits until the GPU has finished. If the host waits for the GPU, many
+    factors make the simulated phase as long as in clean steps (up to `LEAST_NOISE` longer). The factor that is nearest to the
+    factor of the phases without waits is used. If launches may wait too, the host is assumed to wait for the whole lag and for
+    all launched work.
 
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A
-    profiler makes these waits longer, so the costs are fitted to the other phases, if there are any. All costs are reduced by a
-    common factor until no phase with stages costs more than its measured slowdown. Stages divide their phase in the same
-    proportions as in the clean steps, and all replicas count as one stage.
+    profiler makes these waits longer, so the costs are fitted to phases without nn.DataParallel, if there are any. All costs
+    are then reduced by a common factor until no phase of nn.DataParallel costs more than its measured slowdown. The stages
+    (scatter, replicate, the replicas together, gather) take the same shares of their phase as in the clean steps.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection
     launches, work_ns = launches_by_phase(trace)
     full = [full_queues(trace, rank, profiled, launches, work_ns) for profiled, _ in kinds]
     counts = [common_counts(trace, *kind) if min(map(len, kind)) >= FEWEST_ALIKE else set() for kind in kinds]
-    # the first kind decides; its phases without another one of their name have the name as key
+    # the most frequent kind of step decides; a phase that occurs once per step has its name as key
     numbered = [{of for of in counts[0] if of[1] > 1}, *(own - counts[0] for own in counts[1:])]
     labels = [PhaseLabels(trace, own) for own in numbered]
     all_labels = PhaseLabels(trace, set().union(*numbered))
-    # the costs are fitted to phases by name, because a sum of several phases varies less than each of them
+    # the costs are fitted to the sum of all phases with one name, because the sum varies less than each phase
     by_name, *phases = (
         compared_phases(trace, host_waited, synchronous, steps, own, *kind, is_full, work_ns, cut_otherwise)
         for own, kind, is_full in zip((PhaseLabels(trace), *labels), (kinds[0], *kinds), (full[0], *full), strict=True)
@@ -204,8 +205,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return the host time of each phase without the profiler, divided by its time with the profiler. The keys are names of
-    phases, and labels such as "backward#1/2"."""
+    """For each phase, return the host time without the profiler divided by the host time with the profiler. The keys are phase
+    names, and labels such as "backward#1/2"."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

@@ -23,7 +23,7 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Fill in missing sequence numbers of autograd nodes from an earlier step with the same ops. The trace must be sorted and
+    """Copy missing sequence numbers of autograd nodes from an earlier step with the same ops. The trace must be sorted and
     contain only one rank."""
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)

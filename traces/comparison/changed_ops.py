@@ -230,7 +230,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Find groups of different kernels that do the same work in two traces."""
+    """Find kernels with different names that do the same work in two traces. Return them in groups."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     sides, kinds = _sides((first, second), steps, by_phase)
@@ -399,7 +399,7 @@ def step_weights(trace: Trace, steps: Column) -> Column:
     return np.asarray(np.where(step != NONE, weight[step], 0.0))
 
 
-# --- which ops replaced which
+# --- ops that replace each other
 
 
 class _JoinedOps:
@@ -542,7 +542,8 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
 
 
 def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
-    """Return the kernels that are missing in the other trace, by the two common kernels before and after them."""
+    """Return the kernels that are missing in the other trace. The keys are the kernels before and after them, which both traces
+    contain."""
     found: dict[tuple[str, str], set[str]] = {}
     for stream in streams:
         before, run = "", set[str]()

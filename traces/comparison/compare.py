@@ -101,7 +101,7 @@ def compare(
     """Compare a recording with a replay or with another recording. Each list of changes has at most `top` entries. `analyses`
     are the results of `analyse` for both traces, if known: they take seconds to compute."""
     repeated, repeating = steps_to_compare(recorded, other)
-    # times are compared in the steps `timed` and `timed_other`, kernels in the steps `ours` and `theirs`
+    # The steps `timed` and `timed_other` are used to compare times, and the steps `ours` and `theirs` to compare kernels.
     timed = without_profiler(recorded, repeated)
     timed, timed_other = shared_evaluations(recorded, timed, other, without_profiler(other, repeating))
     verdict = same_program(recorded, other, *steps_of_verdict(recorded, repeated, other, repeating))
@@ -116,7 +116,7 @@ def compare(
     steps = _spread(times, timed, timed_other, steady, pace_series)
     # In most replays, data is loaded at the speed of the machine that runs the replay.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
-    # if the host waited for the GPU at each boundary, the limit of the recorded pace is unknown
+    # If the host waited for the GPU at each phase boundary, it is unknown whether host or GPU limits the recorded step time.
     omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
     compute_side = _without_data(times, timed, timed_other, steady, paces, omits_loader=omits_loader)
     worked = Both(without_waits(recorded), without_waits(other))
@@ -232,8 +232,8 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    """Return whether the times agree. A trace that lacks GPU work may have longer steps than it shows, so return None if the
-    times agree, or if this trace has the shorter steps."""
+    """Return True if the times agree. If a trace lacks GPU work, its true step times may be longer than they seem. The result
+    is then None if the times agree, or if this trace has the shorter steps."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -451,8 +451,8 @@ def _first_with_memory(trace: Trace) -> int:
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Find out which kinds of steps have memory events: True in the result stands for evaluation steps, and False for training
-    steps. In a recording, only profiled steps have memory events."""
+    """Return a set that contains True if evaluation steps have memory events, and False if training steps have memory events.
+    In a recording, only profiled steps have memory events."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)
@@ -460,8 +460,8 @@ def _kinds_with_memory(trace: Trace) -> set[bool]:
 
 
 def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
-    """Return the steps that compile nothing, beginning with number `first`. The set `kinds` (from `_kinds_with_memory`) selects
-    training steps, evaluation steps or, if empty, both."""
+    """Return the steps from number `first` on that compile nothing. The set `kinds` contains False to select training steps and
+    True to select evaluation steps. An empty set selects both."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
     chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
     if kinds:

@@ -27,7 +27,7 @@ _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 
 
 def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Choose the steps to compare. Of a recording, these are the profiled steps; of a replay, all steps after the warm-up."""
+    """Choose the steps to compare: the profiled steps of a recording, and all steps of a replay after the warm-up."""
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step
@@ -62,8 +62,9 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Choose the training steps that show whether two traces are of the same program. A step of a replay is compared with the
-    recorded step of the same number. If the numbers differ, the longest sequence of similar steps is compared."""
+    """Choose the training steps that are compared to decide whether two traces are of the same program. A step of a replay is
+    compared with the recorded step of the same number. If no numbers match, the longest sequence of similar steps is
+    compared."""
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)

@@ -53,7 +53,8 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the pairs that contain the GPU event `row` of the first trace (`side` 0) or of the second trace (`side` 1)."""
+        """Return the pairs that contain the GPU event with the index `row`. If `side` is 0, `row` is an index of the first
+        trace, and if it is 1, of the second trace."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]

@@ -112,8 +112,8 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
 
 
 def slow_steps_sentence(comparison: Comparison) -> str:
-    """Return a warning if the median step times of two traces are similar but the mean step times differ by more than the
-    noise, else an empty string."""
+    """Return a warning if the median step times of two traces are similar, but the mean step times differ by more than the
+    noise. Otherwise return an empty string."""
     name = "pace_ns" if comparison.judged == "steps" else "without_data_ns"
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
     error = comparison.figures[comparison.judged].error
@@ -162,7 +162,8 @@ def _data_parallel(comparison: Comparison) -> Iterator[str]:
 
 
 def _stage_times(part: StageError) -> list[int | None]:
-    """Return the duration of a stage in both traces, on the host or on the GPU, whichever is longer."""
+    """Return the duration of an nn.DataParallel stage in both traces: the time on the host or on the GPU, whichever is
+    longer."""
     of_host = part.recorded_median_ns, part.replayed_median_ns
     of_device = part.device_recorded_median_ns, part.device_replayed_median_ns
     known = ([ns for ns in pair if ns is not None] for pair in zip(of_host, of_device, strict=True))
@@ -232,7 +233,7 @@ def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
 
 
 def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
-    """Yield the GPUs that have a much larger change of busy time than the other GPUs."""
+    """Yield a reason for each GPU with a much larger change of busy time than the other GPUs."""
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):
         return
@@ -332,8 +333,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """If two traces use different numbers of GPUs, return both numbers, to divide GPU times by them. Also return words that
-    tell the reader so."""
+    """If two traces use different numbers of GPUs, return both numbers, by which GPU times are divided, and a note about this
+    for the reader."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -15,7 +15,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """If an op calls another op with the same name, return the outer op for both of them."""
+    """Return the op of each call. If an op calls another op with the same name, both belong to the outer op."""
     host = trace.host
     is_op = host.kind == HostKind.OP
     numbers: dict[str, int] = {}

@@ -52,8 +52,8 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
 
 
 def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
-    """Return the GPU work of each CUDA graph, with one dictionary per graph. Each dictionary maps a launch (row of the table
-    `host`) to the launched work (rows of the table `device`). `rows` limits the device rows."""
+    """Return one dictionary per CUDA graph. It maps each launch (a row of the table `host`) to the launched GPU work (rows of
+    the table `device`). Only the device rows in `rows` are returned."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():

@@ -1,4 +1,4 @@
-"""Finds graph breaks, where a compiled function runs eager code between two graphs.
+"""Finds graph breaks: places where a compiled function runs eager code between two compiled graphs.
 
     (first,) = graph_breaks(trace, region_calls(trace))
     first.after, first.before, first.host_ns      # "0/0", "1/0", 412_000: from the end of one graph to the start of the next

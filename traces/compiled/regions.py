@@ -1,16 +1,16 @@
-"""Finds calls of compiled regions in a trace. A region is a part of the script that torch.compile compiled.
+"""Finds calls of compiled code in a trace. A region is a piece of code that torch.compile compiled as a whole.
 
     calls = region_calls(trace, rank=0)
     calls[0].region, calls[0].is_backward    # "0/1", False: the second compilation of the first function that Dynamo traced
     calls[0].launching                       # host rows of the ops and graph launches that gave work to the device
 
 Note [One call of a region]
-    torch marks compiled code with nested ranges: `Torch-Compiled Region: N/M` surrounds the code that Dynamo made of a
-    function, and `CompiledFunction` and `CompiledFunctionBackward` surround a graph's forward and backward. A call of a region
-    is the outermost range around one graph, so eager ops between graphs do not belong to a call. A backward pass belongs to the
-    forward pass with the same autograd sequence number. If sequence numbers are missing, the first backward pass belongs to the
-    last forward pass, and so on. Before the first launch of a Triton kernel, Inductor may measure several versions of the
-    kernel. The work of these measurements does not belong to the call.
+    PyTorch puts nested ranges around compiled code: `Torch-Compiled Region: N/M` around the code that Dynamo generated for a
+    function, and `CompiledFunction` and `CompiledFunctionBackward` around the forward and backward pass of a graph. A call of a
+    region is the outermost range around one graph, so eager ops between graphs do not belong to a call. A backward pass belongs
+    to the forward pass with the same autograd sequence number. If sequence numbers are missing, the first backward pass belongs
+    to the last forward pass, and so on. Before the first launch of a Triton kernel, Inductor may measure several versions of
+    the kernel. The work of these measurements does not belong to the call.
 """
 
 from __future__ import annotations

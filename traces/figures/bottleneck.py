@@ -4,24 +4,25 @@
 
 A GPU may wait for data, for the host, for copies, for other ranks, or for an unknown reason. If the GPU computes longer than it
 waits for any one reason, the GPU is the bottleneck. If the GPU mostly waits, the reason with the longest total wait is the
-bottleneck. If a GPU communicates without computing, or if other work waits for a copy, the GPU is counted as waiting.
+bottleneck. A GPU also counts as waiting if it communicates without computing, or if other work waits for a copy.
 
 Note [Without kernels]
-    A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
-    behind during a phase, the GPU limits the phase. If the GPU finishes forward or backward just after the last launch, the GPU
-    has waited for launches, so the host limits the phase. A phase in which the host waits for the GPU shows neither.
+    A recording without kernels shows when the host has launched the work of each phase, and when the GPU has finished it. If
+    the GPU falls behind during a phase, the GPU limits the phase. If the GPU finishes forward or backward just after the last
+    launch, the GPU has waited for launches, so the host limits the phase. If the host waits for the GPU in a phase, the limit
+    of the phase is unknown.
 
 Note [A late rank]
-    If one rank is late at collectives for at least MUCH_LATE of a step, the other ranks wait for it. What limits the late rank
-    then limits all ranks, unless a rank's GPU waits longer for its own host or for data.
+    If one rank is late at collectives by at least the share MUCH_LATE of a step, the other ranks wait for it. The late rank's
+    bottleneck is then the bottleneck of all ranks, unless a rank's GPU waits longer for its own host or for data.
 
 Note [Slower kernels]
-    A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. Medians over all steps hide the
-    slowdown. The report names the step in which kernels become slower. All steps must run the same kernels, and the median
-    kernel time from this step on must exceed the median before it by MUCH_SPREAD or more. At least three in four earlier steps
-    must be closer to the earlier median, and at least three in four later steps closer to the later median. Communication is
-    left out, because it includes waits for other ranks. Phase times (Origin.PHASE) are left out, because a phase includes waits
-    for the host.
+    A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. A median over all steps does not
+    show the slowdown. The report names the step in which kernels become slower. All steps must run the same kernels, and the
+    median kernel time from this step on must exceed the median before it by MUCH_SPREAD or more. At least three in four earlier
+    steps must be closer to the earlier median, and at least three in four later steps closer to the later median. Communication
+    is left out, because it includes waits for other ranks. Phase times (Origin.PHASE) are left out, because a phase includes
+    waits for the host.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Return the longest phase that ends with a nearly idle GPU, or None."""
+    """Return the longest phase at the end of which the GPU is nearly idle, or None."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
@@ -145,7 +146,7 @@ def why_idle_is_unknown(trace: Trace) -> str:
 
 
 def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
-    """Return True if the GPU still works for more than a step's time after the host has ended the last step."""
+    """Return True if, after the host has ended the last step, the GPU still works for longer than a step takes."""
     rows = work_rows(trace)
     rows = rows[(launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
     rows = rows[trace.device.start_ns[rows] >= trace.steps.end_ns.max(initial=0)]

@@ -94,8 +94,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If there are none, return the first
-    existing of: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. If there are none, return steps after a
+    profile; if there are none either, profiled steps, then warm-up steps, then evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -108,8 +108,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If they are few,
-    also return later evaluation steps without the profiler. If a script only evaluates, omit its slow first steps."""
+    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If there are few,
+    also return later evaluation steps without the profiler. For a script that only evaluates, omit the slow first steps."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -154,8 +154,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only steps of the most common kind. Two steps are of the same kind if they have the same numbers of backward passes
-    and optimizer steps."""
+    """Keep only the steps with the most common numbers of backward passes and optimizer steps."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -328,7 +327,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Return a boolean mask of the copies to the host that `torch.autograd.graph.saved_tensors_hooks` make."""
+    """Return a boolean mask of the copies to the host that hooks of `torch.autograd.graph.saved_tensors_hooks` make."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
@@ -486,7 +485,7 @@ def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryP
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
     """Return the total GPU time in ns, separately for measured and estimated times. If kernels were recorded, phases without
-    kernels are left out, because the GPU may have been idle during a part of these phases."""
+    kernels are ignored, because the GPU may be idle for a part of such a phase."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     is_whole_phase = (trace.device.launch[rows] == NONE) & trace.strings.matching(trace.device.name[rows], PHASES.__contains__)
     is_recorded = ~is_whole_phase & np.isin(trace.device.origin[rows], (Origin.MEASURED, Origin.EXACT, Origin.EQUIVALENT))

@@ -6,14 +6,14 @@
     of.gpu_time_ns                  # 20_000_000: the GPU is busy for all of it
 
 Note [A step's time]
-    A step owns the kernels, copies and memsets that were launched between its start and end on the host. Work is never cut at
-    the end of a step. Work without a known launch that precedes all launched work of its stream is the backlog, which belongs
-    to no step. Other work without a known launch belongs to the step in which it starts. If the next work on the stream was
-    launched before this start, the work without a known launch belongs to the step of the previous work on the stream, because
-    a stream runs work in launch order.
+    Kernels, copies and memsets belong to the step in which the host launched them, even if they end after the step. GPU work
+    without a known launch that runs before all launched work of its stream was launched before the recording. It is called the
+    backlog and belongs to no step. Other work without a known launch belongs to the step in which it starts. If the next work
+    on the stream was launched before this start, the work without a known launch belongs to the step of the previous work on
+    the stream, because a stream runs work in launch order.
 
-    In a trace with grain "phase", work without a known launch belongs to the first phase of the host whose end event follows
-    the work, if the work begins after the phase's begin event. The work of a GPU that lags behind starts in a later step.
+    In a trace that was recorded with phase times only, work without a known launch belongs to the first phase with an end event
+    after the work, if the work begins after the phase's begin event. The work of a GPU that lags behind starts in a later step.
 
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)
@@ -21,8 +21,8 @@ Note [A step's time]
 
     A step has no predecessor if it is the first of its rank, if the profiler was started or stopped before it, or if numbers
     are missing before it. The host time of such a step is its duration on the host. Its device time runs from its host start,
-    or from the end of earlier work if that is later, to its completion. So does the device time of a step after a step of
-    another kind, for example after a warm-up step that compiles code and is left out.
+    or from the end of earlier work if that is later, to its completion. The same applies to a step after an omitted step, for
+    example after a warm-up step that compiles code.
 
     host pace       the median host interval of the steady steps, on the slowest rank (medians: see Note [Periodic steps] in
                     `traces.figures.spread`)
@@ -31,8 +31,9 @@ Note [A step's time]
     GPU time        of a step: how long each device was busy (union) with the work launched in it, summed over devices
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
-    Busy and idle time are measured in the same steps as the pace (`counted_steps`): if the GPU has queued work, its wait before
-    the first step counts in none of them. Steps of different lengths that repeat count in whole periods.
+    Busy and idle time are measured in the same steps as the step time (`counted_steps`). If the GPU has queued work, its wait
+    before the first of these steps is not counted. If long and short steps repeat in a pattern, only whole repetitions of the
+    pattern are counted.
 
     A step begins where the previous step ended, so consecutive steps join without gaps. A step ends when its host span and the
     work launched in it have ended. Steps timed only by CUDA events end with the latest device end of their phases, and their
@@ -48,18 +49,18 @@ Note [What limits the pace]
     If a host waits for the device in each step, host and device have the same interval. The host runs ahead if the device's
     pace exceeds the host's pace by more than 2 %, and by more than the mean time per step in which the device has neither
     running nor queued work. The time without work may be at most 10 % of the pace, because a device that waits longer for
-    launches does not lag behind the host. The limit is "device" if the host runs ahead, or if GPU time fills at least 90 % of
-    the pace. Otherwise the limit is "host".
+    launches does not lag behind the host. The limit is "device" if the host runs ahead, or if the GPU works for at least 90 %
+    of the step time. Otherwise the limit is "host".
 
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
     limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, or if their
     mean differs from their median by more than MUCH_SPREAD, for example because one step in ten waits long for data, the limit
-    is therefore found from the mean step (`StepPace.mean`). Two or three steps vary much if their mean differs from their
-    median by more than DEFAULT_TOLERANCE.
+    is therefore found from the mean step (`StepPace.mean`). If there are only two or three steps, they vary much if their mean
+    differs from their median by more than DEFAULT_TOLERANCE.
 
 Note [Waits for data]
-    "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. A wait for data
-    costs no time while a device still has queued work.
+    The step time "without data loading" excludes only waits for data during which no GPU had queued work. While a GPU still has
+    queued work, a wait for data costs no time.
 """
 
 from __future__ import annotations
@@ -128,13 +129,13 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each GPU, return the given steps that ran on the GPU. GPUs without steps are omitted."""
+        """For each GPU, return those of the given steps that ran on the GPU. GPUs without such steps are omitted."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. If the GPUs of a rank always have queued work, steps without a recorded
-        previous step are omitted."""
+        """Return the steps with comparable times. If the GPUs of a rank always have queued work, a step is omitted if the step
+        before it was not recorded."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():
@@ -357,7 +358,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return the mean time without work on a device, and the mean step time on the device."""
+    """Return the mean time per step without work on a device, and the mean step time on the device."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0
@@ -421,7 +422,7 @@ def _median(of: PaceSeries) -> int:
 
 def _falls_behind(times: StepTimes, rows: Column, device: int, pace_ns: int) -> int:
     rows = times.of_devices(rows)[device]
-    # The GPU still computes for `lag_ns` nanoseconds after the host has finished a step.
+    # After the host has finished a step, the GPU still computes for `lag_ns` nanoseconds.
     lag_ns = np.maximum(times.completion_ns[device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > FALLS_BEHIND_SHARE * pace_ns).mean() < STEPS_FALLING_BEHIND:

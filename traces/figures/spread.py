@@ -54,7 +54,7 @@ class Spread:
     recorded_p95_ns: int | None
     replayed_p5_ns: int | None
     replayed_p95_ns: int | None
-    # set if the means are compared instead of the medians, because the steps vary a lot
+    # only if the means are compared instead of the medians, because the steps vary a lot
     recorded_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
     replayed_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
 

@@ -185,8 +185,8 @@ class Outline:
 
 @result_cache()
 def outline(trace: Trace, whole: Trace | None = None) -> Outline:
-    """Return fewer statistics than `summarize`, in less time. If only some of the ranks were loaded, the summary still counts
-    all ranks, devices and events."""
+    """Return fewer statistics than `summarize`, in less time. The argument `whole` is a trace of all ranks: if only some ranks
+    were loaded, the counts of ranks, devices and events still include all of them."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=(whole or trace).ranks,

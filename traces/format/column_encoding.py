@@ -22,18 +22,19 @@ from traces.model.trace import Column, HostSpans, Table
 
 T = TypeVar("T", bound=Table)
 
-# What is subtracted from a number before it is stored: the minimum, the previous row, the row number, or nothing
+# Methods to store a column: subtract the minimum, the previous row or the row number from each number, or store the numbers
+# unchanged
 LEAST, ABOVE, ROW, ZERO = range(4)
 SIGNED = 4  # added for signed differences, stored as zigzag numbers
 
-# rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
+# maximum number of rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
 MAX_ROWS = 1 << 19
 
 PLAIN_NUMBERS = 256  # a longer column is packed; readers accept plain columns of any length that a msgpack list may have
 
 _CACHED_ROWS = 1 << 14  # rows that are decoded at a time, so that all intermediate results stay in the processor's cache
 
-# If the values of a column mostly increase, the file stores differences between rows, which take less space.
+# Values of these columns mostly increase. The file stores differences between rows, which take less space.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
@@ -69,8 +70,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Store at least one byte per row. A small damaged file could claim to contain a huge number of rows, so readers reject
-        # tables with more rows than bytes (FORMAT.md).
+        # Store at least one byte per row, because readers reject tables with more rows than bytes (FORMAT.md). Otherwise, a
+        # small damaged file could claim to contain a huge number of rows.
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

@@ -127,8 +127,6 @@ class Frame:
 
 
 class FrameWriter:
-    """Calls the function `sink` with the header and each frame of a file."""
-
     def __init__(self, sink: Callable[[bytes], None]) -> None:
         header = HEADER.pack(MAGIC, FORMAT_VERSION)
         self._sink = sink
@@ -148,8 +146,6 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """Stores the complete frames of a file, and the end of the last frame."""
-
     frames: list[Frame]
     end: Frame | None
     whole_bytes: int

@@ -8,8 +8,8 @@ example, `(` is a start and `)` is an end:
     1    0       105    9               1
     2    0       120    20              1
 
-Nesting depths compress very well, because most training steps call the same ops. If the gaps between
-calls are sorted by op name, trace files are 15 % smaller.
+Nesting depths compress very well, because most training steps call the same ops. Sorting the gaps by op name makes trace files
+15 % smaller.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 MAX_LIST = 1 << 14  # elements; also the number of texts per item
 
-# What msgpack may build for one unchecked item; a table has about fifteen lists and maps
+# limits for one unchecked item; a table has about fifteen lists and maps
 _MAX_LISTS_AND_MAPS = 64
 _MAX_KEYS = 64
 

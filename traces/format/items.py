@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 _PACKER = msgpack.Packer(unicode_errors="surrogatepass")  # one for all items, because `packb` allocates a buffer in each call
 
-# Memory per text with its entry in the string table, and per character of JSON in the worst case ("[[],[],...")
+# Bytes of memory per text (with its entry in the string table), and per character of JSON in the worst case ("[[],[],...")
 _BYTES_PER_TEXT = 128
 _BYTES_PER_JSON_CHARACTER = 24
 _ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
@@ -213,7 +213,7 @@ class Assembly:
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
-        """Raise Damaged if the trace has so many threads, devices, streams and loaders that it exceeds the memory limit."""
+        """Raise Damaged if the trace has more threads, devices, streams and loaders than the memory limit allows."""
         tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
         try:
             self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")

@@ -32,7 +32,8 @@ class StepBlock(NamedTuple):
     kind: int
     steps: int
     times: int  # number of boundaries of a step after its start; the last boundary is the step's end
-    # the name of each phase of a step, and the boundaries at which it begins and ends; boundary 0 is the step's start
+    # for each phase of a step, its name, and the numbers of the boundaries at which it begins and ends; boundary 0 is the
+    # step's start
     names: Sequence[int]
     begins: Sequence[int]
     ends: Sequence[int]
@@ -75,8 +76,7 @@ class StepBlock(NamedTuple):
         )
 
     def _by_step(self, times_ns: Sequence[int] | Column) -> Column:
-        """Return an array of times, with one row per step. The first column is the start of the step, and the others are the
-        phase boundaries."""
+        """Return an array of times with one row per step: the start of the step, followed by the phase boundaries."""
         of_step = np.array(times_ns[1:]).reshape(self.steps, -1)
         return np.column_stack((np.concatenate((times_ns[:1], of_step[:-1, -1])), of_step))
 

@@ -197,8 +197,8 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     # Only small frames contain several items.
     is_later = [assembly.is_lazy and frame.content_bytes > _SHARED_BYTES for frame in found.frames]
     heads = [table_head(frame.beginning()) if later else None for frame, later in zip(found.frames, is_later, strict=True)]
-    # A large table consists of several frames, which are decompressed only when needed. All other frames are decompressed in
-    # advance.
+    # Large tables consist of several frames, which are decompressed only when needed. All other frames are decompressed at
+    # once.
     frames_of = Counter(head.kind for head in heads if head is not None)
     contents: list[Iterator[bytes]] = []
     for frame, head in zip(found.frames, heads, strict=True):
@@ -262,7 +262,7 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """An existing file NAME.part is never overwritten, because it may contain the data of a killed recorder."""
+    """Replace a file. An existing file NAME.part is kept, because it may contain the data of a killed recorder."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)

@@ -171,7 +171,7 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """For each file, return the rank in the file name, or None. In the files of inference servers, "TP-1-PP-0" means
+    """For each file, return the rank that its name contains, or None. In file names of inference servers, "TP-1-PP-0" means
     tensor-parallel index 1 and pipeline-parallel index 0."""
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     matches = [_RANK_IN_NAME.search(stem) for stem in stems]

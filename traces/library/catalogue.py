@@ -11,8 +11,8 @@ bundled folder, a user's folder, and the folders in the environment variable TRA
 
 Note [One name, one entry]
     No library folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.
-    If one file took precedence, times from the wrong file would not be noticed. Unreadable files are left out of lists and
-    reported by `faults`.
+    If one file took precedence, nobody would notice times from the wrong file. Unreadable files are not listed; `faults`
+    reports them.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def gpus() -> list[Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """Find a GPU by its name, or by words of its device name. Raises TraceLibraryError for an unknown GPU. The message lists
-    similar names."""
+    """Find a GPU by its name, or by words of its device name. Raises TraceLibraryError with a list of similar names for an
+    unknown GPU."""
     known = gpus()
     words = _words(name)
     for one in known:
@@ -82,8 +82,8 @@ def gpu(name: str) -> Gpu:
 
 
 def device_named(text: str) -> str:
-    """Return the device name of the GPU that a user has named. If several GPUs match, a GPU with measurements is chosen. Raises
-    TraceError for an unknown GPU. The message lists similar names."""
+    """Return the full device name of a GPU, for example for "v100". If several GPUs match, a GPU with measurements is chosen.
+    Raises TraceError with a list of similar names for an unknown GPU."""
     with suppress(TraceLibraryError):
         text = gpu(text).device
     return text if is_slice(text) else find_card(text).names[0]

@@ -71,8 +71,8 @@ class CellSource:
 
 
 def split_provenance(provenance: Mapping[str, Json]) -> tuple[CellSource, dict[str, Json]]:
-    """Return the source of measurements, such as study and commit, and the other metadata of a recording. Raises ValueError for
-    a value of a wrong type."""
+    """Split the metadata of a recording into the source of its measurements, such as study and commit, and the other metadata.
+    Raises ValueError for a value of a wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
@@ -108,12 +108,12 @@ class LibraryCell:
     batches: Column
     phases_ns: Mapping[str, Column]
     spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, if known
-    # The peak memory of a step, and the memory in use between steps, for each batch size in `memory_batches`
+    # for each batch size in `memory_batches`: the peak memory of a step, and the memory in use between steps
     memory_batches: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     peak_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     persistent_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     out_of_memory_batch: int | None = None  # smallest batch size that ran out of memory; None if there is none
-    # including the provenance that all entries of the file share
+    # includes the provenance that all entries of the file have in common
     source: CellSource = field(default_factory=CellSource)
     provenance: Mapping[str, Json] = field(default_factory=dict)  # JSON for readers, without the source
 

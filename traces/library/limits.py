@@ -8,8 +8,8 @@
 Note [The same memory]
     A program may recompute activations or keep a copy of its weights, which a workload signature does not show. A PyTorch
     release may also keep more tensors for the backward pass: MobileNetV2 needs 1.4 times as much memory since 1.11. So a
-    measured limit is used only if the program's peak memory equals the peak of the library entry. Small differences, caused by
-    when the training loop frees its gradients, are allowed.
+    measured limit is used only if the program's peak memory equals the peak of the library entry. Small differences are
+    allowed, because the peak depends on when the training loop frees its gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Stores the largest batch size that fitted into GPU memory, and the smallest batch size that did not fit."""
+    """The largest batch size that fitted into GPU memory is `fitted`. The smallest batch size that did not fit is `full`."""
 
     cell: LibraryCell
     fitted: int  # largest measured batch size that fitted into memory
@@ -42,7 +42,8 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch size that fits, or None if unknown. Estimates are clamped to the measured limits."""
+        """Return the largest batch size that fits, or None if unknown. An estimate below `fitted` or above the largest possible
+        size is replaced by that limit."""
         if self.is_exact:
             return self.fitted
         if estimated is None:

@@ -6,8 +6,8 @@
 
 Note [The same network]
     Two signatures describe the same network if their numbers of parameters, parameter bytes and modules are equal. Only modules
-    with parameters are counted, separately for each torch.nn class. A signature does not contain strides and resolutions inside
-    the network, channels_last, TF32 and cudnn.benchmark.
+    with parameters are counted. There is one count for each torch.nn class. A signature does not contain strides and
+    resolutions inside the network, channels_last, TF32 and cudnn.benchmark.
 """
 
 from __future__ import annotations

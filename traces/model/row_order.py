@@ -5,10 +5,10 @@
 Trace files are not sorted by time if several threads of the script recorded events.
 
 Note [Calls that take no time]
-    In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op with zero duration and a
-    longer op may then have the same start time. If neither of these two ops encloses the other, they keep the order in which
-    they were written. In a different order, a comparison would report that the replay ran a different program. A runtime call
-    at the same time may belong to the op, so it is not compared.
+    In a replay, several ops of a thread may have the same start time, because the replay's thread is faster than the recorded
+    thread. One of them may have no duration. If neither of two such ops encloses the other, they keep the order in which they
+    were written. In a different order, a comparison would report that the replay ran a different program. This rule does not
+    apply to a runtime call, because the call may belong to the op.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
 
 
 def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace that contains only the given rows of each table. References to removed rows become NONE."""
+    """Return a copy of the trace that contains only the given rows of each table. References to removed rows are replaced by
+    NONE."""
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: cache(partial(new_positions, order, len(getattr(trace, name)))) for name, order in rows.items()}
     return _repointed(replace(trace, **tables), places)
@@ -162,7 +163,7 @@ def sum_by(index: Column, values: Column, size: int) -> Column:
 
 
 def _narrow(column: Column) -> Column:
-    """numpy sorts 16-bit columns in linear time."""
+    """Convert a column to 16 bits if possible, because numpy sorts 16-bit columns in linear time."""
     if column.dtype.kind not in "iu":
         return column
     least = column.min()

@@ -183,7 +183,7 @@ class ReplayNotes:
     uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
     missing: tuple[MissingOp, ...] = ()
     missing_not_listed: int = 0
-    # only in a replay of library step times, by `Steps.recorded_step`
+    # only in a replay of published step times; `Steps.recorded_step` contains indices of this list
     cells: tuple[LibrarySteps, ...] = ()
     reads_unrecorded: int | None = None  # None if the replay computed the values
     sizes_assumed: int | None = None

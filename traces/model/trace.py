@@ -346,7 +346,7 @@ class HostSpans(_Spans):
     sequence: I8_OR_NONE  # autograd sequence number, the same for a backward node and its forward op
     forward_thread: I4_OR_NONE  # for a backward node: the profiler's id (> 0) of the forward thread
     stack: TEXT_OR_NONE  # frames separated by ';', innermost first
-    # of image inputs, see layouts.py
+    # memory layout of image inputs, see layouts.py
     layout: TEXT_OR_NONE
 
     @property
@@ -455,13 +455,13 @@ class Collectives(_Spans):
     backend: TEXT_OR_NONE
     bytes: I8_OR_NONE
     start_ns: I8  # of the kernels if known, else of the host call
-    # duration of the kernels if known, else the time until the call returned or the end was seen
+    # duration of the kernels if known, otherwise the time until the call returned or the collective was seen to have ended
     duration_ns: I8
     device: DEVICE_OR_NONE  # where CUDA events measured the duration
     ending: Annotated[Column, "u1", 0, Ending]
     called_ns: I8_OR_NONE  # start of the host call, NONE if equal to `start_ns`
     communicator: TEXT_OR_NONE  # same on all ranks of the communicator
-    # number within the communicator, same on all ranks
+    # sequence number within the communicator, equal on all ranks
     sequence: I8_OR_NONE
 
     @property
@@ -552,7 +552,7 @@ class Trace:
     problems: dict[str, int] = field(default_factory=dict)  # number of problems of each kind; kinds are in kebab-case
     workload: WorkloadSignature | None = None
     phase_timing: PhaseTiming = PhaseTiming.ASYNCHRONOUS
-    # missing data that a reader may expect: "shapes", "memory addresses"
+    # data that a reader may expect, but that were not recorded: "shapes", "memory addresses"
     lacks: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:

@@ -44,7 +44,7 @@ class WorkloadSignature:
     parameters: int | None = None  # counts the elements of all parameters, shared ones only once
     parameter_bytes: int | None = None
     modules: Mapping[str, int] | None = None  # per class name, containers included
-    # of the outermost module, in its first call of a training step
+    # inputs of the outermost module, in its first call in a training step
     inputs: tuple[InputTensor, ...] | None = None
     batch_bytes: int | None = None
     optimizer: str | None = None
@@ -127,7 +127,7 @@ class WorkloadMatch:
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
-    """Compare two workload signatures. OTHER_BATCH_SIZE means that only the first dimensions of the inputs differ."""
+    """OTHER_BATCH_SIZE means that only the first dimensions of the inputs differ."""
     recorded, other = _without_optional(recorded, other), _without_optional(other, recorded)
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
@@ -156,8 +156,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Leave out modules that only wrap a network, unless both scripts have the same number of them. Leave out loss modules
-    unless both scripts have them, because a script may call a loss function instead."""
+    """Remove modules that only wrap a network, unless both scripts have the same number of them. Remove loss modules, unless
+    both scripts have them, because a script may call a loss function instead."""
     if of.modules is None or beside.modules is None:
         return of
     left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}

@@ -166,7 +166,6 @@ def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[...
 
 
 def patch_around(owner: object, **names: Callable[..., Any]) -> None:
-    """Wrap functions of a module, or methods of a class."""
     for name, by in names.items():
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         wrapped = around(getattr(owner, name), by)

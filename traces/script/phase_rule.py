@@ -65,8 +65,6 @@ _BESIDE = (ASIDE, READ)
 
 
 class Segment(NamedTuple):
-    """Stores a time interval that belongs to one training phase."""
-
     name: str
     start_ns: int
     end_ns: int
@@ -86,8 +84,6 @@ def op_class(name: str) -> int:
 
 
 class PhaseSplitter:
-    """Divides the time of one thread into phases without gaps."""
-
     def __init__(self) -> None:
         self.current = ""  # name of the current segment, or "" before the first event
         self.inside = False

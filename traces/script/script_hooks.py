@@ -67,8 +67,6 @@ SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are globa
 
 
 class CallListener(PhaseListener, Protocol):
-    """Receives a script's events from the hooks."""
-
     def module_called(self, module: object, grad_enabled: bool) -> None: ...
 
     @property
@@ -90,8 +88,6 @@ class CallListener(PhaseListener, Protocol):
 
 
 class ModuleCalls(threading.local):
-    """Stores, for each thread, whether a module call is running."""
-
     inside: ModuleMarks | Literal[True] | None = None
     within: ClassVar[list[int]] = [0]
 

@@ -64,8 +64,6 @@ class StepEnd(IntEnum):
 
 
 class Optimizers:
-    """Tracks the live optimizers of a process."""
-
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._first: weakref.ref[Any] | None = None
@@ -108,8 +106,6 @@ class Optimizers:
 
 
 class StepSplitter:
-    """Decides when the steps of one thread end."""
-
     def __init__(self, optimizers: Optimizers) -> None:
         self._optimizers = optimizers
         self._of_plain_tensors = True

@@ -34,8 +34,6 @@ OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable
 
 
 class WorkloadObserver:
-    """Collects the modules, inputs and optimizer of one step."""
-
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
         self.is_open = True

@@ -28,8 +28,6 @@ class BatchCost:
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """Contains the predicted step time, and the time spent waiting for data."""
-
     step_ns: int
     wait_ns: int
     others_cores: float = 0

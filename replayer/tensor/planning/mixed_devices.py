@@ -42,8 +42,6 @@ class Mixed(Enum):
 
 @dataclass(frozen=True)
 class _Entry:
-    """Represents one op of native_functions.yaml."""
-
     name: str
     overload: str
     keys: frozenset[str]  # the dispatch keys with a kernel
@@ -301,7 +299,6 @@ def _require_out_device(operands: _Operands) -> None:
 
 
 def _compare(operands: _Operands, cpu_scalars: int) -> None:
-    """Check devices as TensorIterator does."""
     written = [*(tensor for _, tensor in operands.out), *operands.written]
     inputs = [tensor for _, tensor in operands.inputs if not any(tensor is each for each in written)]
     try:

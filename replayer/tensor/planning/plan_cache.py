@@ -66,8 +66,6 @@ class Route:
 
 
 class PlanCache:
-    """Stores the result shapes and dtypes for each op and its input shapes and dtypes."""
-
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
         self.routes: dict[int, Route] = {}

@@ -1,4 +1,4 @@
-"""Decides whether two traces show the same program if torch.compile replaced ops of one or both of them.
+"""Decides whether two traces are of the same program if torch.compile replaced ops in one or both of them.
 
     otherwise_compiled(eager, compiled, eager_steps, compiled_steps)
     # Verdict(Sameness.OTHER_COMPILATION, Evidence.OPS_AND_SHAPES, "100 % of the matrix products, convolutions and ...")
@@ -38,8 +38,8 @@ _LAYERS = frozenset(
 
 
 def otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) -> Verdict | None:
-    """Compare the ops that torch.compile does not fuse, such as matrix products. Returns None if neither trace contains
-    compiled code."""
+    """Compare the ops that torch.compile does not fuse, such as matrix products. Return None if neither trace contains compiled
+    code."""
     is_compiled = [runs_compiled_code(trace) for trace in (a, b)]
     if not any(is_compiled) or "phase" in (a.grain, b.grain):
         return None

@@ -1,4 +1,4 @@
-"""Finds out how programs with the same ops differ: in the number or order of calls, the optimizer, or the phases.
+"""Finds differences between programs with the same ops: the number or order of calls, the optimizer, or the phases.
 
     otherwise_made((a, ours), (b, theirs), steps=(3, 3))    # "the same forward pass, but another optimizer: SGD recorded, ..."
 """
@@ -29,7 +29,7 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A recording may lack some optimizers of a script. Programs are different if they have no optimizer in common.
+    # The profiler may miss some optimizers of a script, so programs are only different if they have no optimizer in common.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} in the first trace, {', '.join(sorted(theirs))} in the second"
         return f"the same forward pass, but another optimizer: {names}"

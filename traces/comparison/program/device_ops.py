@@ -39,8 +39,6 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Nesting(Enum):
-    """Decides whether a comparison counts an op or the ops that it calls."""
-
     SHARED = 0  # the outermost op that both traces have
     INNERMOST = 1  # the innermost one, because torch.func.vmap runs other ops inside the called ops
     WITHOUT_PARTS = 2  # as SHARED, but without the other ops inside an op, such as the addition of a convolution's bias
@@ -162,8 +160,7 @@ def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
 
 
 def _outermost_attention(trace: Trace, row: int) -> int:
-    """If an attention op is called by another attention op, return the outermost one, because inner ones get transposed
-    tensors."""
+    """Return the outermost of nested attention ops, because the tensors of inner attention ops are transposed."""
     host = trace.host
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]

@@ -18,7 +18,7 @@ _MOST_EDITS = 500  # the search stops here, because its cost grows with the squa
 
 
 def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many calls must be moved until both lists have the same order, ignoring calls that occur in only one list. If
+    """Return how many calls must move until both lists have the same order. Calls that occur in only one list are ignored. If
     the orders differ very much, the result may be too small."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))

@@ -48,7 +48,7 @@ _Side = tuple[Trace, Column]  # a trace and the compared steps
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
-    """Compare the chosen steps of two traces. An empty array means the whole trace."""
+    """Compare the given steps of two traces. An empty array means the whole trace."""
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     sides = (recorded, recorded_steps), (other, other_steps)

@@ -184,7 +184,7 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    """Return a name for the version of the profiler's file format, such as "E4" for files of torch 1.13 to 2.3."""
+    """Return the version of the profiler's file format, such as "E4" for files of torch 1.13 to 2.3."""
     if clock.exact_ns:
         return "E5"
     if bare and "Operator" in kinds:

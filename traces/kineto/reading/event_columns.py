@@ -120,7 +120,7 @@ class EventColumns:
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """Return an id of each event. Ids are cut to 63 bits, because columns contain signed 64-bit integers."""
+        """Return one id for each event. Ids are cut to 63 bits, because columns contain signed 64-bit integers."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")
@@ -162,7 +162,7 @@ def _checked(values: Values, clock: TsUnit) -> Column:
 
 
 def instant_events(events: list[ProfilerJson], clock: TsUnit, problems: Counter[str]) -> tuple[list[ProfilerJson], Column]:
-    """Return all instant events that have a valid time, and their times in nanoseconds."""
+    """Return the instant events with a valid time, and their times in nanoseconds."""
     try:
         return events, _instants(events, clock)
     except _TROUBLE:

@@ -10,9 +10,9 @@ Note [Take, then drop]
     afterwards.
 
 Note [Arrays of pieces]
-    Numbers of a piece are converted to arrays at once, because Python's integers take five times the memory. A column whose
-    pieces are not all arrays is converted as a whole, with a repair of each invalid value (Note [Trust, then mend] in
-    traces/kineto/reading/event_columns.py).
+    Numbers of a piece are converted to arrays at once, because Python's integers take five times the memory. If a piece of a
+    column cannot be converted, the whole column is converted value by value, and invalid values are repaired (Note [Trust, then
+    mend] in traces/kineto/reading/event_columns.py).
 """
 
 from __future__ import annotations

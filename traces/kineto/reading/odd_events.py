@@ -23,9 +23,9 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def with_category(event: ProfilerJson) -> tuple[str, ProfilerJson]:
-    """Guess the category of an event that has no category, as in files of torch_npu, the profiler for Huawei's NPUs. The
-    returned event has the argument names of Kineto, such as "correlation". An event on an NPU and the runtime call that
-    launched it have the same "connection_id"."""
+    """Guess the category of an event. Files of torch_npu, the profiler for Huawei's NPUs, contain no categories. The returned
+    event has the argument names of Kineto, such as "correlation". An event on an NPU and the runtime call that launched it have
+    the same "connection_id"."""
     args = _args(event)
     kind, stream = args.get("Task Type"), next((args[key] for key in _NPU_STREAMS if key in args), None)
     if isinstance(kind, str) and stream is not None:

@@ -38,7 +38,7 @@ BYTES_PER_CHARACTER = 2  # each character of compressed JSON counts as two bytes
 _CONTENT = re.compile(rb"[^ \t\r\n\0]")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
 _EVENTS_KEY_BYTES = re.compile(rb'"traceEvents"\s*:\s*\[')
-# end of one object and start of the next one, without a comma
+# the end of an object and the start of the next object, without a comma between them
 _JOINT = re.compile(rb'\}\s*(?=\{\s*"\w+"\s*:)')
 _DECODER = json.JSONDecoder()
 _FACT = re.compile(
@@ -54,12 +54,13 @@ _NEXT_EVENT = re.compile(r"\}\s*,\s*" + _KEYS)
 _LAST_EVENT = re.compile(r'\}\s*(?=,?\s*\]\s*(?:\}|,\s*"|$))')
 _EVENT_START = re.compile(_KEYS)
 _SEPARATORS = re.compile(r"[\s,]*")
-# A string with possibly wrong escapes, a number that JSON does not allow, or a comma before a closing bracket
+# This pattern matches a string with possibly wrong escapes, a number that JSON does not allow, or a comma before a closing
+# bracket.
 _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<number>(?<=[\s:,\[])-?(?:nan|inf(?:inity)?|n/a)(?=[\s,\]}]))|(?P<comma>,(?=\s*[\]}]))',
     re.IGNORECASE | re.DOTALL,
 )
-# Parts of a string to repair.
+# This pattern matches the parts of a string that may need repair.
 _IN_STRING = re.compile(
     r'(?P<good>\\["\\/bfnrt]|\\u(?!d[89a-f])[0-9a-f]{4}|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})'
     r"|(?P<half>\\ud[89a-f][0-9a-f]{2})|(?P<escape>\\)|(?P<control>[\x00-\x1f])",

@@ -62,7 +62,7 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """Return, for each id and time, the last event with the id before the time, or NONE."""
+    """For each pair of an id and a time, return the last event with this id before this time, or NONE."""
     rows = np.flatnonzero(ids > 0)
     if not len(rows):
         return np.full(len(wanted), NONE, "i4")

@@ -64,8 +64,8 @@ def without_duration(spans: DeviceSpans) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Count the kernels and copies that were launched while their GPU was idle. Return 0 if any kernel starts soon after its
-    launch, which shows that the clocks of CPU and GPU agree."""
+    """Count the kernels and copies that were launched while their GPU was idle. If any kernel starts soon after its launch, the
+    clocks of CPU and GPU agree, and the result is 0."""
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]

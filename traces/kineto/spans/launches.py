@@ -64,7 +64,7 @@ class DeviceColumns:
 @dataclass
 class Launches:
     launch: Column
-    # device spans whose correlation id belongs to several calls, see Note [One correlation, several calls]
+    # see Note [One correlation, several calls]
     ambiguous: Column
     backlog: Column  # spans launched before the recording began, see Note [Backlog]
 
@@ -122,7 +122,7 @@ def correlate_in_order(host: HostColumns, device: DeviceColumns, strings: String
 
 
 class WithoutWork(NamedTuple):
-    """Launch calls without a recorded kernel."""
+    """Counts launch calls without a recorded kernel."""
 
     lost_kernels: int
     captured: int
@@ -148,8 +148,7 @@ def without_work(host: HostColumns, work: DeviceSpans, strings: Strings) -> With
     begins = np.sort(spans.start_ns[is_call & strings.matching(spans.name, _BEGIN_CAPTURE.match)])
     ends = np.sort(spans.end_ns[is_call & strings.matching(spans.name, _END_CAPTURE.match)])
     at_ns = spans.start_ns[without]
-    # Stream captures in progress. If the capture of a CUDA graph began before the recording, only the end of the capture was
-    # recorded.
+    # number of CUDA graph captures in progress; if a capture began before the recording, only its end was recorded
     begun_before = (np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
     lost = without[open_captures <= 0]

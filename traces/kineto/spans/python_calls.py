@@ -5,8 +5,8 @@
 
 Note [Whose call is it]
     This tool's functions also run in a recorded script, for example around module calls. They are recognized by file, line and
-    name. A call made by the tool belongs to the script if it leads to an op, or to a file outside of torch and Python. On
-    threads that this tool started, no call belongs to the script.
+    name. A call that the tool made is kept if it leads to an op, or to a file outside of torch and Python. Calls on threads
+    that this tool started are removed.
 
 Note [Folding]
     Most Python calls in a profile run no op and take a microsecond or two, such as `isinstance`. Their recorded times are

@@ -55,7 +55,8 @@ _NO_DURATION = {"event-without-duration", "negative-duration", "duration-overflo
 _LONGEST_WINDOW_US = 10**12
 _SYNC_ROWS = 1_000_000  # the number of a stream's separate row for synchronization is larger by this offset
 _DIGITS = re.compile(r"-?\d+")
-# The part of a frame's path to remove: up to the folder of packages or of the standard library, otherwise up to the last folder
+# This pattern matches the part of a path that is removed: everything up to the folder of packages or of the standard library,
+# otherwise up to the last folder.
 _FOLDERS = re.compile(
     r"\A(?:.*[/\\](?:(?:site|dist)-packages|python\d[\d.]*)[/\\]|(?:/|[A-Za-z]:[/\\]).*[/\\](?=[^/\\]*\(\d+\)))"
 )
@@ -340,7 +341,7 @@ def _configs(texts: Sequence[bytes], strings: Strings) -> Column:
 
 
 def _id(numbers: Column) -> Column:
-    """Kineto writes the CUDA graph id 0 for work outside of CUDA graphs."""
+    """Replace the CUDA graph id 0, which Kineto writes for work outside of CUDA graphs, by NONE."""
     return np.where(numbers > 0, numbers, NONE)
 
 
@@ -352,7 +353,7 @@ def _with_fallback(column: Column, fallback: Values) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Since April 2026, Kineto adds 1,000,000 to the stream number of synchronization events."""
+    """Return stream numbers. Since April 2026, Kineto adds 1,000,000 to the stream number of synchronization events."""
     streams = _with_fallback(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

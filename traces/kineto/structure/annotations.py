@@ -26,7 +26,7 @@ _PHASES = {
 _PHASE_OF = {name: phase for phase, names in _PHASES.items() for name in names.split()}
 
 
-# Ranges of inference servers (vLLM and its forks; SGLang) and of loops that mark their iterations by themselves
+# names of the ranges that inference servers (vLLM and its forks, SGLang) and training loops put around their iterations
 _ITERATION = re.compile(
     r"execute_(?:\w+_)?context_\w*\(.*|execute_(?:model|new_\d+_cached_\d+)\b.*|step\[.+\]"
     r"|(?:(?:train(?:ing)?|eval(?:uation)?|inference|model|global)[ _-])?(?:step|iter|iteration|batch)(?:[ _#:-]*\d+)?",

@@ -29,8 +29,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # The launch time of a kernel that was launched before the recording is unknown, so assume the earliest possible time.
-        # If the launch of a kernel was lost, use the start time of the kernel.
+        # A kernel that was launched before the recording gets the earliest possible launch time. If the launch of another
+        # kernel was not recorded, use the start time of the kernel.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])

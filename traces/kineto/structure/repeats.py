@@ -5,20 +5,20 @@
     marked_iterations(host, device, strings)    # [starts_ns], or None
 
 Note [Repeated ops]
-    If the whole recording repeats one sequence of outermost ops at least twice, each repetition is a training step. The layers
-    of a network repeat too. A training step must therefore contain something that a loop does once per iteration, such as a
-    copy between host and device. A step may also begin with new data: no other op of the step reads a tensor with the shape
-    that the first op reads. In contrast, a layer reads the output of the layer before it. If only launches of CUDA graphs
-    repeat, training steps are found from these launches.
+    If the whole recording repeats one sequence of outermost ops at least twice, each repetition is a training step. Layers of a
+    network also repeat. A repeated sequence is therefore a training step only if it contains something that a loop does once
+    per iteration, such as a copy between host and device, or if it begins with new data: no other op of the sequence reads a
+    tensor of the same shape as the first op. In contrast, a layer reads the output of the layer before it. If only launches of
+    CUDA graphs repeat, training steps are found from these launches.
 
 Note [Marked iterations]
     Inference servers put a range around each iteration, for example "step[DECODE bs=32]". If the main thread has at least two
-    such ranges and most work was launched inside them, each range begins a step. The launches need not repeat, because the
-    iterations of a server do different work.
+    such ranges and most work was launched inside them, each range begins a step. The launches may differ between iterations,
+    because the iterations of a server do different work.
 
 Note [Step marks on the GPU]
-    Profilers copy step marks to the GPU's timeline, and some files contain only these copies. On the host, a step begins with
-    the first launch of GPU work that runs within the mark.
+    Profilers copy step marks to the GPU's timeline, and some files contain only these copies. A step then begins on the host
+    with the first launch of work that runs on the GPU within the mark.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """Return None if no ops repeat."""
+    """Return the training steps that are found by searching for repeated ops, or None if no ops repeat."""
     # see Note [Repeated ops]
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])

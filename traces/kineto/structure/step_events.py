@@ -4,12 +4,12 @@
     events[0].name, events[0].start_ns      # "loader"; "" for a call of an op, "engine" for the autograd engine
 
 Note [What the rules see]
-    The importer omits CPU ops outside of modules that the recorder and the replay do not see: ops that prepare a batch, and
-    ATen's ops that launch nothing and create no autograd node. Conversions that return their input unchanged, such as
-    `x.cuda()` of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the profile marks.
-    If the profile contains module calls, collectives outside of modules are omitted. If Python functions were not recorded,
-    the first op after a new batch counts as a module call. Gradients were on during a module call if its op has an autograd
-    number.
+    The recorder and the replay do not see some CPU ops outside of modules: ops that prepare a batch, and ops of ATen that
+    launch nothing and create no autograd node. The importer omits these ops. Conversions that return their input unchanged,
+    such as `x.cuda()` of a tensor on the GPU, are omitted too. Views are omitted, except in forward passes that the profile
+    marks. If the profile contains module calls, collectives outside of modules are omitted. If Python functions were not
+    recorded, the first op after a new batch counts as a module call. Gradients were on during a module call if its op has an
+    autograd number.
 
 Note [Copies that torch.tensor makes]
     `torch.tensor(5, device="cuda")` copies a number, not a batch, so the copy does not begin a step. Loops that generate tokens
@@ -155,7 +155,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
-    """Return the cache lookups of torch.compile inside compiled code or before a compiled backward pass."""
+    """Return the events in which torch.compile looks up compiled code, if they are inside compiled code or before a compiled
+    backward pass."""
     lookups = np.flatnonzero(strings.matching(host.name, _CACHE_LOOKUP.match))
     is_region = strings.matching(host.name, _REGION.match)
     regions = np.flatnonzero(is_region & (host.thread == 0))
