@@ -40,7 +40,7 @@ from traces.script.deferred_signals import at_exit
 from traces.script.patching import PATCHES, patch_around
 from traces.stalls.storage_server import StorageClient
 
-# maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
+# A replay lists at most this many kinds of calls that the recording lacks. Further kinds are only counted.
 _MISSING_LISTED = 50
 # With `--steps 5`, a script that does not train ends after 100 steps.
 _EVALUATIONS_PER_STEP = 20
@@ -100,7 +100,8 @@ def stop_here() -> None:
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Load the recording before the process is forked into ranks. Each rank then calls the returned function."""
+    """Load the recording once, before the process is forked into ranks. Each rank then calls the returned function to start its
+    replay."""
     replay_session = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(replay_session)
     for module in _IMPORTED_LATER:
@@ -203,7 +204,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 def _leave(session: ReplaySession) -> NoReturn:
     distributed = torch.distributed
-    # The other ranks may need a key-value store in the process of rank 0, so rank 0 ends last.
+    # Rank 0 ends last, because the other ranks may need the key-value store in its process.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

@@ -17,7 +17,7 @@ _MOST_KEPT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """Tensors in lists are included in `shapes` and `dtypes`."""
+    """The fields `shapes` and `dtypes` include tensors in lists."""
 
     op: str  # a name with namespace but without overload ("aten::add_")
     shapes: tuple[Shape, ...]

@@ -49,7 +49,7 @@ class ReplayerState:
         self.described: VirtualGpu | None = None  # made for `describe_gpu`, until the script uses the GPU
         self.finish: Callable[[], None] = lambda: None
         self.flush: Callable[[], None] = lambda: None  # writes the timeline so far
-        # the parent used the GPU before it forked, after which CUDA does not work
+        # True if the parent process had used the GPU before the fork; CUDA does not work in such a process
         self.forked_in_use = False
         self.lock = threading.RLock()
         self.host_memory: HostMemory | None = None
@@ -60,7 +60,7 @@ class ReplayerState:
         self.moving = _Moving()
         self.reading = _Reading()
         self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
-        # for the life of the process; a freed torch.library.Library drops its kernels
+        # kept until the process ends, because a torch.library.Library unregisters its kernels when it is freed
         self.kept: list[Library] = []
         self.optimizers = Optimizers()
         self.compiling = 0  # the thread in which AOTAutograd traces a graph

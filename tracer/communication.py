@@ -20,7 +20,7 @@ from traces.model.trace import NONE, Ending
 
 
 class CommunicationRecorder:
-    """Records the collectives of one process. Any thread may call the public methods."""
+    """Any thread may call the public methods."""
 
     def __init__(
         self,
@@ -72,7 +72,6 @@ class CommunicationRecorder:
 
     @counted_as_cost
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Record an asynchronous collective."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @counted_as_cost

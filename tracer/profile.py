@@ -64,8 +64,6 @@ class Ranges(Protocol):
 
 
 class Profiler:
-    """Runs torch.profiler in windows of consecutive steps."""
-
     def __init__(
         self,
         torch: ModuleType,

@@ -46,7 +46,7 @@ _PAUSE_NS = 100_000_000  # how long the writing thread waits between checks
 
 
 class Recorder:
-    """Records the calls of one process. Any thread may call the public methods."""
+    """Any thread may call the public methods."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class RecordingWriter:
 
         # Rows without the rank. Threads can append to a list without a lock, because `list.append` is atomic.
         self.batches: list[tuple[int, BatchKind, int, int, int]] = []
-        # the durations of the last clean steps, and of the last other steps
+        # the durations of the latest steps without the profiler, and of the latest other steps
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
         self._read = 0  # number of steps at the last read of CUDA events
         self.due_ns = 0  # when collected data should be written, in Unix time

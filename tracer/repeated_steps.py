@@ -24,7 +24,7 @@ from traces.script.script_splitter import CutStep
 # Kinds of reports
 KINDS = 7
 ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED, RECORDED = range(KINDS)
-# What a report did: nothing, begin a segment now, begin a segment at an earlier boundary, end a phase, end the step
+# effects of a report: none, a segment begins now, a segment begins at an earlier boundary, a phase ends, the step ends
 NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
 OTHER = NONE  # the report is not the one that was expected
 
@@ -77,7 +77,7 @@ class RepeatedSteps:
 
     def __init__(self) -> None:
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
-        # the first four fields of each of `known`, because Python reads a plain tuple faster than a named tuple
+        # the first four fields of each entry of `known`, because Python reads a plain tuple faster than a named tuple
         self.expected: list[tuple[int, Any, int, int]] = []
         self.thread: int | None = None  # that makes the reports
         # see Note [Steps on one stream] in step_recorder.py

@@ -9,13 +9,14 @@ The arguments `warmup`, `clean` and `profiled` are numbers of training steps. Ev
 script trains, because some scripts never train.
 
 Note [Windows for later kinds of steps]
-    Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first window may miss a
-    kind, for example validation, another network, or a gradient penalty in every 16th step. A kind that was not profiled gets
-    another window around its next step, which is expected after the smallest distance between two of its steps. Evaluation
-    usually has several batches, so another batch is expected after the first one. The number of windows is limited.
+    Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first profile may miss a
+    kind of step, for example validation, another network, or a gradient penalty in every 16th step. If steps of a kind were not
+    profiled, the profiler runs again around the next step of this kind. It is expected after the smallest distance between two
+    of its steps so far. Evaluation usually has several batches, so another batch is expected after the first one. The number of
+    profiles is limited.
 
-    A profile slows all later steps, so these windows wait for the first window. Only a run of evaluation steps may be profiled
-    before it, after enough clean training steps.
+    A profile slows all later steps, so these profiles come after the first profile of training steps. Only evaluation steps may
+    be profiled before it, after enough training steps without the profiler.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ class Schedule:
         self._window = None
 
     def replaces_step(self, evaluation: bool) -> bool:
-        """Return True if a later step should be profiled, because code was compiled in the current step."""
+        """Return True if a later step should be profiled instead of the current step, because torch.compile compiled code in
+        it."""
         if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
             return False
         self._replaceable -= 1
@@ -141,8 +143,9 @@ class Schedule:
     def end_step(
         self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0, *, compiled: bool = False
     ) -> None:
-        """End the current step. Steps with the same hash of ops and shapes (`work`) are steps of one kind. An evaluation step
-        that compiled code is unusual, so the schedule waits for another evaluation step of this kind."""
+        """End the current step. The argument `work` is a hash of the step's ops and shapes: steps with equal hashes are of one
+        kind. An evaluation step that compiled code is unusual, so the schedule waits for another evaluation step of this
+        kind."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work, is_usual=not (evaluation and compiled))

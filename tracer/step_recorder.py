@@ -75,8 +75,6 @@ def _stream_of(event: BoundaryEvent | None) -> EventStream | None:
 
 
 class CapturedReports:
-    """Stores the calls that one thread makes during the capture of a CUDA graph."""
-
     # see Note [Replays of a CUDA graph] in recorder.py
 
     def __init__(self) -> None:

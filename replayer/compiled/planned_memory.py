@@ -27,7 +27,7 @@ _EXTERNAL = (
 
 
 class _Value:
-    """Represents a tensor in a compiled graph. Inputs have the kernel number -1."""
+    """Inputs of the graph have the kernel number -1."""
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
         self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES
@@ -40,8 +40,8 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Distribute the recorded memory requests evenly over the graph's ops. Return None if a shape is symbolic. For a freed
-    input, `BlockRequest.block` is None."""
+    """Return the memory requests of a compiled graph, distributed over its `ops` recorded ops. Return None if a shape is
+    symbolic. If an input of the graph is freed, `BlockRequest.block` is None."""
     found = _values(graph)
     if found is None:
         return None

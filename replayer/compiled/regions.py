@@ -36,7 +36,8 @@ class CompiledRegion:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # the forward passes without backward pass so far: shapes of the inputs, and blocks that the backward pass may free
+        # for each forward pass whose backward pass has not run yet: the shapes of its inputs, and the blocks that the backward
+        # pass may free
         self.forwards: list[tuple[Shapes, list[AllocationHandle]]] = []
         self._step = -1
         self._calls = {False: 0, True: 0}

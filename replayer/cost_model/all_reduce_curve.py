@@ -28,7 +28,7 @@ TABLE = Path(__file__).with_name("all_reduce.json")
 
 
 def wire_share(ranks: int) -> float:
-    """Return how many bytes a ring all-reduce moves per byte of the tensor: 2(n-1)/n for n ranks."""
+    """Return how many bytes a ring all-reduce sends per byte of the tensor: 2(n-1)/n for n ranks."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
 
 

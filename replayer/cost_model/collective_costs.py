@@ -106,7 +106,7 @@ class CollectiveCosts:
         costs._name_kernels(trace)
         if bus_gbps:
             return costs
-        # by rank: the duration, whether the duration is exact (else an upper bound), and the step number
+        # for each rank: the duration, True if the duration is exact (otherwise it is an upper bound), and the step number
         by_rank: dict[Key, dict[int, list[tuple[int, bool, int]]]] = {}
         table, timed = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))
@@ -200,7 +200,7 @@ def kernel_label(name: str) -> str:
 # With one rank, NCCL launches no kernels for in-place collectives (recorded on an H200).
 _IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
-# names of torch.distributed's operations, and the NCCL functions that they call
+# maps torch.distributed's operations to the NCCL functions that they call
 _FUNCTIONS = {
     "all_reduce": "AllReduce",
     "barrier": "AllReduce",

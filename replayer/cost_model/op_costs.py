@@ -55,7 +55,7 @@ from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model.trace import Origin
 from traces.names.cards import Card
 
-# weights of size differences, which are measured in octaves
+# weights for differences in size; a factor of two is one octave
 _WEIGHTS = {
     **dict.fromkeys(("matmul", "attention"), (ROWS_COUNT, ROWS_COUNT, 1.0, 1.0)),
     "conv": (1.0, 1.0, ROWS_COUNT, 1.0),
@@ -90,7 +90,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Compare recorded and estimated durations of ops, except for very short ops."""
+        """Store how the recorded durations of ops differ from the estimated durations. Very short ops are ignored."""
         seen = set()
         for op, shapes, outputs, dtype, layout, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -118,14 +118,14 @@ class OpCosts:
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return the ratio of an op's duration with new shapes to the duration with recorded shapes."""
+        """Return the op's estimated duration with new shapes, divided by its estimated duration with the recorded shapes."""
         # see Note [Convolutions with another batch size]
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         predicted_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # Some ops take longer than estimated. A small op cannot use all multiprocessors of the GPU.
+        # A small op takes longer than estimated if it cannot use all multiprocessors of the GPU.
         excess_ns = took_ns - MOST_SLOWER * predicted_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)

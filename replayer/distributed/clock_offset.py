@@ -5,10 +5,10 @@
     offset.ns()                                                 # waits for the first rank's reading
 
 Note [Clocks of several processes]
-    Ranks exchange times on the clock of the group's first rank, in nanoseconds. Each rank reads its clock when it joins the
-    group, which is the end of `init_process_group` for the default group and its subgroups. Ranks on one machine (with the same
-    boot id) also read the machine's monotonic clock at the same moment, so times can be converted exactly. Ranks on different
-    machines compare the time of day, which must be synchronized.
+    Ranks convert all times that they exchange to the clock of the group's first rank, in nanoseconds. Each rank reads its clock
+    when it joins the group, which is the end of `init_process_group` for the default group and its subgroups. Ranks on one
+    machine (with the same boot id) also read the machine's monotonic clock at the same moment, so times can be converted
+    exactly. Ranks on different machines compare the time of day, which must be synchronized.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def concatenated(ranks: list[RankValues]) -> torch.Tensor | None:
 
 
 def part_of_rank(combine: Combine, rank: int, sizes: list[int]) -> Combine:
-    """Return the part of `rank`. The list `sizes` contains one number of elements per rank."""
+    """Return a function that computes the part of the result that belongs to `rank`. The list `sizes` contains the number of
+    elements for each rank."""
 
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)

@@ -88,7 +88,7 @@ class Options:
         self.config = NcclConfig()
 
 
-# torch calls methods by several names, but the type stubs have only one of them
+# PyTorch calls some methods by several names, but the type stubs have only one of the names.
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 

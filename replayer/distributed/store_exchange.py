@@ -14,9 +14,9 @@ Note [Waits between ranks]
     threads of the process. Pauses grow with the time waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`,
     the rank checks for missing ranks that have ended, and for ranks that wait for each other. In larger groups, pauses are
     longer and checks are rarer, so the store does not get more requests per second. After the group's timeout, a wait ends with
-    an error that names the operation and the missing ranks. This limit finds ranks that hang. Time in which a missing rank uses
-    a processor or waits for one does not count, up to `_BUSY_AT_MOST_S`, because the machine may be overloaded. The watchdog
-    applies the timeout to the clocks of the ranks.
+    an error that names the operation and the missing ranks. The timeout is meant for ranks that hang. On an overloaded machine,
+    ranks are only slow, so the time in which a missing rank uses or waits for a processor does not count, up to
+    `_BUSY_AT_MOST_S`. The watchdog applies the timeout to the clocks of the ranks.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class _Wait:
     busy_s: float = 0.0
 
     def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
-        """Add the processor time that missing ranks have used since the last check. `used_ns`: the processor time of each
-        rank."""
+        """Add the processor time that missing ranks have used since the last check. The argument `used_ns` contains the
+        processor time of each rank until now."""
         longest_ns = max((now_ns - self.used_ns.get(rank, now_ns) for rank, now_ns in used_ns.items()), default=0)
         busy_s = min(max(longest_ns, 0) * 1e-9, waited_s - self.looked_s)
         self.busy_s = min(self.busy_s + busy_s, _BUSY_AT_MOST_S)

@@ -29,7 +29,7 @@ from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
-# torch calls methods by several names, but the type stubs have only one of them
+# PyTorch calls some methods by several names, but the type stubs have only one of the names.
 _Work: TorchAny = dist.Work
 
 _LONGEST_POLL_S = 1.0
@@ -151,7 +151,7 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # a clock that skips the script's waits would run ahead of the clocks of the other ranks
+            # If this rank's clock did not include the wait, it would run ahead of the clocks of the other ranks.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False
@@ -255,7 +255,7 @@ class WorkGroup(_Awaited):
 
 
 class CommStream:
-    """Represents a communicator's stream on one device. NCCL uses one stream for collectives, and one for each pair of ranks
+    """Represents a CUDA stream of an NCCL communicator. NCCL uses one stream for collectives, and one for each pair of ranks
     that send and receive."""
 
     def __init__(self, device: int) -> None:
@@ -282,5 +282,5 @@ class CommStream:
 # Posts an operation: call, comm_stream, call_ns, row, arrived_ns
 Post = Callable[[GroupCall, "CommStream", int, int, int], VirtualWork]
 ExchangeValues = Callable[[GroupCall], PendingExchange]
-# Puts an operation on its stream once all ranks' messages have arrived, and returns its end in ns
+# Runs an operation on its stream after the messages of all ranks have arrived, and returns its end in ns
 Play = Callable[[Called, list[RankMessage], CommStream], int]

@@ -30,7 +30,7 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """Represents the future of a collective. The CPU has the device index NONE."""
+    """Represents the future of a collective. For the CPU, the device index is NONE."""
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:
         super().__init__()

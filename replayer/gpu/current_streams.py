@@ -58,7 +58,7 @@ class CurrentStreams:
     def __init__(
         self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
     ) -> None:
-        # each thread's `HostThread` and `callers` (by device), after the thread has used the GPU
+        # for each thread that has used the GPU: its `HostThread` and its `callers` (by device)
         self.local = threading.local()
         self._devices = devices
         self._clock = clock

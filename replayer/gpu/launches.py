@@ -98,7 +98,7 @@ class LaunchPath:
             self.set_launch(self._launch_with_kernels)
 
 
-# launches in a few milliseconds of a script; the host may run further ahead of the clock
+# about as many launches as a script makes in a few milliseconds
 _BATCH = 256
 
 _USUAL_CLOCK_KHZ = 1_410_000  # of an A100
@@ -107,7 +107,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class LockedGpu:
-    """Locks the virtual GPU, and simulates the ops that the script has launched."""
+    """Context manager that locks the virtual GPU, after all launched ops have been simulated."""
 
     __slots__ = ("_clock", "_launches", "_lock")
 
@@ -166,7 +166,7 @@ class ScriptLaunches(LaunchPath):
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """From now on, store the autograd sequence number of each op (Note [Numbered steps] in steps.py)."""
+        """Store the autograd sequence number of each op from now on (Note [Numbered steps] in steps.py)."""
         numbers, note = self._numbers, self._note
 
         def launch_numbered(caller: Caller, signature: OpSignature) -> None:
@@ -369,7 +369,8 @@ class ScriptLaunches(LaunchPath):
         return next((capture for capture in self.captures if captured in capture), None)
 
     def check_may_wait(self, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise an earlier device-side assert, or CUDA's error if the host must not wait during the capture of a CUDA graph."""
+        """Raise the error of an earlier device-side assert. During the capture of a CUDA graph, raise CUDA's error if the host
+        must not wait."""
         self.raise_fault()
         for capture in self.captures:
             capture.refuse(self.current.thread(), of)
@@ -386,8 +387,8 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Sort ops: the first op of each thread, the second op of each thread, and so on. The list `threads` contains each op's
-    thread number. Return the indices of the sorted ops."""
+    """Return the order in which threads take turns: the indices of the first op of each thread, of the second op of each
+    thread, and so on. The list `threads` contains each op's thread number."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -25,7 +25,7 @@ class RankOperations:
 
     def __init__(self, launches: ScriptLaunches, costs: CollectiveCosts) -> None:
         self.costs = costs
-        # returns how far this process's clock is ahead of the clock of the default group's first rank
+        # returns how many nanoseconds this process's clock is ahead of the first rank's clock
         self.read_clock_offset: Callable[[], int] | None = None
         self.deadlocks: TorchAny = None  # of the default group, see replayer/distributed/store_exchange.py
         self._launches = launches

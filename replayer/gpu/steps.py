@@ -10,10 +10,10 @@ Note [Numbered steps]
     (traces/combining/replayed_ranks.py).
 
 Note [The host's time in a library call]
-    The library's phase times last from the host's entry into the phase until the device has finished, so they include the
-    measured host's launch times. This machine's time for the same calls (copies, the model, zero_grad, backward, step) must not
-    be added. A virtual clock is therefore paused in these calls. The wall clock cannot be paused: a host that is slower than
-    the phase makes the phase longer.
+    Published phase times last from the start of the phase on the host until the device has finished, so they already include
+    the measured host's launch times. The time that this machine needs for the same calls (copies, the model, zero_grad,
+    backward, step) must not be added. A virtual clock is therefore paused during these calls. The wall clock cannot be paused,
+    so a slow host makes a phase longer.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from traces.script.phase_rule import PLAIN
 from traces.script.script_hooks import SINCE_BACKWARD, ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
-# phases with library times, see Note [The host's time in a library call]
+# phases with published times, see Note [The host's time in a library call]
 _OF_LIBRARY = frozenset({"zero_grad", "backward", "optimizer"})
 
-# training steps in which autograd's numbers are read; the first one may differ (lazy states, warm-up)
+# number of training steps in which autograd's numbers are read; the first step may differ from later steps (lazy states,
+# warm-up)
 _NUMBERED_STEPS = 3
 
 StepEnded = Callable[[int, int], None]

@@ -51,7 +51,7 @@ class RecordedValues:
 
 
 class ReadValues:
-    """Supplies the values that the host reads. `assumed` supplies values that were not recorded."""
+    """Supplies recorded values of tensors that the host reads. Values that were not recorded come from `assumed`."""
 
     def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
         self._launches = launches

@@ -82,7 +82,7 @@ class GpuOptions:
     memory_bytes: Sequence[int] = ()  # capacity of all devices, or one capacity per device, instead of the recorded capacities
     devices: Sequence[Device] = ()  # The script sees these devices instead of the recorded devices.
     gpus: int = 0  # The script sees this number of devices, and 0 means the recorded number.
-    # bandwidth of copies between devices; 0 means the recorded bandwidth or the default of the device type
+    # bandwidth of copies between GPUs; 0 means the recorded bandwidth or, if unknown, the default of the GPU model
     link_gbps: float = 0
     slowdown: float = 1.0  # GPU work takes this many times as long
     keep_requests: bool = False  # each device's memory logs its requests (memory/device/request_log.py)
@@ -93,7 +93,7 @@ class GpuOptions:
 class ScriptLinks:
     optimizers: Optimizers = field(default_factory=Optimizers)
     library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace
-    # called with the number of finished training steps and the number of all finished steps
+    # called after each step with the number of finished training steps and the number of all finished steps
     step_ended: StepEnded | None = None
     node_number: Callable[[], tuple[int, int]] | None = None  # autograd's numbers of the current op (tensor/node_numbers.py)
 

@@ -24,10 +24,11 @@ from traces.model.trace import Column
 
 _MAX_STEPS = 4
 
-# handle, bytes of the block (negative for a free), address, reserved bytes after the event, number of the next op in the step
+# a memory event: handle, bytes of the block (negative for a free), address, reserved bytes after the event, number of the next
+# op in the step
 Event = tuple[AllocationHandle, int, int, int, int]
 
-# some frees in order, then a request (bytes, stream) with its handle; the last entry of a cycle has only frees
+# one memory request (bytes, stream) with its handle, and the frees before it in order; the last entry of a cycle has only frees
 Expected = tuple[list[AllocationHandle], int, int, AllocationHandle | None]
 NO_REQUEST = -1  # a size that is never requested
 

@@ -42,7 +42,8 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Execute memory requests on an emulated GPU until memory runs out. The workspaces of cuDNN are optional."""
+    """Execute memory requests on an emulated GPU until memory runs out. If `has_optional` is False, the optional workspaces of
+    cuDNN are left out."""
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK

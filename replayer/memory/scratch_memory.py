@@ -71,8 +71,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """An op may use workspaces before it allocates its next output. Allocate and free these workspaces.
-        Raises OutOfMemory, except for convolutions."""
+        """Call this method before the first output of an op is allocated, and after each output. It allocates and frees the
+        workspaces that the op uses at this point. Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -101,7 +101,7 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate and free an op's temporary memory, to count it in the memory peak. Raises OutOfMemory, except for
+    """Allocate an op's temporary memory and free it again, so that the memory peak includes it. Raises OutOfMemory, except for
     convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:

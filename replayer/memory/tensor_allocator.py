@@ -52,7 +52,7 @@ class TensorAllocator:
         self._begun = 0
         self._lock = threading.RLock()
         self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
-        # without a lock, because finalizers may call it
+        # takes no lock, because finalizers may call it
         self.free: Callable[[AllocationHandle], None] = self._freed.append
         self._events: list[Event] = []
         self._noted = 0  # events that were passed to `note`

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Lets a tensor and a lazy clone of it share memory until a script writes to one of the two.
+"""Makes a tensor and its lazy clone share memory until the script writes to one of them.
 
     clone = x._lazy_clone()     # no kernel, and no memory
     x += 1                      # allocates memory for x, copies, and adds
@@ -67,7 +67,7 @@ def lazy_clone(source: TorchAny) -> TorchAny:
 
 
 def own_memory(allocation: Allocation, device: int) -> None:
-    """Give an allocation its own copy of memory that it shares with other storages. Do not copy if it is the last user."""
+    """If an allocation shares memory with other storages, give it its own copy of the memory."""
     memory = memory_shared_by(allocation)
     if memory is None:
         return

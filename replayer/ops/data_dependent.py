@@ -150,7 +150,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `torch.repeat_interleave`. The host waits for the GPU unless the script passes the argument `output_size`."""
+        """Run `torch.repeat_interleave`. Without the argument `output_size`, the host waits for the GPU."""
         require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel

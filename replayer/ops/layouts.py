@@ -70,7 +70,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: torch.Tensor, values: TorchAny, size: TorchAny) -> torch.Tensor:  # type: ignore[override]
-        """Run the old constructor `Tensor.new`. Optimizers call `new` to create sparse tensors."""
+        """Create a sparse tensor, as the old constructor `Tensor.new` does. Optimizers call `new`."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:
@@ -112,7 +112,7 @@ NestedVirtualTensor.__module__, NestedVirtualTensor.__name__, NestedVirtualTenso
 
 
 class _SplitNested(torch.autograd.Function):
-    """Implements `unbind` and `split_with_sizes`. Parts without a gradient get zeros."""
+    """Implements `unbind` and `split_with_sizes`. In the backward pass, parts without a gradient get zeros."""
 
     @staticmethod
     def forward(ctx: TorchAny, op: TorchAny, nested: torch.Tensor, *arguments: TorchAny) -> TorchAny:

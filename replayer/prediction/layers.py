@@ -4,9 +4,9 @@
     layers[0].parameter_bytes, layers[0].block
 
 Note [Blocks]
-    A block is a group of layers that the network repeats, such as a transformer layer or a ResNet bottleneck. Blocks are
-    modules of the same class, or repeated sequences of layers with the same shapes. Without repetition, consecutive layers form
-    blocks of at least `BUCKET_BYTES`.
+    A block is a group of layers that the network repeats, such as a transformer layer or a ResNet bottleneck. Modules of the
+    same class are blocks, and so are repeated sequences of layers with the same shapes. If nothing repeats, consecutive layers
+    form blocks of at least `BUCKET_BYTES`.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """Set the GPU end time of each phase to the end of its last kernel."""
+    """Set the time at which the GPU finished each phase to the end of the phase's last kernel."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     if not len(work) or not (phases.device_end_ns != NONE).any():

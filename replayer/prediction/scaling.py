@@ -271,5 +271,5 @@ def parameter_bytes(trace: Trace) -> int:
             by_op[op] = by_op.get(op, 0) + 4 * sum(map(prod, sizes))
     with_optimizer = len(np.unique(trace.phases.step[trace.phases.name == strings.find("optimizer")]))
     most = max(by_op.values(), default=0)
-    # larger totals may contain each parameter twice
+    # A larger total may count each parameter twice.
     return min((total for total in by_op.values() if total > 0.4 * most), default=0) // max(with_optimizer, 1)

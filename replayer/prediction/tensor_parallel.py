@@ -121,7 +121,7 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Raises TraceError if the recording has no matrix products that several GPUs could share (see Note [Pairs of matrix
+        """Find the matrix products that the GPUs share. Raises TraceError if there are none (see Note [Pairs of matrix
         products])."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _forward_and_backward(trace, known)
@@ -266,7 +266,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of an op on one rank, after the work is split."""
+    """Return an op's input shapes on one rank if the work is split among several ranks."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)

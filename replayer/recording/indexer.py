@@ -8,9 +8,9 @@ Note [Active host time]
 
 Note [Start times of kernels]
     A kernel on an idle stream keeps its recorded latency, measured from the end of the launch call. The duration of the call is
-    host time. A queued kernel keeps the recorded time since the previous kernel. If a kernel waited for a kernel on another
-    stream, the replayed kernel also waits for that kernel. After a call of cudaStreamWaitEvent, the first kernel waits in the
-    replay even if the recorded kernel was launched too late to wait, because the replayed host may be faster.
+    host time. A queued kernel starts as long after the previous kernel as in the recording. If a kernel waited for a kernel on
+    another stream, the replayed kernel also waits for that kernel. After a call of cudaStreamWaitEvent, the first kernel waits
+    in the replay even if the recorded kernel was launched too late to wait, because the replayed host may be faster.
 
 Note [Phases that overlap on the device]
     In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases
@@ -21,11 +21,11 @@ Note [Profiled and clean steps]
     host times of profiled steps to the speed of steps without a profiler.
 
 Note [Ops that call themselves]
-    Forward-mode autograd and torch.func call an op once for each of their levels, each time below the previous call. A level
-    may call other ops too: forward-mode autograd calls `mm` twice in `addmm`. The replay sees the innermost call and the other
-    ops as single ops. If an op launches no kernel itself, and calls both the same op and other ops, it therefore has only the
-    kernels of the same op. This does not apply if the other ops only fill or copy tensors, because many ops prepare their
-    results so.
+    With forward-mode autograd and nested torch.func transforms, an op calls itself once per transform, and may also call other
+    ops. For example, `addmm` in forward-mode autograd calls `addmm` and `mm` twice. The replay sees the innermost call and the
+    other ops as separate ops. If an op launches no kernel itself, and calls both itself and other ops, it therefore owns only
+    the kernels of the inner call of itself. This does not apply if the other ops only fill or copy tensors, because many ops
+    prepare their results in this way.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class RecordingIndexer:
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
         device = trace.device
-        # process_group.py plays communication between ranks, because recorded durations include waits for the recorded ranks
+        # Communication between ranks is simulated in process_group.py instead, because its recorded durations include waits for
+        # other ranks.
         own = device.is_work & np.isin(device.device, list(ordinals))
         communicates = communication_kernels(trace) & bool(len(trace.collectives))
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)

@@ -16,7 +16,7 @@ Note [Batches that did not fit]
 
 Note [Batches that are known to fit]
     The library does not contain the addresses of memory blocks, so the virtual GPU's memory may be more fragmented than on the
-    real GPU. For a batch that was measured, the virtual GPU therefore also uses small pieces of free memory.
+    real GPU. If a batch was measured and did fit, the virtual GPU therefore also uses small pieces of free memory.
 
 Note [The optimizer's share]
     The library has one time for loss, zero_grad, backward and optimizer together. The optimizer's part is computed for SGD with
@@ -145,8 +145,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """If the batch did not fit on the measured GPU, return a memory limit in bytes that the batch exceeds. Otherwise return
-        None."""
+        """If the batch was too large for the measured GPU, return a memory limit in bytes that the batch exceeds. Otherwise
+        return None."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None
@@ -180,8 +180,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return its index in the list of published step times. Raises NotInLibrary after more
-        than three steps with a batch that was too large for the real GPU, because there are no measurements for this batch."""
+        """End the training step, and return its index in the list of published step times. If a batch was too large for the
+        measured GPU, there are no measurements of it, so the fourth step with this batch raises NotInLibrary."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -55,8 +55,8 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function by input shapes. Recorded calls without input shapes are grouped by their
-    ops."""
+    """Stores the calls of one compiled function, grouped by their input shapes. If input shapes were not recorded, calls with
+    the same ops form a group."""
 
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)
@@ -65,7 +65,7 @@ class _RecordedRegion:
 class RecordedRegions:
     def __init__(self) -> None:
         self._regions: dict[str, _RecordedRegion] = {}
-        # by a function's number and the shapes of its inputs: the recorded function and its inputs
+        # maps a function's number and its input shapes to the recorded function and its inputs
         self._taken: dict[tuple[str, Shapes], tuple[str, Shapes] | None] = {}
         self._resized_calls: dict[tuple[int, Shapes], RecordedCall] = {}
         self.has_memory = False
@@ -157,7 +157,7 @@ def call_of(calls: list[RecordedCall], number: int) -> RecordedCall | None:
 
 
 def octaves_apart(some: Shapes, others: Shapes) -> float:
-    """Return how different two lists of shapes are: the sum of |log2(a / b)| over all pairs of sizes."""
+    """Return how much two lists of shapes differ: the sum of |log2(a / b)| over all pairs of sizes."""
     if [len(shape) for shape in some] != [len(shape) for shape in others]:
         return inf
     return sum(abs(log2(max(a, 1) / max(b, 1))) for a, b in zip(chain(*some), chain(*others), strict=True))

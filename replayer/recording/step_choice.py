@@ -14,7 +14,7 @@ Note [Training steps of several kinds]
 
 Note [Windows of the profiler]
     The recorder profiles further steps after a kind of step has occurred at least twice, for example when a script begins to
-    train another network (tracer/schedule.py). A replayed step therefore takes its times from the last window that began at
+    train another network (tracer/schedule.py). A replayed step therefore takes its times from the last profile that began at
     most `STEPS_BEFORE_WINDOW` steps after it.
 
 Note [Training steps of several shapes]
@@ -138,8 +138,8 @@ class StepChoice:
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return the recorded steps that call the op with the same shapes and dtypes. Only steps of the same kind as `step` are
-        searched.
+        """Return the recorded steps that call the op with the same shapes and dtypes. Only steps with the same numbers of
+        backward passes and optimizer steps as `step` are searched.
 
         Args:
             place: the phase's name and its number in the step
@@ -160,8 +160,8 @@ class StepChoice:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return the recorded steps that call the op with the most similar shapes. Only steps of the same kind as `step` are
-        searched.
+        """Return the recorded steps that call the op with the most similar shapes. Only steps with the same numbers of backward
+        passes and optimizer steps as `step` are searched.
 
         Args:
             place: as in `steps_with`
@@ -180,7 +180,8 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step that supplies a replayed step's tensor values. A longer replay repeats recorded steps."""
+        """Return the recorded step that supplies a replayed step's tensor values. If the replay has more steps than the
+        recording, recorded steps are repeated."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:
@@ -190,5 +191,5 @@ class StepChoice:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
-    # in rotation, so that steps that alternate between two shapes alternate in the replay too
+    # The steps are used in turn. If recorded steps alternate between two shapes, the steps of the replay then alternate too.
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]

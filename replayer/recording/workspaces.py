@@ -28,8 +28,8 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return True if cuBLAS kept its temporary memory between calls in the recorded run. Return None if unknown. The set
-    `sizes_bytes` contains the sizes that cuBLAS's temporary memory may have."""
+    """Return True if cuBLAS kept its workspace between calls in the recorded run, or None if unknown. The set `sizes_bytes`
+    contains the possible sizes of the workspace."""
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:
         return True

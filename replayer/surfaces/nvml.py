@@ -22,7 +22,7 @@ from traces.script.patching import patch, patch_item
 
 NOT_SUPPORTED = 3
 _INVALID_ARGUMENT = 2
-# reported if no driver version was recorded; supports everything that the emulated pynvml answers
+# the reported version if no driver version was recorded; this driver supports all functions of the emulated pynvml
 ASSUMED_DRIVER = "550.54.15"
 
 

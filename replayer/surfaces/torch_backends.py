@@ -17,7 +17,7 @@ from replayer.state import describe_gpu, in_bad_fork
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
 
-# if no version was recorded; common with PyTorch 2.4 to 2.6
+# the version that is reported if none was recorded; common with PyTorch 2.4 to 2.6
 ASSUMED_CUDNN = 90100
 ASSUMED_CUDA = "12.4"  # if no version was recorded and torch is built without CUDA
 

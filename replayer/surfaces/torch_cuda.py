@@ -146,7 +146,7 @@ _TUNED = (
 )
 _OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_scatter".split()
 
-# C functions that exactly one public function of torch.cuda uses
+# C functions that only one public function of torch.cuda calls
 REFUSED_C = {
     "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),

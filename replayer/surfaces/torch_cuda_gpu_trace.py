@@ -115,5 +115,5 @@ def _handle(stream: TorchAny) -> int:
 
 
 def _fire(what: str, *handles: int) -> None:
-    # not at the top: other scripts do not import this module
+    # The import is not at the top of the file, because other scripts do not need this module.
     getattr(importlib.import_module("torch.cuda._gpu_trace"), f"{what}Callbacks").fire_callbacks(*handles)

@@ -3,7 +3,7 @@
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-Random functions check the generator's device.
+Random functions raise PyTorch's error for a generator of another device.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _SYMMETRIC_MEMORY = "empty_strided_p2p get_mempool_allocator rendezvous set_back
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
 
 
-# the work of each Reducer's last forward pass
+# for each Reducer: the collectives of its last forward pass
 _AWAITED_WORKS: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()
 
 
@@ -146,7 +146,7 @@ def _no_split_source(source: TorchFunction, group: TorchAny, *args: TorchAny) ->
 
 
 def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Attach PyTorch's flight recorder to a process group, except to a virtual NCCL group, which has no C++ backend."""
+    """Attach PyTorch's flight recorder to a process group. A virtual NCCL group is skipped, because it has no C++ backend."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
@@ -300,7 +300,7 @@ def _host_communication(torch_module: ModuleType) -> None:
                 VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
 
 
-# names in cost_model/collective_costs.py of operations that transfer more or less than one rank's input
+# operations that transfer more or less than one rank's input, with their names in cost_model/collective_costs.py
 _NAMES = {"allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce"}
 
 # C++ process group ops: first those that write their input in place, then those that write their first argument

@@ -19,7 +19,8 @@ from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
 
-# position of `device` in `_make_wrapper_subclass` without the class; jagged tensors pass it by position
+# position of the argument `device` in `_make_wrapper_subclass`, not counting the class; jagged tensors pass `device` by
+# position
 _DEVICE = 6
 
 

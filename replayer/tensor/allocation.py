@@ -60,7 +60,7 @@ class Content:
 
 
 class Truth(Enum):
-    """Represents unknown values with a known property."""
+    """Describes what is known about the unknown result of a comparison."""
 
     ZERO_OR_ONE = "the result of a comparison, as booleans or as the numbers 0 and 1"
     IN_RANGE = "the result of comparing floats with bounds, which the floats do not exceed if training goes well"

@@ -323,7 +323,7 @@ def numbers_drawn(func: Op, args: Sequence[TorchAny], device: DeviceProperties) 
 
 
 def _numbers_of_attention(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> int:
-    """Attention draws numbers only for dropout (ATen/native/transformers/cuda)."""
+    """Return how many random numbers an attention op draws: none without dropout (ATen/native/transformers/cuda)."""
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     if not given.get("dropout_p"):
         return 0

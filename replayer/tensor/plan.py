@@ -29,7 +29,7 @@ class New(NamedTuple):
 
 
 class View(NamedTuple):
-    """Says that a result of an op is a view of an argument."""
+    """The op returns a view of an argument."""
 
     tensor_meta: TensorMeta
     of: Where
@@ -78,7 +78,7 @@ class Plan:
     writes: tuple[tuple[int | str, bool], ...]  # changed arguments: (position or name, whether the argument is a list)
     reshaped: tuple[Reshaped, ...]
     written: tuple[int, ...] | None = None  # the positions of the arguments whose values are unknown after the call
-    # called with (results, args, kwargs) after the op, to update the known values of tensors
+    # functions that are called with (results, args, kwargs) after the op, to update the known values of tensors
     set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(init=False, default=None)
     kind: int = field(init=False, default=OutcomeKind.OTHER)
     tensor_meta: TorchAny = field(init=False, default=None)

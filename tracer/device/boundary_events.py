@@ -7,8 +7,8 @@
 
 Note [Aligning the clocks of host and GPU]
     CUDA reports only the time between two events, as a float in milliseconds. The recorder adds up the times between
-    consecutive events as integers in nanoseconds, because floats are exact for short times. An event completes after each query
-    that finds the event unfinished, and before the first query that finds the event completed. The host time of a device's
+    consecutive events as integers in nanoseconds, because floats are exact for short times. When the recorder queries an event,
+    the answer gives a bound on its host time: the event completes after the query or before it. The host time of a device's
     first event is the earliest time that satisfies these bounds for all events.
 
 Note [Only the last event is queried]
@@ -194,15 +194,15 @@ class BoundaryEvents:
     def read_in_order(
         self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
-        """Read the CUDA events of consecutive steps. All events were recorded on one stream. The device must not be closed.
+        """Read the CUDA events of consecutive steps, which were all recorded on one stream. CUDA calls must be allowed.
 
         Args:
-            host_ns: host times just before the events were recorded
-            asked_ns: when the first step's last event was found unfinished, or NONE
+            host_ns: host times just before the events were recorded asked_ns: the last time at which the first step's last
+            event was not finished yet, or NONE
 
         Returns:
-            the times since the device's first event, of the steps that the GPU has finished; and when the last event of the
-            first other step was found unfinished, or NONE
+            for the steps that the GPU has finished, the times since the device's first event; for the next step, the last time
+            at which its last event was not finished yet, or NONE
         """
         access, clock = self.access, of.clock
         last = clock.last
@@ -295,7 +295,7 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return a device with a CUDA context that the recorder may use. Return NONE if the device is ambiguous."""
+        """Return the device whose CUDA events the recorder uses, or NONE if there are several candidates."""
         has_context = self.cuda.has_context
         if has_context(current):
             self._in_use.add(current)

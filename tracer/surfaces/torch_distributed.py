@@ -33,7 +33,8 @@ from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE, Ending
 from traces.script.patching import Argument, Keywords, Positional, argument, around, patch, patch_everywhere
 
-# by operation, the argument with this rank's input; "" for operations that have no input or call other operations
+# maps each operation to the argument that contains this rank's input; "" for operations that have no input or call other
+# operations
 _INPUTS = {
     name: given
     for given, names in {
@@ -49,7 +50,8 @@ _INPUTS = {
     for name in names.split()
 }
 
-# methods of a process group: operation, and position of this rank's input, which C++ callers pass by position
+# maps methods of a process group to the operation and to the position of the argument with this rank's input (C++ code passes
+# arguments by position)
 _METHODS = {
     method: (name, place)
     for name, place, methods in (

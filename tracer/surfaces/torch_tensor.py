@@ -31,7 +31,7 @@ DEPTH = _Depth()  # one value per thread
 
 
 class WithoutReads:
-    """Stops the recording of tensor values in the current thread."""
+    """Context manager in which reads of tensor values in the current thread are not recorded."""
 
     def __enter__(self) -> Self:
         DEPTH.quiet += 1
@@ -80,8 +80,6 @@ def install(torch: ModuleType) -> None:
 
 
 class _ReadsAndMoves:
-    """Replaces methods of torch.Tensor."""
-
     def __init__(self, reads: Callable[[Any], bool]) -> None:
         self._reads = reads
         self._scope = PhaseScope("h2d", recorder)

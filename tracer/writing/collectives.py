@@ -23,7 +23,7 @@ from tracer.provenance import ProcessFacts
 from tracer.writing.output import RecordingFile
 from traces.model.trace import NONE, Ending
 
-# longest time between two consecutive events on an idle stream
+# longest time between two consecutive CUDA events if no work runs between them
 _AT_ONCE_NS = 5_000
 
 

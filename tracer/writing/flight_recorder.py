@@ -61,7 +61,7 @@ class FlightEntry(TypedDict):
 
 
 class FlightRecord(NamedTuple):
-    """Describes a collective that PyTorch's C++ code started. The time `duration_ns` is NONE if unknown."""
+    """Describes a collective that PyTorch's C++ code started. An unknown `duration_ns` is NONE."""
 
     call: CollectiveCall
     duration_ns: int

@@ -25,7 +25,7 @@ from traces.model.trace import TABLES, Strings, Trace, TraceError
 
 _Row = tuple[Any, ...]  # (names of columns, value, value...)
 
-# longest time between writes; a killed run loses at most this much
+# longest time between two writes; a killed script loses at most the data of this time
 FLUSH_NS = 500_000_000
 _FIRST_FLUSH_NS = 10_000_000  # first time between writes; it doubles after each write
 

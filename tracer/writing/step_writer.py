@@ -25,7 +25,7 @@ from traces.model.trace import NONE, StepKind, Untimed
 
 _ON_DEVICE = ("device", "device_start_ns", "device_end_ns")
 _NOT_KNOWN = (NONE, NONE, NONE)
-# columns written for each step, read value and phase segment
+# columns that are written for each step, each value that the host read, and each phase
 _STEP = ("rank", "number", "start_ns", "duration_ns", "kind", "untimed")
 _VALUE = ("rank", "step", "read", "op", "dtype", "value")
 _PHASE = ("step", "name", "start_ns", "duration_ns", *_ON_DEVICE)
@@ -107,11 +107,8 @@ class StepWriter:
         return alike
 
     def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
-        """Write the first `count` steps of a sequence of equal steps.
-
-        Args:
-            ticks_ns: when the GPU passed the events of these steps; without a GPU, []
-        """
+        """Write the first `count` steps of a sequence of equal steps. `ticks_ns` contains the times at which the GPU passed the
+        events of these steps, or nothing without a GPU."""
         steps, start_ticks_ns = run.steps[:count], NONE if run.start is None else run.start.ticks_ns
         alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns, rank)
         row = self._output.count("steps") + alike.steps
@@ -183,7 +180,7 @@ class StepWriter:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """Writes values that the host read. `step` is NONE outside of steps."""
+        """Write values that the host read. `step` is NONE outside of steps."""
         self._write_values([(step, reads)], rank)
 
     def _write_values(self, steps: Iterable[tuple[int, list[Read]]], rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Provides the measured errors of estimated step times.
+"""Returns the errors of estimated step times, which were found by comparing estimates with measurements.
 
     of = expected_error(trace)      # None if the trace has no estimated times
     of.error, of.bias               # 0.31, -0.28: half of the estimates are off by more than 31 %; measured steps are shorter
@@ -73,7 +73,7 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 def expected_error(trace: Trace) -> EstimateError | None:
     """Return the expected error of a trace's step time, or None if the trace contains no estimates. Published times of copies
-    and of whole phases are measurements."""
+    and of whole phases are measurements, not estimates."""
     estimated_ns = {origin: ns for origin, ns in device_time_by_origin(trace).items() if ns and origin in ESTIMATED}
     if not estimated_ns:
         return None

@@ -136,8 +136,8 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
-    """Find the output's gradient and the weight among the inputs of convolution_backward. Their order depends on the PyTorch
-    release, but the gradient always has as many channels as the weight has output channels."""
+    """Find the output's gradient and the weight among the inputs of convolution_backward. The order of the inputs depends on
+    the PyTorch release. They are found because the gradient has as many channels as the weight has output channels."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]
@@ -215,7 +215,8 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes of an `index_put`, assuming that each new value is written once if the index tensor was not recorded."""
+    """Return the bytes that an `index_put` reads and writes. If the index tensor was not recorded, each new value is assumed to
+    be written once."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -328,8 +329,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements a Triton kernel of Inductor processes: the size of its first or last tensor, depending on the
-    launch grid."""
+    """Return how many elements a Triton kernel of Inductor processes: the size of its first or last tensor, whichever fits the
+    launch grid better. Without a launch grid, the larger size is returned."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

@@ -15,7 +15,7 @@ SANITIZER = "TRACE_CUDA_SANITIZER"  # replaces the environment variable TORCH_CU
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    # "real"; "recorded": padded to the recorded waits; "synthetic": the first batch again and again
+    # "real"; "recorded": each wait is at least as long as recorded; "synthetic": the first batch is used again and again
     loader: str = "real"
     strict: bool = False  # stop at the first GPU operation without an exact match
     # "recorded", "constant", or "compute" (on the CPU)
@@ -24,25 +24,25 @@ class ReplayConfig:
     clock: str = "wall"
     speed: float = 1.0  # 2: twice as fast as the recording
     gpus: int = 0  # 0: as recorded
-    # between GPUs; 0: as recorded or in the data sheet
+    # bandwidth between GPUs; 0: as recorded or in the data sheet
     link_gbps: float = 0.0
-    # one size for all devices, or one per device; empty: as recorded
+    # memory sizes: one for all GPUs, or one per GPU; empty: as recorded
     gpu_memory_bytes: tuple[int, ...] = ()
-    # by rank: GPU work takes this many times as long
+    # for each rank: GPU work takes this many times as long as recorded
     slow_ranks: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0  # stop after this many training steps and keep the memory requests; 0: no limit
 
 
 @dataclass(frozen=True)
 class LibraryChoice:
-    """Selects a network and a GPU with published step times. The replay uses published step times instead of a recording."""
+    """Selects a network and a GPU whose published step times a replay uses instead of a recording."""
 
     files: tuple[Path, ...]
     model: str = ""  # a network in the first file; "": the one that the script trains
     estimate: bool = False
 
 
-# Left by a failed script for `trace stalls`: the error in one line, then its traceback
+# A failed script leaves this file for `trace stalls`: the error in one line, then its traceback
 FAILURE = "failure.txt"
 
 

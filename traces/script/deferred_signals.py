@@ -29,8 +29,8 @@ _SURVIVED = {getattr(signal, f"SIG{name}", 0) for name in "CHLD CONT URG WINCH S
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Postpone Python signal handlers until the `with` block ends. Deferring signals takes about 20 us, and has no effect
-    outside the main thread."""
+    """Delay Python signal handlers until the `with` block ends. This takes about 20 us, and has no effect outside the main
+    thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -58,8 +58,8 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Register `finish` to be called once when the interpreter exits. Before `os._exit`, which skips exit handlers, call the
-    returned function to run `finish`."""
+    """Register `finish` to be called once when the interpreter exits. `os._exit` skips exit handlers, so call the returned
+    function before it."""
     process, is_done = os.getpid(), False
 
     def once() -> None:

@@ -129,7 +129,7 @@ def _remove(items: list[Any], value: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    # recognized by identity; otherwise torch.jit.script would compile the source code of `value`
+    # The wrapper is recognized by identity. Otherwise torch.jit.script would compile the source code of `value`.
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)
@@ -243,7 +243,7 @@ class _EntriesOfThread(threading.local):
         self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
 
 
-# one object for all scopes, because reading a thread-local object is slow
+# All PhaseScope objects share this object, because reading a thread-local object is slow.
 _ENTRIES = _EntriesOfThread()
 
 

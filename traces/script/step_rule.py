@@ -52,7 +52,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-# ends the names of the recorder's step ranges in a profile, because a profiler of the script adds step ranges too
+# The names of the recorder's step ranges end with this text, because the script's own profiler may also add step ranges.
 RECORDERS_MARK = " (trace record)"
 _STOPPED = 8  # see Note [The first optimizer]
 
@@ -113,7 +113,7 @@ class StepSplitter:
         self._steps_in_backward = self._steps_outside = False  # whether optimizers have stepped in or outside backward passes
         self._trains = False
         self._infers = False
-        # of the previous batch; None if a step has ended since then
+        # the outermost module of the previous batch, or None if a step has ended since then
         self._last_batch_first: int | None = None
         self._batch = False  # a DataLoader returned a batch, and no step has ended since
         self._asked = False
@@ -139,7 +139,7 @@ class StepSplitter:
 
     @property
     def ends_at_backward(self) -> bool:
-        """Return True if the next backward pass ends the current step."""
+        """Return True if the current step ends just before the next backward pass."""
         return self._of_plain_tensors and self._updated_by_hand
 
     @property

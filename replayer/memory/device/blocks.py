@@ -78,7 +78,7 @@ class UsedStream(Protocol):
 
     @property
     def ready_ns(self) -> int:
-        """Return the end of the work on the stream, in virtual time."""
+        """Return the virtual time in ns at which all work on the stream ends."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

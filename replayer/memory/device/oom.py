@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 
-# PyTorch 2.10, with its two double spaces
+# the message of PyTorch 2.10, which contains two double spaces
 DEFAULT_OOM_TEXT = (
     "CUDA out of memory. Tried to allocate 0 bytes. GPU 0 has a total capacity of 0 bytes of which 0 bytes is free. Including"
     " non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 0 bytes is allocated by PyTorch, and"
@@ -71,7 +71,7 @@ class OutOfMemory(MemoryError):
 
 _SIZE = r"\d+(?:\.\d+)? (?:bytes|[KMGTPE]iB)"
 
-# where the numbers are in messages of PyTorch 1.0 to 2.0, and since 2.1
+# patterns that find the numbers in messages of PyTorch 1.0 to 2.0, and since 2.1
 _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     (rf"(?<=Tried to allocate ){_SIZE}", lambda figures: figures.asked_bytes),
     (rf"{_SIZE}(?= total capacity)|(?<=total capacity of ){_SIZE}", lambda figures: figures.capacity_bytes),
@@ -85,8 +85,8 @@ _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     ),
 )
 
-# Clauses about other processes and private pools, which a replay does not have, and about the memory limit, which is inserted
-# later
+# parts of the message that are removed: about other processes and private pools, which a replay does not have, and about the
+# memory limit, which is inserted later
 _OPTIONAL_CLAUSES = (
     rf" Process \d+ has {_SIZE} memory in use\.",
     rf" with {_SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),",

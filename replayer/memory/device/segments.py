@@ -175,7 +175,7 @@ class Segments:
         self.returned += 1
 
     def reserve(self, size_bytes: int) -> int:
-        """Reserve a range of addresses that has no memory yet, and return the first address. Raises RuntimeError if no
+        """Reserve a range of addresses without mapping memory into it, and return the first address. Raises RuntimeError if no
         addresses are left."""
         address = self._reserved_addresses.allocate(size_bytes)
         if address is None:

@@ -35,7 +35,7 @@ _SIZES = {
     "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
 }  # fmt: skip
 _REGISTER_THREADS = 128
-# keys that a replay ignores, and what a replay does instead
+# maps keys that a replay ignores to what a replay does instead
 NOT_EMULATED = {
     "throw_on_cudamalloc_oom": "requests above the fraction still fail as out of memory, and only num_ooms counts them",
     "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",
@@ -45,7 +45,7 @@ NOT_EMULATED = {
     "expandable_segments_reserve_by_class": "each segment reserves addresses for 9/8 of the device's memory",
     "expandable_segments_min_reserve": "each segment reserves addresses for 9/8 of the device's memory",
 }
-# settings that PyTorch restores unless a text sets them again
+# settings that return to their defaults if a later text does not contain them, as in PyTorch
 _RESET: Any = {
     "max_split_bytes": UNLIMITED, "power2_divisions": NO_DIVISIONS, "garbage_collection_threshold": 0.0, "not_emulated": (),
 }  # fmt: skip

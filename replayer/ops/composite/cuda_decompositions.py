@@ -23,7 +23,7 @@ from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
 
-# the first op inside each of these losses is a loss too
+# The first op that each of these loss functions calls is also a loss function.
 _LOSSES_MADE_OF_LOSS_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 

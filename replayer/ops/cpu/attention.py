@@ -75,8 +75,8 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return the attention weights in flash attention's debugging format: dropped weights are negative, and the matrix is
-        padded to multiples of 128."""
+        """Return the attention weights as flash attention returns them for debugging: dropped weights are negative, and the
+        matrix is padded to multiples of 128."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
         weights = torch.where(self._kept(weights), weights, -weights).to(q.dtype)

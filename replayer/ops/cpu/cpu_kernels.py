@@ -131,7 +131,7 @@ def _nansum(data: torch.Tensor, *reduction: TorchAny, **dtype: TorchAny) -> Torc
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Replace the integer divisor 0 by 1. CUDA raises no error."""
+    """Replace the integer divisor 0 by 1, because CUDA raises no error for it."""
     if torch.result_type(one, other) in _INTEGERS:
         other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
     return op(one, other, **options)
@@ -173,7 +173,7 @@ def _product(op: TorchAny) -> TorchFunction:
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
 def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: TorchAny) -> TorchAny:
-    """Copy the input before the op runs, because CPU kernels reject results that overlap with the input."""
+    """Run an op on a copy of its input, because CPU kernels reject results that overlap with the input."""
     return op(data.clone(), *args, **options)
 
 

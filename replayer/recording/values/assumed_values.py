@@ -17,7 +17,8 @@ from collections.abc import Callable, Hashable
 
 HALF_AFTER = 100  # training steps after which a loss has halved
 WITHOUT_DATA = 97  # values that one line of the script may read without new data from the host before they are halved
-# scalars read within one step before numbers begin to shrink; a prime, because a loop may read several conditions
+# number of reads within one step after which assumed values begin to shrink; a prime number, because a loop may read several
+# values per round
 PATIENCE = 997
 
 

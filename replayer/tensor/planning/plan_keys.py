@@ -27,7 +27,7 @@ from replayer.torch_types import Args, Kwargs, Op, TorchAny
 Key = tuple[TorchAny, ...]
 Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 
-# ops with integers that determine a shape, although the schema says Scalar
+# ops with a Scalar argument that determines a shape
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 _SCALAR = ("float", "Scalar", "number", "Optional[float]", "Optional[number]")
 
@@ -38,7 +38,7 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return a number. If two scalars have the same number, kernels accept both or neither."""
+    """Return the number of a range of scalars. Kernels accept either all or none of the scalars in a range."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 

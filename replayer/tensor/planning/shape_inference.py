@@ -227,7 +227,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         raise on_one_device(error) from None
 
 
-# words in errors that the script did not cause
+# Errors with these words are not the script's fault.
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 
@@ -253,7 +253,8 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
-    """Run an op with all floats one, and with `trues` elements of each mask true. The first run shows the op's warnings."""
+    """Run an op on the CPU. Floating-point tensors contain ones, and each mask has `trues` true elements. Warnings are shown
+    only in the first run."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -309,7 +310,7 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check.
 
     The op runs on the CPU, first with ones and then with zeros in its integer tensors. The error is raised if both runs fail.
-    A large call first runs with smaller sizes, and with its own sizes only if this fails.
+    To save time, a large call first runs with smaller tensors. It runs with its own sizes only if the smaller call fails.
     """
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
@@ -343,10 +344,10 @@ _SMALLER_ELEMENTS = 1 << 18  # elements; larger calls would take longer than a m
 
 
 def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
-    """Map the sizes of tensors and the integer arguments of a call to small numbers.
+    """Replace the tensor sizes and integer arguments of a call by smaller numbers, so that a check of the call is fast.
 
-    The order and differences of 1 stay the same. Numbers stay products of a smaller number and 2, 3, 4 or an integer argument,
-    and stay divisible by the integer arguments.
+    The order of the numbers, and differences of 1 between them, stay the same. If a number is 2, 3, 4 or an integer argument
+    times a smaller number, or divisible by an integer argument, the new numbers have the same property.
     """
     smaller: dict[int, int] = {0: 0}
     last = before = 0
@@ -428,7 +429,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     return None
 
 
-# ops that only allocate a tensor or change metadata
+# ops that only allocate a tensor or change its metadata
 IDLE = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
     " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel"

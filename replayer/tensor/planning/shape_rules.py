@@ -27,7 +27,7 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """cuDNN does not document the size of its reserve space."""
+    """The size of the reserve space is an estimate, because cuDNN does not document it."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = _steps_first(data, batch_first, (*data.shape[:-1], (projected or size) * directions))
@@ -44,7 +44,7 @@ def _cudnn_rnn(
 
 
 def _steps_first(data: torch.Tensor, batch_first: bool, shape: TorchAny) -> torch.Tensor:
-    """In memory, the first dimension is time."""
+    """Return a tensor in which the first dimension in memory is time."""
     if not batch_first:
         return data.new_empty(shape)
     return data.new_empty((shape[1], shape[0], *shape[2:])).transpose(0, 1)
