@@ -13,7 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.timeline import made_up
-from tui.report.page import NamedTrace, report_html
+from tui.report.page import report_html
+from tui.report.plots import NamedTrace
 
 
 def main() -> None:

@@ -81,7 +81,8 @@ class ReplayReport:
     def to_html(self) -> str:
         """Return the HTML page of the command `trace report`."""
         with our_packages():
-            from tui.report.page import NamedTrace, report_html
+            from tui.report.page import report_html
+            from tui.report.plots import NamedTrace
 
             named = [NamedTrace(self._names[1], self.replayed)]
             if not self._is_estimate:

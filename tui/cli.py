@@ -206,15 +206,15 @@ def view(
 
 @app.command(
     rich_help_panel=LOOK,
-    epilog="$ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf\n$ trace plot v100.msgpack --what idle",
+    epilog="$ trace plot v100.msgpack replay.msgpack --what memory -o memory.svg\n$ trace plot v100.msgpack --what idle",
 )
 def plot(
     first: Annotated[str, trace_argument("A", NAMES_OF_TRACES)],
     second: SecondArgument = None,
     what: Annotated[Literal["steps", "phases", "idle", "memory", "kernels"], option(None, "What the figure shows.")] = "steps",
-    output: Annotated[Path, option("X.svg", "The file to write: .svg, .png or .pdf.", "-o", "--output")] = Path("plot.svg"),
+    output: Annotated[Path, option("X.svg", "The file to write.", "-o", "--output")] = Path("plot.svg"),
 ) -> int:
-    """Draw one figure about one or two traces, for a paper or a slide. Needs matplotlib: the extra [plots]."""
+    """Draw one figure about one or two traces as SVG, for a paper or a slide."""
     from tui.commands.plot import run
 
     return run(first, second, what, output)

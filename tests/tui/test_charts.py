@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
+from tui.report.charts import Chart, ChartLine, line_chart, paired_bars, stacked_bars
 
 
 def a_line(y: list[float], x: list[float] | None = None, **how: Any) -> ChartLine:
@@ -20,7 +21,16 @@ def a_line(y: list[float], x: list[float] | None = None, **how: Any) -> ChartLin
 
 
 def chart(*lines: ChartLine, **how: Any) -> str:
-    return line_chart(lines, x_label="step", y_label="ms", **how)
+    return html(line_chart("Steps", lines, x_label="step", y_label="ms", **how))
+
+
+def html(drawn: Chart | None) -> str:
+    assert drawn is not None
+    return drawn.html()
+
+
+def pairs(*rows: tuple[str, tuple[float | None, ...], tuple[str, ...]]) -> str:
+    return html(paired_bars("Phases", rows, ("A", "B")))
 
 
 def values(svg: str, shape: str, *names: str) -> list[tuple[float, ...]]:
@@ -51,7 +61,7 @@ def test_a_chart_of_counts_begins_at_the_first_count_and_has_whole_numbers() -> 
 
 def test_a_single_point_and_a_line_of_zeros_are_drawn() -> None:
     assert values(chart(a_line([0.0], has_dots=True)), "circle dot", "cx", "cy") == [(64.0, 186.0)]
-    assert chart() == chart(a_line([])) == ""
+    assert line_chart("Steps", [a_line([])], x_label="step", y_label="ms") is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +104,7 @@ def test_numbers_and_names_of_axes_are_beside_the_axes() -> None:
 
 def test_names_and_numbers_of_bars_are_beside_the_bars() -> None:
     """A bar is 16 high with its space, the rows are 7 apart, and the labels are on the left of 150."""
-    svg = paired_bars([("forward", (10.0, 5.0), ("10", "5")), ("loss", (10.0, 0.0), ("10", "0"))], ("A", "B"))
+    svg = pairs(("forward", (10.0, 5.0), ("10", "5")), ("loss", (10.0, 0.0), ("10", "0")))
     width = 860 - 150 - (2 * 6.6 + 10)
     assert values(svg, "text label", "x", "y") == [(142, 4 + 16 + 4), (142, 4 + 32 + 7 + 16 + 4)]
     assert values(svg, "rect bar", "y", "height") == [(4, 13), (20, 13), (43, 13), (59, 13)]
@@ -102,7 +112,7 @@ def test_names_and_numbers_of_bars_are_beside_the_bars() -> None:
     assert values(svg, "text tick", "x", "y") == [pytest.approx(place, abs=0.06) for place in numbers]
     assert 'viewBox="0 0 860 82"' in svg  # 4 + 2 x (32 + 7)
 
-    svg = stacked_bars([("A", {"busy": 1.0}), ("B", {"busy": 1.0})], {"busy": "a"}, {"busy": "GPU busy"})
+    svg = html(stacked_bars("Idle", [("A", {"busy": 1.0}), ("B", {"busy": 1.0})], {"busy": ("GPU busy", "a")}))
     assert values(svg, "text label", "x", "y") == [(142, 19), (142, 49)] and 'viewBox="0 0 860 64"' in svg
 
 
@@ -123,21 +133,44 @@ def test_a_long_curve_has_no_dots(count: int, dots: int) -> None:
 
 def test_the_longest_bar_leaves_space_for_its_text() -> None:
     rows = [("forward", (10.0, 5.0), ("10 ms", "5 ms")), ("backward", (None, 0.0), ("-", "0"))]
-    bars = values(paired_bars(rows, ("A", "B")), "rect bar", "x", "y", "width")
+    bars = values(pairs(*rows), "rect bar", "x", "y", "width")
     widths = [width for _, _, width in bars]
     assert widths[0] == 860 - 150 - (5 * 6.6 + 10)  # the longest text, "10 ms", has 5 letters
     assert widths[1] == pytest.approx(widths[0] / 2, abs=0.06) and widths[2:] == [0, 0]
     one, other, next_row, _ = (y for _, y, _ in bars)
     assert one == 4 and next_row - one == 2 * (other - one) + 7
     longer = [("forward", (10.0, 5.0), ("10 ms" * 2, "5 ms")), rows[1]]
-    shorter = values(paired_bars(longer, ("A", "B")), "rect bar", "x", "y", "width")[0][2]
+    shorter = values(pairs(*longer), "rect bar", "x", "y", "width")[0][2]
     assert shorter < widths[0]
-    assert paired_bars([], ("A", "B")) == ""
+    assert paired_bars("Phases", [], ("A", "B")) is None
+
+
+def test_long_labels_move_the_bars_to_the_right() -> None:
+    """GIVEN a label of 30 letters of 6.6 THEN the bars begin at 30 * 6.6 + 8, and the longest still ends before its text."""
+    svg = pairs(("k" * 30, (10.0,), ("10 ms",)), ("loss", (5.0,), ("5 ms",)))
+    (x, longest), (other_x, shorter) = values(svg, "rect bar", "x", "width")
+    assert x == other_x == 206 and longest == pytest.approx(860 - 206 - (5 * 6.6 + 10)) and shorter == longest / 2
+    assert values(svg, "text label", "x") == [(198,), (198,)]
+
+
+def test_a_file_has_the_title_the_legend_and_the_note_around_the_chart() -> None:
+    """GIVEN a legend too wide for one row WHEN a file is written THEN its height is 24 + 2 rows + 4, the chart and the note."""
+    names = [(letter * 60, "a") for letter in "xyz"]  # 426 wide each, so two fit into 860
+    file = Chart("Steps & more", 100, ['<rect class="mine"/>'], names, "Faded.").svg_file()
+    root = ElementTree.fromstring(file)
+    assert float(root.attrib["height"]) == 24 + 18 + 22 + 100 + 20
+    assert [text.text for text in root.findall(".//{*}text")] == ["Steps & more", *(name for name, _ in names), "Faded."]
+    keys = [(one.attrib["x"], one.attrib["y"]) for one in root.iterfind("{*}rect") if "x" in one.attrib]
+    assert keys == [("2.0", "24"), ("428.0", "24"), ("2.0", "42")]
+    (moved,) = root.iterfind("{*}g")
+    assert moved.attrib["transform"] == "translate(0 64)" and moved[0].attrib["class"] == "mine"
+    plain = ElementTree.fromstring(Chart("Steps", 100, []).svg_file())
+    assert plain.attrib["height"] == "124" and "prefers-color-scheme" not in file
 
 
 def test_parts_of_a_bar_are_adjacent() -> None:
-    kinds, names = {"busy": "a", "idle": "b"}, {"busy": "GPU busy", "idle": "GPU idle"}
-    svg = stacked_bars([("A", {"busy": 3.0, "idle": 1.0}), ("B", {"busy": 2.0})], kinds, names)
+    kinds = {"busy": ("GPU busy", "a"), "idle": ("GPU idle", "b")}
+    svg = html(stacked_bars("Idle", [("A", {"busy": 3.0, "idle": 1.0}), ("B", {"busy": 2.0})], kinds))
     busy, idle = values(svg, "rect a", "x", "y", "width"), values(svg, "rect b", "x", "y", "width")
     (x1, y1, w1), (x2, y2, w2) = busy
     ((x3, y3, w3),) = idle

@@ -1,23 +1,19 @@
-"""`trace plot`: each figure in each format, and rejected requests."""
+"""`trace plot`: each figure, and rejected requests."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib.figure import Figure
 
 from tests.traces.handmade import START_NS, US, phase_grained, replay_of, training
 from traces.format.trace_file import save
 from traces.model.trace import MemoryEvents, StepKind, Trace
 from tui.cli import run
-from tui.report.page import NamedTrace
-from tui.report.plots import draw
+from tui.report.charts import Chart
+from tui.report.plots import PLOTS, NamedTrace, compared
 
 
 @pytest.fixture
@@ -34,10 +30,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("steps", ["step", "ms"]),
+        ("steps", ["Steps", "step, counted from 0 in each trace", "ms", "Faded: warm-up, evaluation and incomplete steps."]),
         ("phases", ["forward", "backward", "a.msgpack", "b.msgpack"]),
-        ("idle", ["GPU busy", "waiting for data"]),
-        ("memory", ["GiB allocated"]),
+        ("idle", ["GPU busy", "waiting for data", "a.msgpack cuda:0"]),
+        ("memory", ["Memory allocated", "GiB"]),
         ("kernels", ["volta_sgemm_nn", "cost $x_1^2$ & <b>"]),
     ],
 )
@@ -50,17 +46,10 @@ def test_each_figure_can_be_plotted(folder: Path, what: str, words: list[str]) -
     assert Path("x.svg").read_bytes() == first  # it can be kept in a repository
 
 
-@pytest.mark.parametrize(("name", "begins"), [("x.png", b"\x89PNG"), ("x.pdf", b"%PDF")])
-def test_each_file_format_can_be_written(folder: Path, name: str, begins: bytes) -> None:
-    assert run(["plot", "a.msgpack", "-o", name]) == 0
-    assert Path(name).read_bytes().startswith(begins)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["a.msgpack", "b.msgpack", "phases.msgpack", name])
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("plot a.msgpack -o x.jpg", "the file name must end in .svg or .png or .pdf"),
+        ("plot a.msgpack -o x.png", "the file name must end in .svg"),
         ("plot phases.msgpack --what kernels -o x.svg", "no data to draw kernels"),
         ("plot a.msgpack --what loss -o x.svg", "'loss' is not one of"),
     ],
@@ -72,62 +61,44 @@ def test_a_plot_that_cannot_be_drawn_is_rejected(
     assert told in capfd.readouterr().err and not list(folder.glob("x.*"))
 
 
-def test_plot_reports_that_matplotlib_is_missing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert run(["plot", "a.msgpack", "-o", "x.svg"]) == 2
-    assert "pip install 'trace-replay[plots]'" in capfd.readouterr().err
+def shapes(what: str, *traces: Trace) -> Chart:
+    sides = [NamedTrace(name, trace) for name, trace in zip("ab", traces, strict=False)]
+    chart = PLOTS[what](sides, [side.name for side in sides], compared(sides))
+    assert chart is not None
+    return chart
 
 
-@pytest.fixture
-def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Draws a figure of some traces, and returns its axes, whose data can be read back."""
-    figures: list[Any] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: figures.append(figure))
-
-    def axes_of(what: str, *traces: Trace) -> Any:
-        sides = [NamedTrace(f"{name}.msgpack", trace) for name, trace in zip("ab", traces, strict=False)]
-        draw(what, sides, tmp_path / "x.svg")
-        return figures[-1].axes[0]
-
-    return axes_of
+def numbers(chart: Chart, shape: str, *names: str) -> list[tuple[float, ...]]:
+    """The attributes of all shapes such as `<rect class="bar a" ...>`."""
+    found = [element.attrib for element in map(ElementTree.fromstring, chart.shapes) if element.attrib["class"] == shape]
+    return [tuple(float(element[name]) for name in names) for element in found]
 
 
-def test_plotted_step_times_have_the_quartiles_of_the_first_trace(drawn: Callable[..., Any]) -> None:
-    """GIVEN steps of 100, 104, 108, 112 and 200 us, the last of which is the warm-up's."""
+def texts(chart: Chart, shape: str) -> list[str]:
+    found = [element for element in map(ElementTree.fromstring, chart.shapes) if element.attrib["class"] == shape]
+    return [element.text or "" for element in found]
+
+
+def test_steps_of_two_traces_are_plotted_with_the_noise_of_the_first() -> None:
+    """GIVEN steps of 100, 104, 108, 112 and 200 us, the last of which is the warm-up's, and others of 100 us. Half of the
+    quartiles' distance is 3 us (0.103 to 0.109 ms), around the median of 0.106 ms."""
     trace = training(5, jitter_us=(0, 4, 8, 12, 100))
     trace.steps.kind[:] = [*[StepKind.STEADY] * 4, StepKind.WARMUP]
-    axes = drawn("steps", trace)
-    assert axes.lines[0].get_xdata().tolist() == [5, 6, 7, 8, 9]
-    assert axes.lines[0].get_ydata().tolist() == pytest.approx([0.1, 0.104, 0.108, 0.112, 0.2])
-    full, hollow = axes.collections
-    assert [len(full.get_offsets()), len(hollow.get_offsets())] == [4, 1]
-    (band,) = axes.patches  # quartiles of four numbers, interpolated: 0.75 of the way from 100 to 104, and 0.25 from 108 to 112
-    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((0.103, 0.109))
-    assert not drawn("steps", training(3)).patches  # three steps have no quartiles worth a band
+    chart = shapes("steps", trace, training(5))
+    steady, scale = numbers(chart, "dot a", "cy"), 174 / (0.2 * 1.08)  # the axis ends above the longest step
+    assert [y for (y,) in steady] == pytest.approx([186 - ms * scale for ms in (0.1, 0.104, 0.108, 0.112)], abs=0.06)
+    (warmup,) = numbers(chart, "dot a faded", "cx", "cy")
+    assert warmup == pytest.approx((848, 186 - 0.2 * scale), abs=0.06)
+    (band,) = numbers(chart, "band", "y", "height")
+    assert band == pytest.approx((186 - 0.109 * scale, 0.006 * scale), abs=0.1)
+    assert chart.note.endswith("Shaded: noise of the recording.") and chart.legend == [("a", "a"), ("b", "b")]
 
 
-def bars(axes: Any) -> list[tuple[float, float, float, float]]:
-    """Left end, width, centre and height of each bar."""
-    return [(b.get_x(), b.get_width(), b.get_y() + b.get_height() / 2, b.get_height()) for b in axes.patches]
-
-
-def test_bars_of_two_traces_are_plotted_side_by_side(drawn: Callable[..., Any]) -> None:
-    axes = drawn("phases", training(), training(loader_us=220))
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    first, second = bars(axes)[: len(names)], bars(axes)[len(names) :]
-    place = names.index("loader")
-    assert (*first[place][:2], *second[place][:2]) == pytest.approx((0, 0.02, 0, 0.22))
-    for row, (one, other, tick) in enumerate(zip(first, second, axes.get_yticks(), strict=True)):
-        assert (one[2], other[2]) == pytest.approx((row, row + 0.4)) and one[3] == other[3] == pytest.approx(0.4)
-        assert tick == pytest.approx(row + 0.2)  # between both bars
-
-
-def test_the_plot_shows_busy_time_and_then_reasons_of_idle_time(drawn: Callable[..., Any]) -> None:
-    """GIVEN 100 us per step: busy 50, waiting for data 20, the host 18, launches 12."""
-    found = [(left, width) for left, width, *_ in bars(drawn("idle", training()))]
-    assert found == [pytest.approx(pair) for pair in ((0, 0.05), (0.05, 0.02), (0.07, 0.018), (0.088, 0.012))]
+def test_the_plot_shows_busy_time_and_then_reasons_of_idle_time() -> None:
+    """GIVEN 100 us per step: busy 50, waiting for data 20, the host 18, launches 12 WHEN plotted THEN 100 us are 700 wide."""
+    chart = shapes("idle", training())
+    found = [numbers(chart, kind, "x", "width")[0] for kind in ("busy", "r0", "r1", "r4") if numbers(chart, kind, "x")]
+    assert found[:3] == [(150, 350), (500, 140), (640, 126)] and len(chart.shapes) == 5
 
 
 def held(memory_mib: list[int], of_device_mib: int) -> Trace:
@@ -143,20 +114,18 @@ def held(memory_mib: list[int], of_device_mib: int) -> Trace:
     return trace
 
 
-def test_the_memory_plot_shows_the_capacity_if_a_quarter_is_used(drawn: Callable[..., Any]) -> None:
-    curve, capacity = drawn("memory", held([256, 512, 1024], 4000)).lines
-    assert curve.get_xdata().tolist() == pytest.approx([0, 0.001, 0.002])
-    assert curve.get_ydata().tolist() == pytest.approx([0.25, 0.5, 1.0])
-    assert list(capacity.get_ydata()) == pytest.approx([4000 / 1024] * 2)
-    assert len(drawn("memory", held([256, 512, 1024], 4096)).lines) == 1
-    assert len(drawn("memory", held([256], 8 << 10), held([1024], 4000)).lines) == 3  # the second trace's capacity only
+def test_the_memory_plot_shows_the_capacity_if_a_quarter_is_used() -> None:
+    chart = shapes("memory", held([256, 512, 1024], 4000))
+    assert texts(chart, "tick")[-1] == "device memory: 3.9 GiB" and len(numbers(chart, "limit", "y1")) == 1
+    assert not numbers(shapes("memory", held([256, 512, 1024], 4096)), "limit", "y1")
 
 
-def test_kernels_are_plotted_with_the_longest_first(drawn: Callable[..., Any]) -> None:
+def test_kernels_are_plotted_with_the_longest_first() -> None:
     """GIVEN four steps with kernels of 10 us, one of which takes 30 us WHEN two are compared THEN the times are per step."""
     trace = training()
     trace.device.duration_ns[trace.device.name == trace.strings.find("softmax")] = 30 * US
-    axes = drawn("kernels", trace)
-    assert bars(axes)[0][1] == pytest.approx(0.12) and {round(bar[1], 6) for bar in bars(axes)[1:]} == {0.04}
-    assert axes.get_yticklabels()[0].get_text() == "softmax"
-    assert bars(drawn("kernels", trace, trace))[0][1] == pytest.approx(0.03)
+    chart = shapes("kernels", trace)
+    assert chart.title == "GPU time of kernels, in total" and texts(chart, "label")[0] == "softmax"
+    assert texts(chart, "tick")[0] == "120.0 µs" and set(texts(chart, "tick")[1:]) == {"40.0 µs"}
+    both = shapes("kernels", trace, trace)
+    assert both.title == "GPU time of kernels, per step" and texts(both, "tick")[:2] == ["30.0 µs"] * 2

@@ -17,7 +17,8 @@ from traces.format.trace_file import save
 from traces.kineto import read_kineto
 from traces.model.trace import DeviceSpans, Trace
 from tui.cli import run
-from tui.report.page import NamedTrace, report_html, report_of
+from tui.report.page import report_html, report_of
+from tui.report.plots import NamedTrace
 
 _VOID = {"meta", "br"}
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.traces.handmade import replay_of, training
-from tui.report.page import NamedTrace, report_html
+from tui.report.page import report_html
+from tui.report.plots import NamedTrace
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import pytest
 
@@ -19,8 +20,8 @@ from traces.kineto import read_kineto
 from traces.model.trace import Trace
 from tui.cli import run
 from tui.formatting import share_text, size_text, time_text
-from tui.report.page import NamedTrace, report_html
-from tui.report.plots import draw
+from tui.report.page import report_html
+from tui.report.plots import PLOTS, NamedTrace, compared
 from tui.view.tables.rows import table_of
 from tui.view.timeline.headline import headline
 
@@ -90,71 +91,49 @@ def test_every_output_shows_the_same_figures_of_a_recording_and_its_replay(
 
 
 @pytest.mark.parametrize("name", ["training", "transformer"])
-def test_tables_and_plots_of_two_traces_agree_with_diff(
-    name: str, shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_and_plots_of_two_traces_agree_with_diff(name: str, shared_traces: Path) -> None:
     """The app's tables, the charts of the report and those of `trace plot` have the figures of `trace diff`."""
     recorded = MADE[name](shared_traces)
     other = replay_of(recorded, 1.2)
     comparison, sides = compare(recorded, other), [NamedTrace("a", recorded), NamedTrace("b", other)]
     scene = whole(("a", recorded), ("b", other))
-    drawn = _drawn(monkeypatch, sides, tmp_path)
     # THEN a phase takes the host the same in the app, the report, the plot and the comparison
     phases = {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
     assert {row.name: [*row.values[1:3]] for row in table_of(scene, "phases").rows} == phases
-    page = report_html(sides)
+    page, shapes = report_html(sides), _plotted("phases", sides)
     assert phases and all(f">{time_text(ns)}</text>" in page for times in phases.values() for ns in times)
-    assert drawn["phases"] == [[times[side] / 1e6 for times in phases.values()] for side in range(2)]
+    assert _texts(shapes, "label") == [*phases]
+    assert _texts(shapes, "tick") == [time_text(ns) for times in phases.values() for ns in times]
     # and a kernel the same time per step in the app and the plot; where diff tells of it, there too
     shown = {row.name: [_number(ns) for ns in row.values[2:4]] for row in table_of(scene, "kernels").rows}
-    longest = sorted(shown, key=lambda kernel: -max(shown[kernel]))[: len(drawn["kernels"][0])]
-    assert drawn["kernels"] == [[pytest.approx(shown[kernel][side] / 1e6) for kernel in longest] for side in range(2)]
+    shapes = _plotted("kernels", sides)
+    longest = sorted(shown, key=lambda kernel: -max(shown[kernel]))[: len(_texts(shapes, "label"))]
+    assert longest and _texts(shapes, "tick") == [time_text(ns) for kernel in longest for ns in shown[kernel]]
     changes = [*comparison.changes.kernels.longer, *comparison.changes.kernels.shorter]
     assert all(shown[of.name] == pytest.approx([of.recorded_ns, of.replayed_ns]) for of in changes)
 
 
-def test_tables_and_plots_of_one_trace_agree_with_info(
-    shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_and_plots_of_one_trace_agree_with_info(shared_traces: Path) -> None:
     trace = MADE["transformer"](shared_traces)
-    summary, scene = summarize(trace), whole(("a", trace))
-    drawn = _drawn(monkeypatch, [NamedTrace("a", trace)], tmp_path)
+    summary, scene, sides = summarize(trace), whole(("a", trace)), [NamedTrace("a", trace)]
     phases = {name: of.median_ns for name, of in summary.phases.items()}
     assert {row.name: row.values[1] for row in table_of(scene, "phases").rows} == phases
-    assert drawn["phases"] == [[ns / 1e6 for ns in phases.values() if ns is not None]]
-    assert drawn["steps"] == [[step.interval_ns / 1e6 for step in summary.steps]]
+    assert _texts(_plotted("phases", sides), "tick") == [time_text(ns) for ns in phases.values()]
     assert [row.values[1] for row in table_of(scene, "steps").rows] == [step.interval_ns for step in summary.steps]
     kernels = {row.name: row.values[1] for row in table_of(scene, "kernels").rows}
     assert all(kernels[row.name] == row.device_ns for row in summary.kernels)
-    assert drawn["kernels"][0][: len(summary.kernels)] == [pytest.approx(row.device_ns / 1e6) for row in summary.kernels]
-    peaks = [of.peak_allocated_bytes / 2**30 for of in summary.memory.values()]
-    assert [max(drawn["memory"][0])] == pytest.approx(peaks)
+    times = [time_text(row.device_ns) for row in summary.kernels]
+    assert times and _texts(_plotted("kernels", sides), "tick")[: len(times)] == times
 
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _drawn(monkeypatch: pytest.MonkeyPatch, sides: list[NamedTrace], folder: Path) -> dict[str, list[list[float]]]:
-    """What `trace plot` hands to the plotting library: per figure and side the values of its bars or line."""
-    from matplotlib.axes import Axes
+def _plotted(what: str, sides: list[NamedTrace]) -> list[Element]:
+    chart = PLOTS[what](sides, [side.name for side in sides], compared(sides))
+    return [ElementTree.fromstring(shape) for shape in chart.shapes] if chart is not None else []
 
-    found: dict[str, list[list[float]]] = {}
-    what = ""
 
-    def noted(method: str, values: int) -> None:
-        before = getattr(Axes, method)
-
-        def note(self: Axes, *args: Any, **facts: Any) -> Any:
-            found.setdefault(what, []).append([float(value) for value in args[values]])
-            return before(self, *args, **facts)
-
-        monkeypatch.setattr(Axes, method, note)
-
-    noted("barh", 1)
-    noted("plot", 1)
-    noted("step", 1)
-    for what in ("steps", "phases", "kernels", "memory"):
-        if what != "memory" or all(len(side.trace.memory) for side in sides):
-            draw(what, sides, folder / f"{what}.svg")
-    return found
+def _texts(shapes: list[Element], kind: str) -> list[str]:
+    return [shape.text or "" for shape in shapes if shape.attrib["class"] == kind]

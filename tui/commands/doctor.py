@@ -235,8 +235,7 @@ def _processors() -> Iterator[Diagnosis]:
 
 
 def _extras() -> Iterator[Diagnosis]:
-    for package, use in (("matplotlib", "trace plot"), ("pandas", "traces.to_pandas")):
-        try:
-            yield Diagnosis("extras", Health.ok, f"{package} {version(package)}, for {use}")
-        except PackageNotFoundError:
-            yield Diagnosis("extras", Health.ok, f"{package} is not installed; {use} needs it: pip install {package}")
+    try:
+        yield Diagnosis("extras", Health.ok, f"pandas {version('pandas')}, for traces.to_pandas")
+    except PackageNotFoundError:
+        yield Diagnosis("extras", Health.ok, "pandas is not installed; traces.to_pandas needs it: pip install pandas")

@@ -1,15 +1,13 @@
-"""Makes line charts and bar charts for the HTML page of `trace report`, as SVG.
+"""Draws line charts and bar charts as SVG, for the HTML page of `trace report` and the files of `trace plot`.
 
-    line_chart([ChartLine("recorded", xs, ys, "a")], x_label="step", y_label="ms")
-    stacked_bars([("A", {"busy": 98.3, "idle": 1.7})], {"busy": "a", "idle": "b"}, {"busy": "GPU busy", "idle": "GPU idle"})
-
-SVG charts follow the colour scheme of the page, unlike charts drawn with matplotlib.
+    chart = line_chart("Steps", [ChartLine("recorded", xs, ys, "a")], x_label="step", y_label="ms")
+    page += chart.html()
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -28,8 +26,50 @@ PLAIN = {
 }  # fmt: skip
 
 
+_STYLE_OF_FILE = (
+    "text{font:12px sans-serif}.tick{font-size:11px;fill:#5b6570}.line{stroke-width:1.6}.limit{stroke-dasharray:5 4}"
+    ".faded{opacity:.35}"
+)
+
+
 def escape(text: str) -> str:
-    return html.escape(printable(text, colour=False))
+    return html.escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: str
+    height: float
+    shapes: Sequence[str]  # SVG elements in an area of _WIDTH by `height`
+    legend: Sequence[tuple[str, str]] = ()  # names and colours
+    note: str = ""
+
+    def html(self) -> str:
+        """Return the chart as part of an HTML page, without the title. The colours come from the page's style."""
+        svg = f'<svg viewBox="0 0 {_WIDTH} {self.height:.0f}" role="img">{"".join(self.shapes)}</svg>'
+        keys = "".join(f'<span><i class="key {colour}"></i>{escape(name)}</span>' for name, colour in self.legend)
+        note = f"<p class=note>{escape(self.note)}</p>" if self.note else ""
+        return f"<figure>{svg}{f'<figcaption>{keys}</figcaption>' if keys else ''}</figure>{note}"
+
+    def svg_file(self) -> str:
+        parts, x, top = [_label(2, 14, self.title)], 2.0, 24
+        for name, colour in self.legend:
+            width = 30 + _LETTER * len(name)
+            if x + width > _WIDTH:
+                x, top = 2.0, top + 18
+            parts.append(f'<rect fill="{PLAIN[colour]}" x="{x:.1f}" y="{top}" width="11" height="11"/>')
+            parts.append(_label(x + 16, top + 10, name))
+            x += width
+        top += 22 if self.legend else 0
+        parts += [f'<g transform="translate(0 {top})">', *self.shapes, "</g>"]
+        bottom = top + self.height
+        if self.note:
+            bottom += 20
+            parts.append(_label(2, bottom - 6, self.note))
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{bottom:.0f}"><style>{_STYLE_OF_FILE}</style>'
+            f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
+        )
 
 
 @dataclass(frozen=True)
@@ -44,6 +84,7 @@ class ChartLine:
 
 
 def line_chart(
+    title: str,
     lines: Sequence[ChartLine],
     *,
     x_label: str,
@@ -51,11 +92,12 @@ def line_chart(
     band: tuple[float, float] | None = None,
     limit: tuple[str, float] | None = None,
     has_whole_x: bool = False,
-) -> str:
-    """Return a line chart. `band` is a range of y values with a shaded background."""
+    note: str = "",
+) -> Chart | None:
+    """Return a line chart, or None without points. `band` is a range of y values with a shaded background."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
-        return ""
+        return None
     x_low, x_high = (float(end(end(line.x) for line in lines)) for end in (min, max))
     x_low = x_low if has_whole_x else min(x_low, 0.0)
     y_high = max(float(line.y.max()) for line in lines)
@@ -94,57 +136,63 @@ def line_chart(
                 faded = " faded" if value in line.faded else ""
                 style = f'class="dot {line.side}{faded}" fill="{PLAIN[line.side]}"'
                 parts.append(f'<circle {style} cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>')
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(f'<text class="label" x="{middle}" y="{_HEIGHT - 3}" text-anchor="middle">{escape(x_label)}</text>')
-    parts.append(f'<text class="label" x="2" y="{_TOP}">{escape(y_label)}</text>')
+    parts.append(_label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 3, x_label, "middle"))
+    parts.append(_label(2, _TOP, y_label))
     names = [(line.name, line.side) for line in lines]
-    return _figure(_svg(_WIDTH, _HEIGHT, parts), names if len(names) > 1 else [])
+    return Chart(title, _HEIGHT, parts, names if len(names) > 1 else [], note)
 
 
-def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]], names: Sequence[str]) -> str:
+def paired_bars(
+    title: str, rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]], names: Sequence[str], note: str = ""
+) -> Chart | None:
     if not rows:
-        return ""
+        return None
     high = max((value for _, values, _ in rows for value in values if value), default=0.0) or 1.0
+    left = _left_of_bars(label for label, _, _ in rows)
     room = _LETTER * max(len(text) for _, _, texts in rows for text in texts) + 10
     parts, y = [], 4.0
     for label, values, texts in rows:
-        parts.append(f'<text class="label" x="{_LABEL - 8}" y="{y + _BAR * len(values) / 2 + 4:.1f}" text-anchor="end">'
-                     f"{escape(label)}</text>")  # fmt: skip
+        parts.append(_label(left - 8, y + _BAR * len(values) / 2 + 4, label, "end"))
         for side, value, text in zip("ab", values, texts, strict=False):
-            width = (value or 0.0) / high * max(_WIDTH - _LABEL - room, 100)
-            place = f'x="{_LABEL}" y="{y:.1f}" width="{width:.1f}" height="{_BAR - 3}"'
+            width = (value or 0.0) / high * max(_WIDTH - left - room, 100)
+            place = f'x="{left:g}" y="{y:.1f}" width="{width:.1f}" height="{_BAR - 3}"'
             parts.append(f'<rect class="bar {side}" fill="{PLAIN[side]}" {place}/>')
-            parts.append(f'<text class="tick" x="{_LABEL + width + 5:.1f}" y="{y + _BAR - 5:.1f}">{escape(text)}</text>')
+            parts.append(f'<text class="tick" x="{left + width + 5:.1f}" y="{y + _BAR - 5:.1f}">{escape(text)}</text>')
             y += _BAR
         y += 7
-    return _figure(_svg(_WIDTH, y, parts), list(zip(names, "ab", strict=False)) if len(names) > 1 else [])
+    return Chart(title, y, parts, list(zip(names, "ab", strict=False)) if len(names) > 1 else [], note)
 
 
-def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping[str, str], texts: Mapping[str, str]) -> str:
-    high = max((sum(parts.values()) for _, parts in rows), default=0.0) or 1.0
+def stacked_bars(
+    title: str, rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping[str, tuple[str, str]]
+) -> Chart | None:
+    """Return a chart with one bar per row. `kinds` has the name and the colour of each part of a bar."""
+    if not rows:
+        return None
+    high = max(sum(parts.values()) for _, parts in rows) or 1.0
+    left = _left_of_bars(label for label, _ in rows)
     shapes, y = [], 4.0
     for label, values in rows:
-        shapes.append(f'<text class="label" x="{_LABEL - 8}" y="{y + 15}" text-anchor="end">{escape(label)}</text>')
-        x = float(_LABEL)
-        for kind, colour in kinds.items():
-            width = values.get(kind, 0.0) / high * (_WIDTH - _LABEL - 10)
+        shapes.append(_label(left - 8, y + 15, label, "end"))
+        x = left
+        for kind, (name, colour) in kinds.items():
+            width = values.get(kind, 0.0) / high * (_WIDTH - left - 10)
             if width > 0:
-                title = f"<title>{escape(texts[kind])}: {values[kind]:.3f} ms</title>"
                 place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="22"'
-                shapes.append(f'<rect class="{colour}" fill="{PLAIN[colour]}" {place}>{title}</rect>')
+                text = f"<title>{escape(name)}: {values[kind]:.3f} ms</title>"
+                shapes.append(f'<rect class="{colour}" fill="{PLAIN[colour]}" {place}>{text}</rect>')
                 x += width
         y += 30
-    present = [kind for kind in kinds if any(values.get(kind) for _, values in rows)]
-    return _figure(_svg(_WIDTH, y, shapes), [(texts[kind], kinds[kind]) for kind in present])
+    return Chart(title, y, shapes, [key for kind, key in kinds.items() if any(values.get(kind) for _, values in rows)])
 
 
-def _figure(svg: str, legend: Sequence[tuple[str, str]]) -> str:
-    keys = "".join(f'<span><i class="key {colour}"></i>{escape(name)}</span>' for name, colour in legend)
-    return f"<figure>{svg}{f'<figcaption>{keys}</figcaption>' if keys else ''}</figure>"
+def _left_of_bars(labels: Iterable[str]) -> float:
+    return max(_LABEL, *(8 + _LETTER * len(label) for label in labels))
 
 
-def _svg(width: float, height: float, parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {width} {height:.0f}" role="img">{"".join(parts)}</svg>'
+def _label(x: float, y: float, text: str, anchor: str = "") -> str:
+    end = f' text-anchor="{anchor}"' if anchor else ""
+    return f'<text class="label" x="{x:g}" y="{y:g}"{end}>{escape(text)}</text>'
 
 
 def _path(points: Sequence[tuple[float, float]], is_stepped: bool) -> str:

@@ -9,47 +9,26 @@ The page is a single file without scripts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from html import escape
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from traces.analyses.stragglers import without_similar_ranks
 from traces.comparison.changed_ops import ChangeLists
-from traces.comparison.compare import compare
-from traces.comparison.comparison_figures import Both, Comparison
+from traces.comparison.comparison_figures import Comparison
 from traces.comparison.explain import explain
-from traces.figures.measure import MemoryCurve, memory_curves
 from traces.figures.problems import problems_of
-from traces.figures.summary import Summary, summarize
-from traces.model.trace import NONE, Column, StepKind, Steps, Trace
-from tui.formatting import ABSENT, count_text, error_text, names_text, printable, ranges_text, share_text, size_text, time_text
-from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
-from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
+from traces.figures.summary import Summary
+from traces.model.trace import Trace
+from tui.formatting import ABSENT, count_text, error_text, names_text, ranges_text, share_text, size_text, time_text
+from tui.report.charts import Chart, escape, paired_bars
+from tui.report.plots import IDLE_COLOURS, PLOTS, NamedTrace, compared
+from tui.text.analyses import analysis_rows, exposure_sentence, idle_sentence
 from tui.text.bottleneck import bottleneck_text
 from tui.text.compiled import compilation_difference, compiled_tables
 from tui.text.diff import COVERAGE, change_cells, labels_of, reason_texts, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.text.memory import memory_name
 
-_POINTS = 800  # maximum points of a curve
-# Kinds of steps that the charts fade, because medians leave them out
-FADED = (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)
 _MOST_REASONS = 15
-_MOST_DOTS = 2_000  # maximum number of steps drawn as dots
-IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
-
-
-@dataclass
-class NamedTrace:
-    name: str
-    trace: Trace
-    summary: Summary = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.summary = summarize(self.trace)
 
 
 def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05, *, all_ranks: bool = False) -> str:
@@ -68,27 +47,19 @@ def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05, *, al
 
 
 def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05, note: str = "") -> str:
-    comparison = None
-    if len(sides) > 1:
-        analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
-        comparison = compare(sides[0].trace, sides[1].trace, tolerance, analyses=analyses)
-    times = phase_times([side.summary for side in sides], comparison)
-    phases = [(name, of, [time_text(time_ns) for time_ns in of]) for name, of in times.items()]
+    comparison = compared(sides, tolerance)
     labels = ["recorded", "replayed"] if comparison is not None and comparison.replay else ["A", "B"][: len(sides)]
     body = [
         _head(sides, labels, comparison, note),
         _reasons(comparison),
-        _section("Steps", _steps_chart(sides, labels, comparison)),
-        _section("Phases on the host, median per step", paired_bars(phases, labels)),
-        _section("GPU busy and idle, per step", _idle_chart(sides, labels)),
-        _section("Memory allocated", _memory_chart(sides, labels)),
+        *(_chart(PLOTS[name](sides, labels, comparison)) for name in ("steps", "phases", "idle", "memory")),
         *(_differences(comparison, labels) if comparison is not None else []),
         *_compiled(sides, labels, comparison),
         *_coverage(comparison),
         *_of_each(sides, labels),
     ]
     title = f"trace report: {', '.join(side.name for side in sides)}"
-    page = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
+    page = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
     page += '<meta name="viewport" content="width=device-width,initial-scale=1">'
     return f"{page}<style>{_STYLE}</style></head><body><main>{''.join(filter(None, body))}</main></body></html>\n"
 
@@ -97,17 +68,18 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
         texts = filter(None, [compilation_difference(comparison), *(sentence for sentence, _ in rest)])
-        verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(sentence)}</p>" for sentence in texts)
+        verdict = f'<h1 class="{first[1]}">{escape(first[0])}</h1>' + "".join(f"<p>{escape(text)}</p>" for text in texts)
         notes = warning_sentences(comparison)
     else:
         summary = sides[0].summary
-        verdict, notes = f"<h1>{_text(summary.gpu_names)}</h1><p>{_text(bottleneck_text(summary))}</p>", note_sentences(summary)
+        verdict = f"<h1>{escape(summary.gpu_names)}</h1><p>{escape(bottleneck_text(summary))}</p>"
+        notes = note_sentences(summary)
     marks = [f"<b>{label}</b> " if comparison else "" for label in labels]
-    names = "".join(f"<p>{mark}{_text(side.name)}</p>" for mark, side in zip(marks, sides, strict=True))
+    names = "".join(f"<p>{mark}{escape(side.name)}</p>" for mark, side in zip(marks, sides, strict=True))
     idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]
     notes = [*(f"GPU idle{f' ({label})' if comparison else ''} {sentence}." for label, sentence in idle if sentence), *notes]
     notes = [note, *notes] if note else notes
-    listed = "".join(f"<li>{_text(note)}</li>" for note in notes)
+    listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
     cards = _cards(comparison, [side.summary for side in sides])
     return f"{verdict}{names}{cards}{f'<ul>{listed}</ul>' if listed else ''}"
 
@@ -120,8 +92,8 @@ def _reasons(comparison: Comparison | None) -> str:
         return ""
     marks = [' class="part"' if reason.phase else "" for reason in of.reasons]
     texts = zip(marks, reason_texts(of.reasons), strict=True)
-    listed = "".join(f"<li{mark}>{_text(text)}</li>" for mark, text in list(texts)[:_MOST_REASONS])
-    return _section("Reasons for the difference", f"<p>{_text(' '.join([of.headline, *of.summary]))}</p><ul>{listed}</ul>")
+    listed = "".join(f"<li{mark}>{escape(text)}</li>" for mark, text in list(texts)[:_MOST_REASONS])
+    return _section("Reasons for the difference", f"<p>{escape(' '.join([of.headline, *of.summary]))}</p><ul>{listed}</ul>")
 
 
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
@@ -157,85 +129,6 @@ def _busy(summary: Summary) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
-    lines = []
-    own, numbers, x_label = step_axis(sides)
-    for label, letter, side, steps, number in zip(labels, "ab", sides, own, numbers, strict=False):
-        time_ms = step_times_ms(side)
-        faded = frozenset(number[np.isin(steps.kind, FADED)].astype(float).tolist())
-        if len(steps) > _MOST_DOTS:
-            number, time_ms = _thinned(number, time_ms, _POINTS)
-        lines.append(ChartLine(label, number, time_ms, letter, has_dots=True, faded=faded))
-    band = None
-    if comparison is not None and comparison.steps.noise_floor and comparison.steps.recorded_ns:
-        middle = comparison.steps.recorded_ns / 1e6
-        band = middle * (1 - comparison.steps.noise_floor), middle * (1 + comparison.steps.noise_floor)
-    chart = line_chart(lines, x_label=x_label, y_label="ms", band=band, has_whole_x=True)
-    after = ", and steps after a profile" if any((steps.kind == StepKind.AFTER_PROFILE).any() for steps in own) else ""
-    note = f"Faded: warm-up, evaluation and incomplete steps{after}." + (" Shaded: noise of the recording." if band else "")
-    return chart and f"{chart}<p class=note>{note}</p>"
-
-
-def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> dict[str, list[int | None]]:
-    if comparison is not None:
-        return {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
-    return {name: [of.median_ns] for summary in summaries for name, of in summary.phases.items()}
-
-
-def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], str]:
-    found = []
-    for side in sides:
-        steps = side.trace.steps
-        found.append(steps.take(steps.rank == (steps.rank.min() if len(steps) else 0)))
-    if len(sides) == 1:
-        return found, [found[0].number.astype(np.int64)], "step"
-    return found, [np.arange(len(steps)) for steps in found], "step, counted from 0 in each trace"
-
-
-def step_times_ms(side: NamedTrace) -> Column:
-    rank = min((step.rank for step in side.summary.steps), default=0)
-    return np.array([step.interval_ns / 1e6 for step in side.summary.steps if step.rank == rank])
-
-
-def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
-    rows = []
-    for label, side in zip(labels, sides, strict=True):
-        for device, of in list(side.summary.analyses.idle.items())[:8]:
-            per_step = {"busy": of.busy_ns, **of.by_reason}
-            parts_ms = {kind: time_ns / max(of.steps, 1) / 1e6 for kind, time_ns in per_step.items()}
-            rows.append((f"{label} {device}" if len(sides) > 1 else device, parts_ms))
-    return stacked_bars(rows, IDLE_COLOURS, {"busy": "GPU busy", **REASONS}) if rows else ""
-
-
-def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
-    lines, limit = [], None
-    for label, letter, side in zip(labels, "ab", sides, strict=False):
-        trace = side.trace
-        if (highest := highest_memory(trace)) is None:
-            continue
-        row, curve = highest
-        time_ms, held = _thinned((curve.time_ns - curve.time_ns[0]) / 1e6, curve.allocated_bytes / 2**30, _POINTS)
-        lines.append(ChartLine(f"{label} {trace.device_label(row)}", time_ms, held, letter, is_stepped=True))
-        size = trace.devices[row].total_memory_bytes
-        if size != NONE and limit is None:
-            limit = (f"device memory: {size_text(size)}", size / 2**30)
-    chart = line_chart(lines, x_label="ms since the first event", y_label="GiB", limit=limit)
-    return chart and (chart + (f"<p class=note>Limit: {_text(limit[0])}.</p>" if limit else ""))
-
-
-def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
-    """Return the device that used the most memory, and its memory over time. Return None without memory events."""
-    return max(memory_curves(trace).items(), key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
-
-
-def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
-    if len(x) <= points:
-        return x, y
-    bounds = np.linspace(0, len(x), points + 1).astype(np.int64)
-    rows = [int(first + y[first:last].argmax()) for first, last in pairwise(bounds.tolist())]
-    return x[rows], y[rows]
-
-
 def _differences(comparison: Comparison, labels: Sequence[str]) -> Iterable[str]:
     for title, lists in (("Kernels", comparison.changes.kernels), ("Ops", comparison.changes.ops)):
         rows = _change_rows(lists, labels)
@@ -268,8 +161,7 @@ def _coverage(comparison: Comparison | None) -> Iterable[str]:
     shares = [(kind, words, comparison.coverage.get(kind, 0)) for kind, words in COVERAGE.items()]
     rows = [(kind, [100 * share], [f"{share_text(share)}: {words}"]) for kind, words, share in shares if share >= 5e-5]
     error = comparison.estimate_error
-    note = f"<p class=note>{_text(error.sentence())}</p>" if error is not None else ""
-    yield _section("Origin of the replay's GPU time", paired_bars(rows, [""]) + note)
+    yield _chart(paired_bars("Origin of the replay's GPU time", rows, [""], error.sentence() if error is not None else ""))
     calls = comparison.missing[:20]
     missing = [[row.op, row.shapes.replace(",", "x").replace(";", " "), count_text(row.count)] for row in calls]
     yield _section("Not in the recording", _table(["op", "shapes", "calls"], missing))
@@ -288,7 +180,7 @@ def _kernels(of: Summary) -> Iterable[tuple[str, str]]:
 
 def _collectives(of: Summary) -> Iterable[tuple[str, str]]:
     exposure = exposure_sentence(of.communication)
-    note = f"<p class=note>{_text(exposure[:1].upper() + exposure[1:])}.</p>" if exposure else ""
+    note = f"<p class=note>{escape(exposure[:1].upper() + exposure[1:])}.</p>" if exposure else ""
     yield "Collectives", _table(*collective_rows(of)) + note
 
 
@@ -305,26 +197,26 @@ def _provenance(of: Summary) -> Iterable[tuple[str, str]]:
     yield "Origin", _table(["", ""], rows, left=2)
 
 
+def _chart(chart: Chart | None) -> str:
+    return _section(chart.title, chart.html()) if chart is not None else ""
+
+
 def _section(title: str, body: str) -> str:
-    return f"<section><h2>{_text(title)}</h2>{body}</section>" if body else ""
+    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     if not rows:
         return ""
-    cells = ["".join(f"<th{_side(at, left)}>{_text(cell)}</th>" for at, cell in enumerate(head))]
+    cells = ["".join(f"<th{_side(at, left)}>{escape(cell)}</th>" for at, cell in enumerate(head))]
     for row in rows:
-        cells.append("".join(f"<td{_side(at, left)}>{_text(cell) if cell else ABSENT}</td>" for at, cell in enumerate(row)))
+        cells.append("".join(f"<td{_side(at, left)}>{escape(cell) if cell else ABSENT}</td>" for at, cell in enumerate(row)))
     lines = "".join(f"<tr>{cell}</tr>" for cell in cells)
     return f'<div class="scroll"><table>{lines}</table></div>'
 
 
 def _side(at: int, left: int) -> str:
     return ' class="left"' if at < left else ""
-
-
-def _text(text: str) -> str:
-    return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 
 # Colour-blind readers can distinguish blue and orange. The colours for GPU idle time come from the Okabe-Ito palette for

@@ -1,142 +1,134 @@
-"""Draws the figures of `trace plot` with matplotlib, as SVG, PNG or PDF files.
+"""Makes the charts of step times, phases, idle time, memory and kernels, for `trace report` and `trace plot`.
 
-    draw("memory", [NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)], Path("memory.pdf"))
+    chart = PLOTS["memory"]([NamedTrace("v100.msgpack", recorded)], ["v100.msgpack"], None)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from traces.comparison.compare import compare
-from traces.format.atomic_write import atomic_write
-from traces.model.trace import NONE, TraceError
-from tui.formatting import fit, size_text
-from tui.report.charts import PLAIN
-from tui.report.page import FADED, IDLE_COLOURS, NamedTrace, highest_memory, phase_times, step_axis, step_times_ms
+from traces.comparison.comparison_figures import Both, Comparison
+from traces.figures.measure import memory_curves
+from traces.figures.summary import Summary, summarize
+from traces.model.trace import NONE, Column, StepKind, Trace
+from tui.formatting import fit, size_text, time_text
+from tui.report.charts import Chart, ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
 from tui.view.scene.totals import kernel_totals
 from tui.view.tables.rows import compared_totals
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.container import BarContainer
-
-_COLOURS = (PLAIN["a"], PLAIN["b"])
-_KERNELS = 12
-SUFFIXES = (".svg", ".png", ".pdf")
-
-
-def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
-    """Write a figure to a file. Raise TraceError if matplotlib or the necessary data is missing."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise TraceError("trace plot needs matplotlib; install it: pip install 'trace-replay[plots]'") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    draws = {"steps": _steps, "phases": _phases, "idle": _idle, "memory": _memory, "kernels": _kernels}
-    # text stays text; no dates and random ids, so the same traces give the same file
-    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trace", "font.size": 9}):
-        figure, axes = plt.subplots(figsize=(7.2, 3.4), layout="constrained")
-        try:
-            if not draws[what](axes, sides):
-                raise TraceError(f"{' and '.join(side.name for side in sides)}: no data to draw {what}")
-            if len(sides) > 1 and what != "idle":
-                figure.legend(frameon=False, ncols=2, loc="outside upper center")
-            axes.spines[["top", "right"]].set_visible(False)
-            metadata = {"Date": None} if path.suffix == ".svg" else None
-            with atomic_write(path) as file:
-                figure.savefig(file, format=path.suffix[1:] or None, dpi=200, metadata=metadata)
-        finally:
-            plt.close(figure)
+_POINTS = 800  # maximum points of a curve
+# Kinds of steps that the charts fade, because medians leave them out
+_FADED = (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)
+_MOST_DOTS = 2_000  # maximum number of steps drawn as dots
+_MOST_KERNELS = 12
+IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
 
 
-def _steps(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    from matplotlib.ticker import MaxNLocator
+@dataclass
+class NamedTrace:
+    name: str
+    trace: Trace
+    summary: Summary = field(init=False)
 
-    own, numbers, x_label = step_axis(sides)
-    for side, steps, number, colour in zip(sides, own, numbers, _COLOURS, strict=False):
-        if not len(steps):
+    def __post_init__(self) -> None:
+        self.summary = summarize(self.trace)
+
+
+def compared(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> Comparison | None:
+    """Compare two traces. Return None for a single trace."""
+    if len(sides) < 2:
+        return None
+    analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
+    return compare(sides[0].trace, sides[1].trace, tolerance, analyses=analyses)
+
+
+def _steps(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> Chart | None:
+    lines, own = [], []
+    for label, letter, side in zip(labels, "ab", sides, strict=False):
+        steps = side.trace.steps
+        steps = steps.take(steps.rank == (steps.rank.min() if len(steps) else 0))
+        number = steps.number.astype(np.int64) if len(sides) == 1 else np.arange(len(steps))
+        rank = min((step.rank for step in side.summary.steps), default=0)
+        time_ms = np.array([step.interval_ns / 1e6 for step in side.summary.steps if step.rank == rank])
+        faded = frozenset(number[np.isin(steps.kind, _FADED)].astype(float).tolist())
+        if len(steps) > _MOST_DOTS:
+            number, time_ms = _thinned(number, time_ms)
+        own.append(steps)
+        lines.append(ChartLine(label, number, time_ms, letter, has_dots=True, faded=faded))
+    band = None
+    if comparison is not None and comparison.steps.noise_floor and comparison.steps.recorded_ns:
+        middle = comparison.steps.recorded_ns / 1e6
+        band = middle * (1 - comparison.steps.noise_floor), middle * (1 + comparison.steps.noise_floor)
+    x_label = "step" if len(sides) == 1 else "step, counted from 0 in each trace"
+    after = ", and steps after a profile" if any((steps.kind == StepKind.AFTER_PROFILE).any() for steps in own) else ""
+    note = f"Faded: warm-up, evaluation and incomplete steps{after}." + (" Shaded: noise of the recording." if band else "")
+    return line_chart("Steps", lines, x_label=x_label, y_label="ms", band=band, has_whole_x=True, note=note)
+
+
+def _phases(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> Chart | None:
+    times_ns: dict[str, list[int | None]] = {name: [of.median_ns] for name, of in sides[0].summary.phases.items()}
+    if comparison is not None:
+        times_ns = {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
+    rows = [(name, of, [time_text(time_ns) for time_ns in of]) for name, of in times_ns.items()]
+    return paired_bars("Phases on the host, median per step", rows, labels)
+
+
+def _idle(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> Chart | None:
+    rows = []
+    for label, side in zip(labels, sides, strict=True):
+        for device, of in list(side.summary.analyses.idle.items())[:8]:
+            per_step = {"busy": of.busy_ns, **of.by_reason}
+            parts_ms = {kind: time_ns / max(of.steps, 1) / 1e6 for kind, time_ns in per_step.items()}
+            rows.append((f"{label} {device}" if len(sides) > 1 else device, parts_ms))
+    kinds = {kind: ("GPU busy" if kind == "busy" else REASONS[kind], colour) for kind, colour in IDLE_COLOURS.items()}
+    return stacked_bars("GPU busy and idle, per step", rows, kinds)
+
+
+def _memory(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> Chart | None:
+    lines, limit = [], None
+    for label, letter, side in zip(labels, "ab", sides, strict=False):
+        curves = memory_curves(side.trace)
+        if not curves:
             continue
-        time_ms = step_times_ms(side)
-        axes.plot(number, time_ms, color=colour, linewidth=1, label=side.name)
-        hollow = np.isin(steps.kind, FADED)
-        axes.scatter(number[~hollow], time_ms[~hollow], color=colour, s=10)
-        axes.scatter(number[hollow], time_ms[hollow], facecolors="none", edgecolors=colour, s=10)
-        if side is sides[0] and (~hollow).sum() >= 4:
-            axes.axhspan(*np.percentile(time_ms[~hollow], (25, 75)), color=colour, alpha=0.12, linewidth=0)
-    axes.set(xlabel=x_label, ylabel="ms", ylim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return bool(axes.lines)
+        row, curve = max(curves.items(), key=lambda pair: int(pair[1].allocated_bytes.max()))
+        time_ms, held = _thinned((curve.time_ns - curve.time_ns[0]) / 1e6, curve.allocated_bytes / 2**30)
+        lines.append(ChartLine(f"{label} {side.trace.device_label(row)}", time_ms, held, letter, is_stepped=True))
+        size = side.trace.devices[row].total_memory_bytes
+        if size != NONE and limit is None:
+            limit = (f"device memory: {size_text(size)}", size / 2**30)
+    note = f"Limit: {limit[0]}." if limit else ""
+    return line_chart("Memory allocated", lines, x_label="ms since the first event", y_label="GiB", limit=limit, note=note)
 
 
-def _phases(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    comparison = compare(sides[0].trace, sides[1].trace) if len(sides) > 1 else None
-    times = phase_times([side.summary for side in sides], comparison)
-    names = list(times)
-    for bars in _bars(axes, sides, [[(of[place] or 0) / 1e6 for of in times.values()] for place in range(len(sides))]):
-        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
-    axes.set_yticks(axes.get_yticks(), names)
-    axes.set_xlabel("ms on the host, median per step")
-    return bool(names)
-
-
-def _bars(axes: Axes, sides: Sequence[NamedTrace], times_ms: Sequence[Sequence[float]]) -> list[BarContainer]:
-    height, rows = 0.8 / len(sides), np.arange(len(times_ms[0]))
-    bars = [
-        axes.barh(rows + place * height, of, height, color=colour, label=side.name)
-        for place, (side, of, colour) in enumerate(zip(sides, times_ms, _COLOURS, strict=False))
-    ]
-    axes.set_yticks(rows + 0.4 - height / 2)
-    axes.invert_yaxis()
-    return bars
-
-
-def _idle(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    rows = [(side.name, device, of) for side in sides for device, of in side.summary.analyses.idle.items()]
-    left = np.zeros(len(rows))
-    for kind, label in {"busy": "GPU busy", **REASONS}.items():
-        times_ms = [(of.busy_ns if kind == "busy" else of.by_reason[kind]) / max(of.steps, 1) / 1e6 for _, _, of in rows]
-        if any(times_ms):
-            axes.barh(range(len(rows)), times_ms, left=left, color=PLAIN[IDLE_COLOURS[kind]], label=label)
-            left = left + times_ms
-    axes.set_yticks(range(len(rows)), [f"{fit(name, 24)}\n{device}" for name, device, _ in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel("ms per step")
-    axes.figure.legend(frameon=False, fontsize=7, ncols=4, loc="outside lower center")
-    return bool(rows)
-
-
-def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    highest = 0.0
-    for side, colour in zip(sides, _COLOURS, strict=False):
-        if (most := highest_memory(side.trace)) is None:
-            continue
-        row, curve = most
-        held = curve.allocated_bytes / 2**30
-        axes.step((curve.time_ns - curve.time_ns[0]) / 1e6, held, where="post", color=colour, linewidth=0.9, label=side.name)
-        highest = max(highest, float(held.max()))
-        limit_bytes = side.trace.devices[row].total_memory_bytes
-        if limit_bytes != NONE and limit_bytes / 2**30 < 4 * highest:
-            axes.axhline(limit_bytes / 2**30, color="#c02626", linestyle="--", linewidth=0.9)
-            axes.annotate(f"device memory: {size_text(limit_bytes)}", (0, limit_bytes / 2**30), fontsize=7, va="bottom")
-    axes.set(xlabel="ms since the first event", ylabel="GiB allocated", ylim=(0, None))
-    return highest > 0
-
-
-def _kernels(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
+def _kernels(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> Chart | None:
     scene = Scene.of(*((side.name, side.trace) for side in sides))
-    tables = [{name: of.total_ns / 1e6 for name, of in totals.items()} for totals in compared_totals(scene, kernel_totals)]
-    names = sorted({name for of in tables for name in of}, key=lambda name: -max(of.get(name, 0) for of in tables))[:_KERNELS]
-    _bars(axes, sides, [[of.get(name, 0) for name in names] for of in tables])
-    labels = [fit(short_name(name), 48).replace("$", r"\$") for name in names]
-    axes.set_yticks(axes.get_yticks(), labels, fontsize=6)
-    axes.set_xlabel("ms of GPU time per step" if len(sides) > 1 and scene.step_pairs else "ms of GPU time in total")
-    return bool(names)
+    tables = [{name: of.total_ns for name, of in totals.items()} for totals in compared_totals(scene, kernel_totals)]
+    names = sorted({name for of in tables for name in of}, key=lambda name: -max(of.get(name, 0) for of in tables))
+    rows = []
+    for name in names[:_MOST_KERNELS]:
+        times_ns = [of.get(name, 0) for of in tables]
+        rows.append((fit(short_name(name), 48), times_ns, [time_text(time_ns) for time_ns in times_ns]))
+    per_step = len(sides) > 1 and scene.step_pairs
+    return paired_bars(f"GPU time of kernels, {'per step' if per_step else 'in total'}", rows, labels)
+
+
+PLOTS: dict[str, Callable[[Sequence[NamedTrace], Sequence[str], Comparison | None], Chart | None]] = {
+    "steps": _steps, "phases": _phases, "idle": _idle, "memory": _memory, "kernels": _kernels,
+}  # fmt: skip
+
+
+def _thinned(x: Column, y: Column) -> tuple[Column, Column]:
+    """Return at most _POINTS points of a curve: the highest point of each of as many ranges."""
+    if len(x) <= _POINTS:
+        return x, y
+    bounds = np.linspace(0, len(x), _POINTS + 1).astype(np.int64)
+    rows = [int(first + y[first:last].argmax()) for first, last in pairwise(bounds.tolist())]
+    return x[rows], y[rows]
