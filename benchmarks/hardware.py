@@ -154,7 +154,8 @@ def summary(rows: Sequence[Row]) -> str:
     within = sum(row.error is not None and abs(row.error) <= max(row.noise or 0.0, 0.02) for row in rows)
     return (
         f"The median error of the step time is {100 * median(steps):.1f} %, and the largest error of the GPU time is"
-        f" {100 * busy:.2f} %. A step time is correct if its error is at most 2 % or, in a noisy recording, at most the noise."
+        f" {100 * busy:.2f} %. A step time counts as correct if its error is at most 2 % or, in a noisy recording, at most"
+        " the spread of the recorded times."
         f" Correct step times: {within} of {len(rows)}."
     )
 

@@ -40,9 +40,9 @@ from traces.script.deferred_signals import at_exit
 from traces.script.patching import PATCHES, patch_around
 from traces.stalls.storage_server import StorageClient
 
-# A replay lists at most this many kinds of calls that the recording lacks. Further kinds are only counted.
+# maximum number of listed kinds of calls that the recording lacks; further kinds are only counted
 _MISSING_LISTED = 50
-# With `--steps 5`, a script that does not train ends after 100 steps.
+# With `--steps 5`, a script that only evaluates ends after 100 evaluation steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds

@@ -41,8 +41,6 @@ _COLD_CALLS, _CACHE_BYTES = 21, 1 << 21  # number of calls with cold caches, and
 
 
 class OwnCost:
-    """Adds up the time that the recorder's methods take."""
-
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
         self.perf_ns = clock.perf_ns

@@ -33,8 +33,6 @@ class LivingObjects(dict[int, ref[Any]]):
 
 
 class Profiles(LivingObjects):
-    """Stores the profiles that the script is recording with torch.profiler."""
-
     has_attached = False
 
 

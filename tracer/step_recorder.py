@@ -546,7 +546,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # If writing fails, the next step must not contain these values.
+        # Reset these lists before writing, because the next step must not contain this step's values if writing fails.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

@@ -30,12 +30,12 @@ from tui.terminal import is_quiet
 if TYPE_CHECKING:
     from typer._click.core import Context  # the overridden method needs this type, and typer exports only a subclass
 
-# the only option of `trace` that may follow the script
+# the only option of `trace` that may come after the script
 FOLLOWER = "--trace"
 # options of `python` that replace the script's name: a module, or Python code
 _PROGRAMS = ("-m", "-c")
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
-# files in the environments that these installers make for a single tool
+# If an environment contains one of these files, the installer has made the environment for a single tool.
 _TOOL_FILES = {"uv": "uv-receipt.toml", "pipx": "pipx_metadata.json"}
 
 
@@ -78,8 +78,6 @@ def script_words(ours: list[str], script: list[str], options: Mapping[str, bool]
 
 
 class ScriptCommand(Command):
-    """Represents a command that ends with a script, such as `trace replay train.py`."""
-
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         names = self.option_names(ctx)
         ours, script = split(args, names)

@@ -72,7 +72,7 @@ def share_text(share: float | None) -> str:
 
 
 def rough_text(share: float | None) -> str:
-    """Format an estimated fraction as a percentage without decimals, such as "21 %" for 0.214."""
+    """Format a fraction as a percentage without decimals, such as "21 %" for 0.214."""
     return ABSENT if share is None else "<1 %" if share < 0.005 else f"{100 * share:.0f} %"
 
 

@@ -26,7 +26,7 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """Open the null device in place of each standard stream that the shell has closed, as in `trace info T >&-`."""
+    """If the shell has closed a standard stream, as in `trace info T >&-`, open the null device in its place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

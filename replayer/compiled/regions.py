@@ -69,7 +69,8 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # An op such as `item` copies its value to the host. If the graph calls such an op, the recorded copies are left out.
+        # If the graph calls an op such as `item`, the op itself launches the copy to the host, so recorded copies to the host
+        # are ignored.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()

@@ -147,8 +147,6 @@ class _About(TypedDict, total=False):
 
 
 class EfficiencyCurves:
-    """Returns the geometric mean of the predictions of several neural networks."""
-
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
             self.about: _About = json.loads(str(file["about"]))

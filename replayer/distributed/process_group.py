@@ -88,7 +88,7 @@ class Options:
         self.config = NcclConfig()
 
 
-# PyTorch calls some methods by several names, but the type stubs have only one of the names.
+# PyTorch uses several names for some methods, but its type stubs contain only one of the names.
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 

@@ -29,7 +29,7 @@ from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
-# PyTorch calls some methods by several names, but the type stubs have only one of the names.
+# PyTorch uses several names for some methods, but its type stubs contain only one of the names.
 _Work: TorchAny = dist.Work
 
 _LONGEST_POLL_S = 1.0
@@ -151,7 +151,7 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # If this rank's clock did not include the wait, it would run ahead of the clocks of the other ranks.
+            # If this rank's clock did not include the wait, the clock would run ahead of the clocks of the other ranks.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False

@@ -113,7 +113,6 @@ class CurrentStreams:
         return self.caller(device).stream
 
     def set_stream(self, stream: VirtualStream) -> None:
-        """Make `stream` and its device current."""
         thread = self.thread()
         self.nodes.leave(self.stream(thread.device))
         thread.device = stream.device

@@ -47,8 +47,6 @@ StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    """Counts the script's steps, and calls `step_ended` after each step."""
-
     def __init__(
         self, devices: list[VirtualDevice], launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None
     ) -> None:
@@ -112,7 +110,6 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.loss_called)
 
     def optimizer_stepped(self, is_first: bool) -> None:
-        """End the training step after a `step` call of the script's first optimizer."""
         with self._launches.looking as thread:
             self._freeze_objects()  # before the first step ends, because the collection takes longer than a usual step
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):

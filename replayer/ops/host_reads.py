@@ -149,8 +149,8 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# Maps each op to a function that returns True if a call of the op makes the host wait for the GPU. The ops were tested with
-# PyTorch 2.11 on an NVIDIA H100.
+# Maps each op to a function that returns True if a call of the op makes the host wait for the GPU. The functions were tested
+# with PyTorch 2.11 on an NVIDIA H100.
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)

@@ -77,8 +77,8 @@ class RecordingIndexer:
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
         device = trace.device
-        # Communication between ranks is simulated in process_group.py instead, because its recorded durations include waits for
-        # other ranks.
+        # The recorded durations of communication between ranks include waits for other ranks, so process_group.py simulates the
+        # communication.
         own = device.is_work & np.isin(device.device, list(ordinals))
         communicates = communication_kernels(trace) & bool(len(trace.collectives))
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)

@@ -191,5 +191,6 @@ class StepChoice:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
-    # The steps are used in turn. If recorded steps alternate between two shapes, the steps of the replay then alternate too.
+    # The chosen steps are used in turn, so if recorded steps alternate between two shapes, the steps of the replay alternate
+    # too.
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]

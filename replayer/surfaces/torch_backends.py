@@ -66,7 +66,7 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module.backends.cuda, **answers)
     # As on a GPU, nn.LSTM, nn.GRU and nn.RNN store all their weights in one buffer.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, the same applies to the module `torch.backends.cudnn.rnn`.
+    # Since PyTorch 2.11, the module `torch.backends.cudnn.rnn` is also replaced by an object.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

@@ -62,8 +62,6 @@ def memory_of(index: int, missing: str = "Invalid device argument ") -> DeviceMe
 
 
 class RawBlocks:
-    """Maps addresses to blocks from `torch.cuda.caching_allocator_alloc`."""
-
     def __init__(self) -> None:
         self._handles: dict[int, AllocationHandle] = {}
 

@@ -19,7 +19,6 @@ from traces.script.patching import patch_around
 
 
 def entries_on(device: torch.device, entries: TorchAny, dtype: torch.dtype | None) -> list[torch.Tensor]:
-    """Return the entries of a nested tensor as tensors on `device`, all with the same dtype."""
     made = [torch.as_tensor(entry, dtype=dtype, device=device) for entry in entries]
     return [entry.to(made[0].dtype) for entry in made]
 

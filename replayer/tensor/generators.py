@@ -280,11 +280,13 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # otherwise a warning that PyTorch shows only once would not be shown later
-    # `warnings.catch_warnings` would show the script's earlier warnings again.
+    # If a warning that PyTorch shows only once occurs here, PyTorch must still show it later. `warnings.catch_warnings` would
+    # show the script's earlier warnings again.
+    torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows the warnings of its C++ code when the outermost C++ call ends. `map_` makes it show them here.
+        # PyTorch shows the warnings of C++ code when the outermost C++ call ends. This call of `map_` is the outermost one, so
+        # all warnings of `run` are shown before the filters are restored.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

@@ -83,8 +83,6 @@ Histories = dict[RecordedSegment, MatchHistory]
 
 
 class StepMatcher:
-    """Finds recorded calls for the ops of one training step."""
-
     def __init__(self, step: RecordedStep, keys: Mapping[OpSignature, MatchKeys], histories: Histories) -> None:
         self.step = step
         self.keys = keys
@@ -153,8 +151,8 @@ class SegmentMatcher:
         self.pair_with(recorded)
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
-        # At the end of a phase, ops without a recorded call share the GPU time of recorded kernels without an op. `deferred`
-        # contains ops that match no recorded call, and their rows in the timeline.
+        # At the end of a phase, ops without a recorded call share the GPU time of the recorded kernels that no op has used.
+        # `deferred` contains ops that match no recorded call, and their rows in the timeline.
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
         self.ops_on: dict[int, int] = {}

@@ -88,7 +88,7 @@ class BoundaryEvent:
 
 
 class BoundaryEvents:
-    """Records CUDA events at phase boundaries. CUDA events are reused after their time was read."""
+    """CUDA events are reused after their time was read."""
 
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended

@@ -44,7 +44,8 @@ class ModuleRanges:
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module
-        # This function takes a tenth of the time of `record_function`. The importer recognizes its cpu_op events by name.
+        # This function takes a tenth of the time of `record_function`, and the importer recognizes the function's cpu_op events
+        # by name.
         self._range: Any = torch._C._profiler._RecordFunctionFast
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._new = ModuleNames()

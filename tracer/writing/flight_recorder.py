@@ -47,8 +47,6 @@ _LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
 
 
 class FlightEntry(TypedDict):
-    """Contains the fields of a flight recorder entry that are recorded. An entry describes one collective."""
-
     record_id: int
     retired: NotRequired[bool]
     time_created_ns: int

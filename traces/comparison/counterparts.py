@@ -189,7 +189,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
 
 
 # Kernels of two traces are paired if they agree in step, device, phase, op, shapes and name. The remaining kernels are paired
-# by fewer columns. Equal kernels are paired in launch order.
+# if they agree in fewer of these properties. Equal kernels are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

@@ -104,8 +104,6 @@ _LONG_AGO = -(2**62)
 # see Note [A step's time]
 @dataclass(frozen=True)
 class StepTimes:
-    """Stores the time of each step in nanoseconds, on the host and on each GPU."""
-
     host_interval_ns: Column
     completion_ns: dict[int, Column]
     device_interval_ns: dict[int, Column]

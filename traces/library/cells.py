@@ -100,8 +100,6 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class LibraryCell:
-    """Contains the step times of one network on one GPU at each measured batch size."""
-
     gpu: Gpu
     model: str
     workload: WorkloadSignature  # at batch 1; the first dimension of each input is the batch

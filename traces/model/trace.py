@@ -599,7 +599,6 @@ class Trace:
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
     def is_replay_of(self, recorded: Trace) -> bool:
-        """Return True if this trace is a replay of the given recording."""
         notes, run = self.run_of(self.ranks[0]).replay, recorded.run_of(recorded.ranks[0])
         if notes is None:
             return self.is_replay

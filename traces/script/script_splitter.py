@@ -153,7 +153,7 @@ class ScriptSplitter(Generic[ThreadT]):
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
         """Decide whether the ops since the last backward pass belong to a new forward pass."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # A script without an optimizer may update its weights by ops after a backward pass. These ops belong to the phase
+            # If a script has no optimizer, ops after a backward pass may update the weights, so these ops belong to the phase
             # "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):

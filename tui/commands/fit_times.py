@@ -46,7 +46,7 @@ class StepTime:
 
 
 class KnownTimes:
-    """If the script does not train, the step time is the time of a forward pass."""
+    """If the script does not train, a step consists of a forward pass only."""
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
         self._workload = workload

@@ -141,8 +141,8 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _of_killed_script(recording: Trace) -> Trace:
-    """Print that the script was killed, so the end of the recording is missing. The recorder always writes whole steps, so the
-    remaining part of the file is complete."""
+    """If the file is truncated, store that the script was killed. All steps in the file are complete, because the recorder only
+    writes whole steps."""
     problems = dict(recording.problems)
     if not problems.pop("truncated-file", 0):
         return recording
@@ -150,7 +150,7 @@ def _of_killed_script(recording: Trace) -> Trace:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    # rows from before the script joined its process group belong to the same rank
+    # Rows that were written before the script joined its process group belong to the same rank.
     recording = merge_ranks([in_order(_of_killed_script(load(part.path, is_ours=True)))])
     profiles = list[Trace]()
     for path in part.profiles:

@@ -60,7 +60,7 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Larger batch sizes are skipped if GPU memory runs out. The exit code is 0 if at least one batch size was recorded."""
+    """Record the script at each batch size, until GPU memory runs out. Return 0 if at least one batch size was recorded."""
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:

@@ -34,7 +34,7 @@ from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
 from tui.trace_names import load_replayable
 
-# how calls are timed if the library entry matches the script's model
+# how phases are timed if the library entry matches the script's model
 _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
 
 

@@ -25,7 +25,7 @@ from tui.view.scene.totals import kernel_totals
 from tui.view.tables.rows import compared_totals
 
 _POINTS = 800  # maximum points of a curve
-# Kinds of steps that the charts fade, because medians leave them out
+# kinds of steps that are drawn in a pale colour, because medians do not include them
 _FADED = (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)
 _MOST_DOTS = 2_000  # maximum number of steps drawn as dots
 _MOST_KERNELS = 12

@@ -180,7 +180,6 @@ def _indented(path: str) -> str:
 
 
 def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
-    """Return one table row for each reason why a GPU is idle."""
     columns = [idle] if together else [{device: of} for device, of in idle.items()]
     times = [idle_per_step(of) for of in columns]
     return [[label, *(time_text(of[label]) for of in times)] for label in REASONS.values() if any(of[label] for of in times)]

@@ -263,7 +263,7 @@ def _provenance(summary: Summary, width: int) -> list[str]:
 
 
 def _flat(facts: dict[str, Json], prefix: str = "") -> list[tuple[str, Any]]:
-    """Flatten a nested dictionary into pairs such as ("flags.tf32", True)."""
+    """Convert a nested dictionary to pairs such as ("flags.tf32", True)."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):

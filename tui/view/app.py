@@ -79,7 +79,7 @@ class Keys(Footer):
 
 
 class ViewApp(App[int]):
-    """Implements the timeline app. `failure` stores the exception if loading fails."""
+    """If loading fails, `failure` contains the exception."""
 
     TITLE = "trace view"
     CSS = f"""

@@ -68,7 +68,7 @@ def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: b
     names = np.where(own == 0, ours, theirs)
     became = np.where(found.change[positions] == KernelChange.OTHER_KERNEL, theirs[2], NONE)
     sides = found.first, found.second
-    # row NONE (-1) selects the appended 0
+    # the index NONE (-1) selects the appended 0
     times_ns = [np.append(trace.device.duration_ns, 0)[of] for trace, of in zip(scene.traces, sides, strict=True)]
     changes = _ChangedRows("device", found.step, found.change_ns, sides, times_ns)
     made = []

@@ -398,7 +398,6 @@ class DeviceMemory:
             self._release_cached()
 
     def empty_pool(self, number: int) -> None:
-        """Return the cached memory of a private pool to the device."""
         with self._lock:
             self._release_pools(pool for pool in self._pools() if pool_of(pool.stream) == number)
 

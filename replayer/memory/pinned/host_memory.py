@@ -80,7 +80,7 @@ class HostMemory:
 
     def _give_back(self, block: HostBlock) -> None:
         if block.streams:
-            # At this point, all copies have been simulated, but other queued ops may be missing.
+            # All copies from pinned memory have been simulated before this call, so each stream's end time includes them.
             block.ready_ns = max(stream.ready_ns for stream in block.streams)
             block.streams = set()
         self._returned.append(block)
@@ -108,7 +108,7 @@ class HostMemory:
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
                 self.stats.block_removed(block.size_bytes, took_ns)
-        # The memory is freed with the last reference, because a memoryview's finalizer may still be running.
+        # Python frees the memory with the last reference to a block, because a memoryview's finalizer may still be running.
 
     # --- memory of the script (cudaHostRegister)
 

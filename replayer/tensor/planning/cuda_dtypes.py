@@ -113,7 +113,7 @@ def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exc
         packet = name.partition(".")[0]
         name = next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
     kernels = _kernels().get(name, {})
-    # For cuda_dtypes.json, all ops were called without the argument `dtype`.
+    # The file cuda_dtypes.json lists the dtypes that CUDA rejects if a call does not pass the argument `dtype`.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     accepts_empty = name in _table()["accepted_if_empty"]
     if (accepts_empty and _has_empty(_tensors(args))) or (measured and scalar not in kernels):

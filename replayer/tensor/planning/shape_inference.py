@@ -58,8 +58,8 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
     return plan
 
 
-# Outside of CUDA graph captures, these ops keep the seed and offset of their random numbers in CPU memory (PyTorch's Note
-# [Seed and Offset Device] in attention.cu).
+# These attention ops return the seed and offset of their random numbers in CPU memory, except during the capture of a CUDA
+# graph (PyTorch's Note [Seed and Offset Device] in attention.cu).
 _SEEDS_ON_HOST = ("aten::_scaled_dot_product_efficient_attention", "aten::_efficient_attention_forward")
 
 
@@ -219,7 +219,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             return _ASKS_FOR_SIZES
         if "nested" in func._schema.name:
             raise OtherLayout from None
-        # Meta kernels in Python raise other types of errors. C++ kernels raise a RuntimeError.
+        # Meta kernels in Python raise several types of errors, but CUDA kernels raise a RuntimeError.
         error = _cpu_kernel_error(func, args, kwargs) or RuntimeError(str(refused))
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments, or call it on the CPU"
@@ -227,7 +227,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         raise on_one_device(error) from None
 
 
-# Errors with these words are not the script's fault.
+# Error messages with these words come from PyTorch's meta kernels and not from a mistake in the script.
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 

@@ -113,8 +113,6 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
 
 
 class Folding:
-    """Computes an op on the host if all inputs have known values."""
-
     def __init__(self, func: Op, writes: tuple[tuple[int | str, bool], ...]) -> None:
         self._func = func
         self._written = {at for at, _ in writes}

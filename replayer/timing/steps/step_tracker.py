@@ -114,8 +114,6 @@ class WorkloadCheck:
 
 
 class StepTracker:
-    """Tracks the script's position in the recording."""
-
     def __init__(
         self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
     ) -> None:
@@ -173,7 +171,6 @@ class StepTracker:
         self.begins_segment = self.script.begins_segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """Begin the loss phase, because the script has called a loss function."""
         if self.begins_segment[LOSS]:
             self.script.op(thread, LOSS, self._scheduler.clock.now_ns())
         self._see_phase()

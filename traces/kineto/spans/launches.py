@@ -122,8 +122,6 @@ def correlate_in_order(host: HostColumns, device: DeviceColumns, strings: String
 
 
 class WithoutWork(NamedTuple):
-    """Counts launch calls without a recorded kernel."""
-
     lost_kernels: int
     captured: int
     unfinished: Column  # launch calls that the GPU had not run when the recording ended

@@ -10,7 +10,7 @@ from tui.view.scene.difference import Difference
 from tui.view.scene.scene import Scene
 from tui.view.timeline.spans import duration_of, find_span, position_of
 
-# margin on both sides of a difference, as a share of its length: wide for kernels, narrow for phases
+# margin on both sides of the shown difference, as a share of its length: wide for kernels, narrow for phases
 _BESIDE = {"device": 6.0, "phases": 0.25}
 
 

@@ -53,8 +53,6 @@ SIMILAR = -3  # in `position`: all devices of similar ranks
 
 @dataclass(frozen=True)
 class Track:
-    """Represents a timeline row of one trace."""
-
     label: str
     table: str
     make: Callable[[], Lane | Curve]

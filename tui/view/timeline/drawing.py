@@ -86,7 +86,6 @@ class Drawing:
         return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
-        """Return None for rows that show memory."""
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)

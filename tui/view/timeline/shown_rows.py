@@ -18,7 +18,7 @@ from tui.view.scene.tracks import Fold, TrackKey, TrackKind
 
 _LEAST_LINES = {TrackKind.MEMORY: 2}  # minimum lines per row and trace, other kinds of rows have 1
 _MOST_LINES = dict.fromkeys(TrackKind, 2) | {TrackKind.GPU: 12, TrackKind.MEMORY: 8, TrackKind.PHASES: 4}
-# kinds of rows, in the order in which they get the window's remaining lines
+# If the window has lines left, these kinds of rows get more lines, in this order.
 _ORDER = """
 GPU MEMORY GPU PHASES GPU MEMORY HOST GPU LOADER COLLECTIVES PARTS
 GPU PHASES GPU MEMORY GPU GPU MEMORY GPU PHASES GPU MEMORY GPU MEMORY

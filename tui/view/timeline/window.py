@@ -215,7 +215,7 @@ class Window:
         self.ns_per_column = span / self.columns
         slack = MARGIN * span
         furthest = max(self.axis.length_ns + slack - span, 0.0)
-        # whole nanoseconds, because columns of one nanosecond would jitter
+        # rounded to whole nanoseconds, because columns as short as one nanosecond would jitter otherwise
         self.start_ns = float(round(min(max(start_ns, min(-slack, self.axis.length_ns - span)), furthest)))
 
     def _on_axis(self, at_ns: float) -> int:
