@@ -171,11 +171,18 @@ def described_keys(kind: type) -> tuple[str, dict[str, list[str]]]:
     return by_key(doc, list(hints_of(kind)))
 
 
+def meaning_of_object(hint: Any) -> str:
+    """Return the first sentence about the innermost object in a type, or ""."""
+    *_, inner = [NoneType, *described(hint)]
+    return described_keys(inner)[0].partition(". ")[0].rstrip(".") if is_dataclass(inner) else ""
+
+
 def section(kind: type) -> str:
     comments, of_keys = comments_of(kind), described_keys(kind)[1]
     rows = []
     for name, hint in hints_of(kind).items():
-        meaning = "; ".join(filter(None, (comments.get(name, ""), *of_keys.get(name, ()), is_omitted(kind, name))))
+        of_key = list(filter(None, (comments.get(name, ""), *of_keys.get(name, ())))) or [meaning_of_object(hint)]
+        meaning = "; ".join(filter(None, (*of_key, is_omitted(kind, name))))
         rows.append(f"| `{name}` | {type_text(hint)} | {meaning} |".replace("|  |", "| |"))
     return "\n".join([f"\n## {name_of(kind)}\n", "| key | type | meaning |", "|---|---|---|", *rows, ""])
 

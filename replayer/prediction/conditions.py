@@ -41,15 +41,15 @@ _SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # from 100 Mbit/s Ethern
 
 @dataclass(frozen=True)
 class Conditions:
-    gpu: str = ""
-    batch: int = 0
+    gpu: str = ""  # name of the new GPU, or "" for the recorded one
+    batch: int = 0  # new batch size, or 0
     recorded_batch: int = 0
-    length: tuple[int, int] | None = None
-    gpus: int = 0
-    nproc: int = 0
-    parallel: str = "ddp"
-    link_gbps: float = 0.0
-    host_speed: float = 1.0
+    length: tuple[int, int] | None = None  # recorded and new sequence length
+    gpus: int = 0  # number of GPUs with nn.DataParallel, or 0
+    nproc: int = 0  # number of ranks, or 0
+    parallel: str = "ddp"  # how `nproc` ranks share the work: "ddp", "fsdp" or "tp"
+    link_gbps: float = 0.0  # bandwidth between GPUs, or 0 for the recorded one or the data sheet's
+    host_speed: float = 1.0  # speed of the new CPU divided by that of the recorded CPU
 
     def __post_init__(self) -> None:
         if self.gpu and card_of(self.gpu) is UNKNOWN_CARD:

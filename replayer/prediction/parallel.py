@@ -24,14 +24,14 @@ from traces.model.trace import Trace, TraceError
 
 @dataclass(frozen=True)
 class Parallel:
-    kind: str
-    gpus: int
+    kind: str  # kind of parallelism
+    gpus: int  # number of GPUs
     step_ns: float
-    parts_ns: dict[str, float]
-    parameter_bytes: int
-    moved_bytes: int = 0
-    rank_bytes: dict[str, int] = field(default_factory=dict)
-    peak_bytes: int | None = None
+    parts_ns: dict[str, float]  # parts of the step time
+    parameter_bytes: int  # size of all parameters
+    moved_bytes: int = 0  # bytes that a rank sends per step
+    rank_bytes: dict[str, int] = field(default_factory=dict)  # memory of one rank, by kind of data
+    peak_bytes: int | None = None  # memory peak of one rank
     assumed: str = ""  # assumption, as one sentence without a full stop
 
 

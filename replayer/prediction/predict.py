@@ -63,20 +63,20 @@ class PredictedTime:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedFigures:
-    device: str
-    batch: int
+    device: str  # name of the GPU
+    batch: int  # batch size
     recorded_batch: int
-    step: PredictedTime
-    busy: PredictedTime
-    phases: dict[str, PredictedTime]
-    kinds: dict[str, PredictedTime]
+    step: PredictedTime  # the step time
+    busy: PredictedTime  # GPU busy time per step
+    phases: dict[str, PredictedTime]  # by phase
+    kinds: dict[str, PredictedTime]  # GPU time by kind of operation
     origins: dict[str, float]  # share of the predicted GPU time by origin
     expected_error: float | None  # 0.08 means 8 % of the step time; None if unknown, e.g. without shapes
     unscaled_share: float  # share of the recorded GPU time in kernels without shapes
-    memory_peak_bytes: int | None
-    memory_bytes: int | None
+    memory_peak_bytes: int | None  # predicted memory peak
+    memory_bytes: int | None  # memory of the GPU
     parallel: Parallel | None
-    notes: list[str]
+    notes: list[str]  # sentences about the prediction
 
 
 @dataclass(frozen=True, kw_only=True)

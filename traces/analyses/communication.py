@@ -52,9 +52,9 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 class CollectiveTotals:
     """Counts the calls of one collective on all ranks, and sums up their durations."""
 
-    name: str
-    backend: str
-    count: int
+    name: str  # such as "all_reduce"
+    backend: str  # such as "nccl"
+    count: int  # number of calls
     bytes: int | None  # None if no sizes were recorded
     timed: int  # calls whose end was recorded
     bounded: int  # calls with an upper bound of the duration only
@@ -66,9 +66,9 @@ class CollectiveTotals:
 class Operation:
     """Contains the totals of one collective operation in one training phase."""
 
-    name: str
-    phase: str
-    count: int
+    name: str  # such as "all_reduce"
+    phase: str  # training phase
+    count: int  # number of calls
     bytes: int | None  # total size of the inputs on all ranks, or None if unknown
     duration_ns: int  # without calls whose end was not recorded
 
@@ -80,7 +80,7 @@ class Communication:
     hidden_ns: int  # time in which other work runs at the same time
     steps: int  # number of steps with recorded kernels, summed over ranks
     exposed_per_step_ns: int  # mean over the steps with kernels, or of the whole trace
-    hidden_per_step_ns: int
+    hidden_per_step_ns: int  # likewise, of `hidden_ns`
 
 
 def communicates(trace: Trace) -> bool:

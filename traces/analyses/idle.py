@@ -104,9 +104,9 @@ class BusyTime:
 class IdleTime:
     """Contains one GPU's idle time for each reason, such as "data" or "host"."""
 
-    window_ns: int
-    busy_ns: int
-    by_reason: dict[str, int]
+    window_ns: int  # time in which busy and idle time were measured
+    busy_ns: int  # time in which the GPU worked
+    by_reason: dict[str, int]  # idle time by reason
     steps: int  # number of counted steps
 
     @property
@@ -118,9 +118,9 @@ class IdleTime:
 class IdleCall:
     """Contains the GPU idle time during calls of one CUDA runtime function."""
 
-    call: str
-    count: int
-    idle_ns: int
+    call: str  # name of the function
+    count: int  # number of calls
+    idle_ns: int  # GPU idle time during the calls
     share: float  # fraction of all idle time caused by the host
 
 

@@ -46,11 +46,11 @@ class StreamLaunches:
 
     device: str
     stream: int
-    count: int
-    delay_median_ns: int
-    delay_p95_ns: int
-    queue_mean: float
-    queue_most: int
+    count: int  # number of launches
+    delay_median_ns: int  # time between launch and start
+    delay_p95_ns: int  # 95th percentile
+    queue_mean: float  # mean number of launched kernels that have not started
+    queue_most: int  # largest number of launched kernels that have not started
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +127,11 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 class LongLaunches:
     """Counts the slow calls of one launch function, such as `cudaLaunchKernel`."""
 
-    call: str
-    reason: str
-    count: int
-    host_ns: int
-    longest_ns: int
+    call: str  # name of the function
+    reason: str  # why the calls took long
+    count: int  # number of slow calls
+    host_ns: int  # total duration
+    longest_ns: int  # duration of the slowest call
 
 
 def long_launches(trace: Trace) -> list[LongLaunches]:

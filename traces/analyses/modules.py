@@ -47,8 +47,8 @@ class ModuleTime:
 
     path: str  # names of the enclosing modules and the module, joined by "/"
     calls: float | None  # None if modules were found only by the Python stacks of ops
-    forward_ns: int
-    backward_ns: int
+    forward_ns: int  # GPU time of the forward pass
+    backward_ns: int  # GPU time of the backward pass
     own_ns: int  # GPU time of forward and backward work without submodules
     host_ns: int | None  # duration of the module's calls; None if modules were found only by Python stacks
 

@@ -31,7 +31,7 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 class FunctionTime:
     """Contains the times of one Python function, averaged over steps."""
 
-    name: str
+    name: str  # file, line and function
     calls: float  # 0 if the trace has Python stacks of ops but no function calls
     gpu_ns: int  # of all work that the function launched, with nested functions and the backward pass
     own_gpu_ns: int  # without nested functions

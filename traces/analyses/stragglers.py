@@ -45,10 +45,10 @@ class RankLateness:
     """Counts how often a rank was the last to reach a collective, and sums up the delays."""
 
     rank: int
-    collectives: int
-    last: int
-    waited_ns: int
-    late_ns: int
+    collectives: int  # number of compared collectives
+    last: int  # number of collectives that the rank reached last
+    waited_ns: int  # time in which the rank waited for other ranks
+    late_ns: int  # total delay after the median rank
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:

@@ -22,10 +22,10 @@ PARTS = 16
 class TransferSum:
     """Contains the total size and duration of all copies of one kind."""
 
-    kind: str
-    count: int
+    kind: str  # such as "Memcpy HtoD (Pageable -> Device)"
+    count: int  # number of copies
     bytes: int  # without transfers of unknown size
-    duration_ns: int
+    duration_ns: int  # total duration
     gbps: float | None  # None if all sizes are unknown
     over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty if all sizes are unknown
 

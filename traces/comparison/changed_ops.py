@@ -87,10 +87,10 @@ class NameChange:
     """Compares how often a kernel or op runs per step, and how long, in two traces."""
 
     name: str
-    recorded_count: float
-    replayed_count: float
-    recorded_ns: int
-    replayed_ns: int
+    recorded_count: float  # per step
+    replayed_count: float  # per step
+    recorded_ns: int  # GPU time per step
+    replayed_ns: int  # GPU time per step
     op: str = ""  # for a kernel, the launching op with the most GPU time, or "" if unknown
 
 
@@ -105,18 +105,18 @@ class Replacement:
     replayed_count: float
     recorded_ns: int
     replayed_ns: int
-    op: str = ""
+    op: str = ""  # the op that launched the kernels, or ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
     """Lists the changed kernels or ops, with the largest time difference first."""
 
-    added: list[NameChange] = field(default_factory=list)
-    gone: list[NameChange] = field(default_factory=list)
-    longer: list[NameChange] = field(default_factory=list)
-    shorter: list[NameChange] = field(default_factory=list)
-    replaced: list[Replacement] = field(default_factory=list)
+    added: list[NameChange] = field(default_factory=list)  # only in the second trace
+    gone: list[NameChange] = field(default_factory=list)  # only in the first trace
+    longer: list[NameChange] = field(default_factory=list)  # more GPU time in the second trace
+    shorter: list[NameChange] = field(default_factory=list)  # less GPU time in the second trace
+    replaced: list[Replacement] = field(default_factory=list)  # work that has different names in the two traces
 
     def of_same_names(self) -> ChangeLists:
         return ChangeLists(longer=self.longer, shorter=self.shorter)
@@ -124,8 +124,8 @@ class ChangeLists:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    kernels: ChangeLists
-    ops: ChangeLists
+    kernels: ChangeLists  # changed kernels
+    ops: ChangeLists  # changed ops
 
 
 @dataclass

@@ -35,7 +35,7 @@ Figure = TypeVar("Figure")
 class Both(Generic[Figure]):
     """Contains a value, such as the step time, for each of two traces."""
 
-    recorded: Figure
+    recorded: Figure  # value of the first trace
     replayed: Figure  # the second recording's value if two recordings are compared
 
     def __iter__(self) -> Iterator[Figure]:
@@ -46,11 +46,11 @@ class Both(Generic[Figure]):
 class PhaseError(StageError):
     """Compares the median times of one training phase in two traces. The host times of all phases add up to the step time."""
 
-    recorded_median_ns: int
-    replayed_median_ns: int
-    busy_recorded_median_ns: int | None
-    busy_replayed_median_ns: int | None
-    busy_error: float | None
+    recorded_median_ns: int  # median host time
+    replayed_median_ns: int  # median host time
+    busy_recorded_median_ns: int | None  # median GPU busy time
+    busy_replayed_median_ns: int | None  # median GPU busy time
+    busy_error: float | None  # relative difference of these medians
     wait_recorded_median_ns: int | None  # the host's waits for its devices; None if no wait was recorded
     wait_replayed_median_ns: int | None
 
@@ -62,8 +62,8 @@ class StreamShare:
     device: str
     recorded_stream: int | None
     replayed_stream: int | None
-    recorded_busy: float | None
-    replayed_busy: float | None
+    recorded_busy: float | None  # busy time divided by step time
+    replayed_busy: float | None  # busy time divided by step time
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Evaluation:
     """Compares the evaluation steps of two traces."""
 
     steps_compared: Both[int]
-    steps: Spread
-    compute_side: Spread
+    steps: Spread  # step times
+    compute_side: Spread  # step times without waits for data
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ class MemoryComparison:
     recorded_step_rise_bytes: int | None
     replayed_step_rise_bytes: int | None
     replayed_run_peak_bytes: int | None = None  # includes the steps that are not compared
-    capacity_bytes: int | None = None
+    capacity_bytes: int | None = None  # memory of the virtual GPU
     capacity_given: bool | None = None  # whether --gpu-memory set the capacity
     outside_bytes: int | None = None  # capacity taken by anything other than PyTorch's allocator
     reserved_peak_bytes: int | None = None
-    ooms: int | None = None
+    ooms: int | None = None  # number of out-of-memory errors in the replay
     fits: bool | None = None  # False if the replay ran out of memory, None if unknown
 
     @property
@@ -120,26 +120,26 @@ class ComparedFigures:
     """Contains the result of comparing two traces."""
 
     replay: bool  # whether the second trace is a replay of the first
-    steps_compared: Both[int]
+    steps_compared: Both[int]  # number of compared steps
     ranks: Both[int]  # number of ranks; step times are those of one rank
     gpus: Both[int]  # GPUs that one rank uses; if the numbers differ, `changes` are those of one GPU
     gpu_names: Both[str]  # "" if no GPU was recorded
     paces: Both[StepPace | None]
-    bottlenecks: Both[PaceLimit | None]
-    steps: Spread
+    bottlenecks: Both[PaceLimit | None]  # what limits each trace
+    steps: Spread  # step times
     host_pace: Spread  # the step time on the host
     device_pace: Spread  # the step time on the slowest GPU
     compute_side: Spread  # the step time without waits for data
-    gpu_busy: Spread
-    phases: dict[str, PhaseError]
+    gpu_busy: Spread  # GPU busy time per step
+    phases: dict[str, PhaseError]  # by phase
     host_phases_comparable: bool  # False if only one trace's phases are synchronized with the device (PhaseTiming)
     streams: list[StreamShare]
     coverage: dict[str, float] | None  # share of the GPU time from recorded, scaled, estimated and other operations
     host: HostFigures
     values: ValueReads
     events_never_recorded: int | None  # events that the script of a replay waited for but never recorded
-    memory: dict[str, MemoryComparison]
-    missing: list[MissingOp]
+    memory: dict[str, MemoryComparison]  # by device label
+    missing: list[MissingOp]  # ops that were called in the replay but not in the recording
     missing_in_steps: list[MissingOp]  # excludes ops that were only called outside the compared steps
     changes: Changes
     clock: str | None  # the replay's clock: "wall", or "virtual" (GPU waits took no time, so loading times are not realistic)
@@ -172,9 +172,9 @@ class VerdictFacts:
     """Says whether two traces were recorded from the same program."""
 
     same_program: bool | None  # null if unknown
-    reason: str
-    verdict: Sameness
-    evidence: Evidence
+    reason: str  # the reason for the verdict, in words
+    verdict: Sameness  # how the programs differ
+    evidence: Evidence  # what the verdict is based on
     not_compared: tuple[str, ...]  # facts that only one trace has, such as "shapes"
 
 

@@ -56,9 +56,9 @@ class Reason:
     what: str  # what takes longer or shorter, such as "backward" or "communication"
     delta_ns: int  # positive if the second trace is slower
     before_ns: int | None  # None if the first trace lacks the figure
-    after_ns: int | None
+    after_ns: int | None  # likewise, for the second trace
     phase: str  # a phase or op, or ""
-    text: str
+    text: str  # the reason as a sentence
     names: tuple[str, ...] = ()  # kernels and ops that `text` mentions
 
 
@@ -66,7 +66,7 @@ class Reason:
 class Explanation:
     """Explains in sentences why two traces differ."""
 
-    headline: str
+    headline: str  # the step times of both traces
     summary: list[str]  # sentences on samples per second, and on the copies of nn.DataParallel
     delta_ns: int | None  # the second trace's step time minus the first trace's
     caution: str  # a sentence to read before the reasons, or ""

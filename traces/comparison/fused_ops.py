@@ -28,10 +28,10 @@ class FusedOps:
     per step."""
 
     kernels: tuple[str, ...]  # empty for ops that occur in the name of no fused kernel
-    calls: int
-    compiled_ns: int
+    calls: int  # number of launches
+    compiled_ns: int  # GPU time of the fused kernels
     ops: Mapping[str, int]  # number of eager calls by op name
-    eager_ns: int
+    eager_ns: int  # GPU time of the eager ops
 
     @property
     def op_counts(self) -> str:

@@ -58,15 +58,15 @@ class GateError(TraceError):
 class Check:
     """Compares one value, such as the step time, with its budget. Times are in ns, sizes in bytes, and shares are fractions."""
 
-    name: str
-    budget: float
+    name: str  # name of the budget
+    budget: float  # the limit
     value: float | None  # None if the figure is missing
-    passed: bool
+    passed: bool  # True if the value is within the limit
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    passed: bool
+    passed: bool  # True if all budgets are met
     checks: list[Check]
 
 

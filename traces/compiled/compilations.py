@@ -26,7 +26,7 @@ class Compilation:
     region: str  # "" if torch did not mark the compiled region
     is_backward: bool
     step: int | None  # number of the step in which the compilation starts
-    host_ns: int
+    host_ns: int  # duration
 
 
 def compilations(trace: Trace, rank: int = 0) -> tuple[Compilation, ...]:

@@ -23,8 +23,8 @@ class CudaGraph:
     """Describes a CUDA graph, with counts and times per step."""
 
     name: str  # numbered in the order of the first launches
-    launches: float
-    kernels: float
+    launches: float  # per step
+    kernels: float  # per step
     gpu_ns: int  # time in which the device executes work of the graph
     gaps_ns: int  # time within a launch in which no work of the graph runs
     host_ns: int  # median duration of the launching calls

@@ -26,9 +26,9 @@ RESUMED = "torch_dynamo_resume_in_"  # Dynamo's name of the function that contin
 class GraphBreak:
     """Describes a graph break between two compiled functions, with counts and times per step."""
 
-    after: str
-    before: str
-    count: float
+    after: str  # region before the break
+    before: str  # region after the break
+    count: float  # per step
     host_ns: int  # from the end of the first graph to the start of the second, median of the steps
     gpu_ns: int  # GPU busy time of the eager ops
     ops: tuple[str, ...]  # eager ops between the two graphs

@@ -35,7 +35,7 @@ class FusedKernel:
     """Describes a fused kernel of a compiled function, with launches and GPU time per step."""
 
     name: str
-    launches: float
+    launches: float  # per step
     gpu_ns: int
 
 
@@ -44,16 +44,16 @@ class Region:
     """Describes the code that torch.compile generated in one compilation of a function. Counts and times are per step. Host
     times are medians."""
 
-    name: str
+    name: str  # such as "0/1", the second compilation of the first function
     function: str  # unknown for imported traces
     recompilation: int  # number of earlier compilations of the same function
-    calls: float
-    backwards: float
+    calls: float  # forward passes per step
+    backwards: float  # backward passes per step
     gpu_ns: int  # time in which the device executes kernels of the region, forward and backward
     fused_ns: int  # the part of `gpu_ns` in fused kernels
     host_ns: int  # host time in the compiled graphs of the region
-    kernels: float
-    graph_launches: float
+    kernels: float  # per step
+    graph_launches: float  # launches of CUDA graphs per step
     fused: tuple[FusedKernel, ...]  # longest first
     external: tuple[str, ...]  # ops that launch device work other than fused kernels
 

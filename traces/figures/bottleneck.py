@@ -75,7 +75,7 @@ class Slowdown:
 
     step: int  # number of the first slower step
     before_ns: int  # kernel time of a step, without communication
-    after_ns: int
+    after_ns: int  # kernel time of a step from then on
     is_alike: bool  # most kernels became slower by about the same factor
 
     def sentence(self) -> str:
@@ -88,7 +88,7 @@ class Slowdown:
 class PaceLimit:
     """Says what limits the training speed: "device", "host", "data", "copies", "other ranks" or "unknown"."""
 
-    limit: str
+    limit: str  # the bottleneck
     gain_ns: int | None  # the largest possible gain per step: the time that a step would save if the bottleneck were removed
     share: float | None  # the gain divided by the step time
     reason: str = ""  # why the limit is unknown

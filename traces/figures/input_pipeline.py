@@ -22,12 +22,12 @@ class InputPipeline:
     """Stores the time that the script spent waiting for batches and copying them to pinned memory."""
 
     loaders: list[LoaderSettings]
-    waits: int
+    waits: int  # number of waits for a batch
     wait_median_ns: int | None
     wait_total_ns: int
     wait_per_step_ns: int | None  # median over `steady_steps`
-    batch_bytes: int | None
-    pins: int
+    batch_bytes: int | None  # median
+    pins: int  # number of copies to pinned memory
     pin_median_ns: int | None
     pin_bytes_per_s: int | None  # counts only pins with a known size
 

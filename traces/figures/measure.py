@@ -32,11 +32,11 @@ from traces.names.device_names import LAUNCH_CALL, copy_direction
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    kernels: int
-    copies: int
-    host_ops: int
-    memory_events: int
-    steps: int
+    kernels: int  # number of kernels
+    copies: int  # number of copies and memsets
+    host_ops: int  # number of ops on the host
+    memory_events: int  # number of allocations and frees
+    steps: int  # number of steps
 
 
 def counts_of(trace: Trace) -> Counts:
@@ -383,8 +383,8 @@ class WorkSum:
     """Counts the kernels or ops that have the same name, and adds up their GPU times."""
 
     name: str
-    count: int
-    device_ns: int
+    count: int  # number of calls
+    device_ns: int  # total GPU time
 
 
 def kernel_table(trace: Trace, steps: Column | None = None) -> list[WorkSum]:
@@ -408,8 +408,8 @@ class HostOpSum:
     """Counts the calls of ops with one name, and sums up the host times, excluding the time of inner ops."""
 
     name: str
-    count: int
-    self_ns: int
+    count: int  # number of calls
+    self_ns: int  # host time without inner ops
 
 
 def host_op_table(trace: Trace) -> list[HostOpSum]:

@@ -153,10 +153,10 @@ class MeanStep:
     """Contains mean step times in nanoseconds. `StepPace` contains the medians."""
 
     pace_ns: int  # the step time
-    limit: str
-    host_ns: int
-    busy_share: float | None
-    without_data_ns: int
+    limit: str  # "device" or "host"
+    host_ns: int  # step time on the host
+    busy_share: float | None  # of the busiest GPU
+    without_data_ns: int  # step time without waits for data
 
 
 # see Note [A step's time]
@@ -167,13 +167,13 @@ class StepPace:
     steps: int  # number of steps in the set, of all ranks
     pace_ns: int  # the step time
     limit: str  # see Note [What limits the pace]
-    host_runs_ahead: bool
-    host_ns: int
+    host_runs_ahead: bool  # True if the host launches work faster than the GPU completes it
+    host_ns: int  # step time on the host
     device_ns: int | None  # None without device work and CUDA events
-    device: int
-    gpu_time_ns: int | None
+    device: int  # index of the slowest GPU
+    gpu_time_ns: int | None  # GPU busy time per step, summed over GPUs
     busy_share: float | None  # of the busiest device: median of busy time divided by the step's time
-    without_data_ns: int
+    without_data_ns: int  # step time without waits for data
     period: int  # the intervals repeat after this number of steps; see Note [Periodic steps] in `traces.figures.spread`
     noise: float | None  # half the interquartile range divided by the median; None below four steps
     falls_behind_ns: int  # growth of the lag per step; 0 if the lag does not grow steadily

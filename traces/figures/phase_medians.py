@@ -20,9 +20,9 @@ from traces.model.trace import Column, Trace
 class PhaseMedians:
     """Stores the median times of one training phase, such as "backward"."""
 
-    median_ns: int | None = None
-    device_median_ns: int | None = None
-    busy_median_ns: int | None = None
+    median_ns: int | None = None  # host time
+    device_median_ns: int | None = None  # time between CUDA events
+    busy_median_ns: int | None = None  # GPU busy time
 
 
 def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str, PhaseMedians]:

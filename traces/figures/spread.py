@@ -47,13 +47,13 @@ class Spread:
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None
-    error: float | None
+    error: float | None  # relative difference of the medians or means
     # half the interquartile range of the recorded times, divided by their median; None below four steps
     noise_floor: float | None
-    recorded_p5_ns: int | None
-    recorded_p95_ns: int | None
-    replayed_p5_ns: int | None
-    replayed_p95_ns: int | None
+    recorded_p5_ns: int | None  # 5th percentile
+    recorded_p95_ns: int | None  # 95th percentile
+    replayed_p5_ns: int | None  # 5th percentile
+    replayed_p95_ns: int | None  # 95th percentile
     # only if the means are compared instead of the medians, because the steps vary a lot
     recorded_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
     replayed_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)

@@ -26,22 +26,22 @@ class StageMedians:
     """Stores the median times of one nn.DataParallel stage, such as scatter."""
 
     name: str
-    device: str | None
-    count: int
-    median_ns: int | None
-    device_median_ns: int | None
+    device: str | None  # such as "cuda:0"
+    count: int  # number of times that the stage ran
+    median_ns: int | None  # host time
+    device_median_ns: int | None  # time between CUDA events
 
 
 @dataclass(frozen=True, slots=True)
 class StageError:
     """Contains the median times of one nn.DataParallel stage in two traces."""
 
-    recorded_median_ns: int | None
-    replayed_median_ns: int | None
-    error: float | None
-    device_recorded_median_ns: int | None
-    device_replayed_median_ns: int | None
-    device_error: float | None
+    recorded_median_ns: int | None  # median host time
+    replayed_median_ns: int | None  # median host time
+    error: float | None  # relative difference of the medians
+    device_recorded_median_ns: int | None  # median time between CUDA events
+    device_replayed_median_ns: int | None  # median time between CUDA events
+    device_error: float | None  # relative difference of these medians
 
 
 def stage_medians(trace: Trace) -> list[StageMedians]:

@@ -57,16 +57,16 @@ TOP = 10  # number of rows in the tables of kernels and ops
 
 @dataclass(frozen=True, slots=True)
 class StepsOfKind:
-    count: int
-    median_ns: int
+    count: int  # number of steps of this kind
+    median_ns: int  # median step time
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    name: str
+    name: str  # name of the GPU
     total_memory_bytes: int | None
     rank: int
-    index: int
+    index: int  # PyTorch's device number
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class GpuUse:
     name: str
     busy_ns: int  # covers the whole trace
     idle_share: float | None  # covers only the training steps, and is None for a GPU without kernels
-    streams: dict[int, int]
+    streams: dict[int, int]  # GPU busy time by stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +85,21 @@ class StepSummary:
 
     start_ns: int  # on the host
     duration_ns: int  # on the host
-    number: int
+    number: int  # step number
     rank: int
-    kind: str
+    kind: str  # such as "warmup", "steady" or "profiled"
     interval_ns: int  # the host or device interval, whichever determines the pace
     compute_side_ns: int  # `interval_ns` without the wait for data
-    host_interval_ns: int
+    host_interval_ns: int  # step time on the host
     device_interval_ns: int | None  # the longest interval of the devices; None without device work
-    gpu_time_ns: int
+    gpu_time_ns: int  # GPU busy time, summed over GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Contains the statistics of a trace. Medians exclude warm-up steps, and all times are in nanoseconds."""
 
-    version: int
+    version: int  # version of the JSON keys
     grain: str  # "kernel", or "phase" if only the times of phases were recorded
     ranks: list[int]
     devices: list[DeviceSummary]
@@ -108,18 +108,18 @@ class Summary:
     gpu_busy_ns: int  # time in which GPUs run kernels, copies or memsets, summed over all GPUs
     without_op_ns: int  # device time that no recorded op launched
     work_ns: int  # sum of the durations of all kernels, copies and memsets
-    gpus: dict[str, GpuUse]
+    gpus: dict[str, GpuUse]  # by device label, such as "cuda:0"
     steps: list[StepSummary]
     step_median_ns: int | None  # the step time
     compute_side_median_ns: int | None  # the step time without waits for data
     pace: StepPace | None
     bottleneck: PaceLimit | None
-    step_kinds: dict[str, StepsOfKind]
+    step_kinds: dict[str, StepsOfKind]  # by kind, such as "steady"
     clean: CleanSteps | None
     host_scale: Mapping[str, float] | None  # correction factors for the host times of profiled phases
     profiler_cost: ProfilerCost | None
     recorder: RecorderNotes | None
-    phases: dict[str, PhaseMedians]
+    phases: dict[str, PhaseMedians]  # by phase
     parts: list[StageMedians]  # stages of nn.DataParallel
     input_pipeline: InputPipeline | None
     collectives: list[CollectiveTotals]
@@ -129,7 +129,7 @@ class Summary:
     calls: list[WorkSum]  # outermost ops around kernel launches, at most TOP
     host_ops: list[HostOpSum]  # ops with the most time on the host, at most TOP; only for traces without GPU work
     host_ops_ns: int  # time of all ops on the host, without the ops that they call
-    memory: dict[str, MemoryPeak]
+    memory: dict[str, MemoryPeak]  # by device label
     lacks: list[str]  # missing data, such as "shapes"
     problems: dict[str, int]  # number of problems of each kind
     machine: Machine  # the machine of the first rank

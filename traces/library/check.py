@@ -46,9 +46,9 @@ _LINE_ROWS = 5
 class Fault:
     """Describes one error or warning."""
 
-    level: str
+    level: str  # "error" or "warning"
     entry: str  # name of the cell or recording
-    text: str
+    text: str  # the problem in words
     is_duplicate: bool = False  # whether the library already has the entry
 
 

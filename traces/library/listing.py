@@ -21,14 +21,14 @@ from traces.model.trace import TraceError
 class EntryFacts:
     """Describes one entry of the library."""
 
-    name: str
-    gpu: str
-    device: str
-    model: str
-    grain: str
-    source: str
+    name: str  # such as "v100/resnet50"
+    gpu: str  # short name of the GPU, such as "v100"
+    device: str  # the name that CUDA reports
+    model: str  # name of the neural network
+    grain: str  # "kernel" or "phase"
+    source: str  # origin of the measurements
     batches: tuple[int, int] | None  # the first and the last measured batch size
-    out_of_memory_batch: int | None
+    out_of_memory_batch: int | None  # smallest batch size that did not fit into memory
     kind: Literal["recording", "cells"]
 
 

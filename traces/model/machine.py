@@ -63,7 +63,7 @@ class TorchSettings:
     tf32_cudnn: bool | None = None
     cudnn_benchmark: bool | None = None
     deterministic: bool | None = None
-    allocator: str | None = None
+    allocator: str | None = None  # value of PYTORCH_ALLOC_CONF
 
 
 DEFAULT_SETTINGS = TorchSettings()
@@ -76,15 +76,15 @@ class Machine:
     # "2.13.0+cu126", or a range for imported recordings ("1.13 to 2.3")
     torch: str | None = None
     cuda: str | None = None  # torch.version.cuda, or the CUDA runtime's version
-    hip: str | None = None
-    cudnn: int | None = None
+    hip: str | None = None  # version of HIP, on AMD GPUs
+    cudnn: int | None = None  # such as 91002
     nccl: str | None = None
     # "570.86.15", or "CUDA 12.8" if only the CUDA version is known
     driver: str | None = None
     python: str | None = None
-    system: str | None = None
-    processors: int | None = None
-    oom_text: str | None = None
+    system: str | None = None  # operating system
+    processors: int | None = None  # number of CPU cores
+    oom_text: str | None = None  # PyTorch's out-of-memory message, as a template
     cublas_bytes: int | None = None  # memory of the cuBLAS handles of all devices when the script ends
     settings: TorchSettings = DEFAULT_SETTINGS
 

@@ -19,9 +19,9 @@ STREAMS, QUEUES = "streams", "queues"  # whether stream numbers of an AMD record
 
 @dataclass(frozen=True)
 class Script:
-    name: str = ""
-    module: str | None = None
-    sha256: str | None = None
+    name: str = ""  # file name of the script
+    module: str | None = None  # name of the module, if the script was started with `-m`
+    sha256: str | None = None  # hash of the script's file
 
 
 @dataclass(frozen=True)
@@ -33,26 +33,26 @@ class LoaderSettings:
     prefetch_factor: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None
-    samples: int | None = None
+    samples: int | None = None  # length of the data set
 
 
 @dataclass(frozen=True)
 class RecorderNotes:
     """Stores notes of `trace record` about a recording, such as its overhead."""
 
-    version: str | None = None
-    overhead_ns_per_step: int = 0
-    overhead_share: float = 0.0
+    version: str | None = None  # version of trace-replay
+    overhead_ns_per_step: int = 0  # time that the recorder adds to a step
+    overhead_share: float = 0.0  # fraction of the step time
     set_up_ns: int = 0  # overhead that occurs once, such as opening the file; not part of `overhead_ns_per_step`
-    config: RecordConfig | None = None
+    config: RecordConfig | None = None  # options of `trace record`
     virtual_gpu: str = ""  # GPU of a virtual recording, "" for a real one
     device_lost: str = ""  # why device times end early, such as a CUDA error
 
 
 @dataclass(frozen=True)
 class ProfilerUse:
-    steps: tuple[int, ...] = ()
-    failed: str | None = None
+    steps: tuple[int, ...] = ()  # numbers of the profiled steps
+    failed: str | None = None  # why the profiler recorded nothing
     warnings: tuple[str, ...] = ()  # logged by Kineto, without timestamps
 
 
@@ -60,7 +60,7 @@ class ProfilerUse:
 class CleanSteps:
     """Compares steps that ran without the profiler (clean steps) with profiled steps."""
 
-    steps: int = 0
+    steps: int = 0  # number of clean steps
     step_median_ns: int = 0
     profiled_step_median_ns: int = 0
     slowdown: float = 1.0  # profiled step time / clean step time
@@ -70,13 +70,13 @@ class CleanSteps:
 class ProfilerCost:
     """Stores the CPU time that torch.profiler needs to record one event."""
 
-    op_ns: int = 0
-    plain_op_ns: int = 0
-    range_ns: int = 0
-    module_ns: int = 0
-    runtime_ns: int = 0
-    launch_ns: int = 0
-    memory_ns: int = 0
+    op_ns: int = 0  # an op with recorded shapes
+    plain_op_ns: int = 0  # an op without recorded shapes
+    range_ns: int = 0  # a range of `record_function`
+    module_ns: int = 0  # the call of a module
+    runtime_ns: int = 0  # a CUDA runtime call that launches nothing
+    launch_ns: int = 0  # a launch call
+    memory_ns: int = 0  # an allocation or a free
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class ProcessGroup:
 class Distributed:
     """Describes a rank's view of torch.distributed. Field names are those of Kineto's `distributedInfo`."""
 
-    backend: str | None = None
+    backend: str | None = None  # such as "nccl"
     world_size: int | None = None
-    pg_count: int | None = None
+    pg_count: int | None = None  # number of process groups
     pg_config: tuple[ProcessGroup, ...] = ()
 
 
@@ -105,9 +105,9 @@ class HostFigures:
     """Stores how much CPU time the replayer itself needs. For a recording, all fields are None."""
 
     lag_ns_per_step: int | None = None  # median
-    lag_ns_of_worst_step: int | None = None
-    us_per_op: float | None = None
-    ops_per_step: int | None = None
+    lag_ns_of_worst_step: int | None = None  # the largest lag of a step
+    us_per_op: float | None = None  # median host time per op in microseconds
+    ops_per_step: int | None = None  # median
 
 
 @dataclass(frozen=True)
@@ -116,19 +116,19 @@ class MissingOp:
 
     op: str
     shapes: str
-    count: int
+    count: int  # number of calls
 
 
 @dataclass(frozen=True)
 class MemoryUse:
     """Stores the memory use of one device during a whole replay."""
 
-    capacity_bytes: int = 0
-    outside_bytes: int = 0
+    capacity_bytes: int = 0  # memory of the virtual GPU
+    outside_bytes: int = 0  # memory taken by anything other than PyTorch's allocator
     most_allocated_bytes: int = 0
     most_reserved_bytes: int = 0
-    ooms: int = 0
-    given: bool = False
+    ooms: int = 0  # number of out-of-memory errors
+    given: bool = False  # True if `--gpu-memory` set the capacity
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class LibraryCall:
     """Describes how a replay used one model from the library of published step times."""
 
     cell: str  # name in the library, such as "v100/resnet50"
-    batch: int
-    trains: bool
+    batch: int  # batch size
+    trains: bool  # False for a forward pass without gradients
     how: str  # "measured", "interpolated", "training's forward pass", or "estimated: " and a reason
 
 
@@ -145,28 +145,28 @@ class LibraryCall:
 class LibrarySteps:
     """Describes all steps of a replay that used the same models and batch sizes."""
 
-    steps: int
-    phases_ns: Mapping[str, int]
-    calls: tuple[LibraryCall, ...]
+    steps: int  # number of steps
+    phases_ns: Mapping[str, int]  # by phase
+    calls: tuple[LibraryCall, ...]  # the models that a step calls
 
 
 @dataclass(frozen=True)
 class EagerRegion:
     """Describes a function that ran eagerly, because torch.compile could not trace it."""
 
-    region: str
-    reason: str
+    region: str  # name of the function, with file and line
+    reason: str  # why torch.compile could not trace it
 
 
 @dataclass(frozen=True)
 class CompiledCode:
     """Counts the functions that torch.compile compiled in a run, including recompilations."""
 
-    regions: int = 0
+    regions: int = 0  # number of compiled functions
     graph_breaks: int = 0
-    recompiles: int = 0
+    recompiles: int = 0  # number of repeated compilations of a function
     compile_ns: int = 0  # host time of all compilations; in a replay, on the machine that ran the replay
-    eager: tuple[EagerRegion, ...] = ()
+    eager: tuple[EagerRegion, ...] = ()  # functions that ran eagerly
     break_reasons: Mapping[str, int] = field(default_factory=dict)  # by reason, with file and line
     recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # by region: the guard that failed
     functions: Mapping[str, str] = field(default_factory=dict)  # by region: Dynamo's name of the code, with file and line
@@ -176,17 +176,17 @@ class CompiledCode:
 class ReplayNotes:
     """Contains facts about a replay, such as its options and its recording."""
 
-    recording: str = ""
+    recording: str = ""  # name of the recording
     recording_source: str = ""  # RECORDER, KINETO, or a table of published figures
     config: ReplayConfig = field(default_factory=ReplayConfig)
     host: HostFigures = field(default_factory=HostFigures)
     uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
-    missing: tuple[MissingOp, ...] = ()
-    missing_not_listed: int = 0
+    missing: tuple[MissingOp, ...] = ()  # ops that were not recorded
+    missing_not_listed: int = 0  # number of further kinds of calls that were not recorded
     # only in a replay of published step times; `Steps.recorded_step` contains indices of this list
     cells: tuple[LibrarySteps, ...] = ()
     reads_unrecorded: int | None = None  # None if the replay computed the values
-    sizes_assumed: int | None = None
+    sizes_assumed: int | None = None  # number of output sizes that were neither known nor recorded
     events_never_recorded: int | None = None  # events that the script waited for without recording them
     memory: tuple[MemoryUse, ...] = ()
     library_messages: tuple[str, ...] = ()  # messages on how the library entries were chosen
@@ -197,9 +197,9 @@ class Run:
     """Describes how one rank was recorded or replayed. Unknown fields have their defaults."""
 
     source: str = ""  # RECORDER, KINETO, REPLAY, or a table of published figures
-    clock: str = ""
+    clock: str = ""  # "unix", or "recording" if times begin at 0
     script: Script | None = None
-    argv: tuple[str, ...] | None = None
+    argv: tuple[str, ...] | None = None  # arguments of the script
     loaders: tuple[LoaderSettings, ...] = ()
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)

@@ -85,15 +85,15 @@ class OpRates:
 
     op: str  # canonical: "convolution_backward"
     shapes: str  # text from model.shapes_text in the form common to all releases (`shapes_of_canonical`); "" for all shapes
-    dtype: str
+    dtype: str  # of the inputs
     calls: int  # calls that ran work on the GPU
-    device_ns: int
+    device_ns: int  # total GPU time
     flops: int | None  # sum over all calls with known FLOPs
     bytes: int | None  # sum over all calls with known bytes
-    tflops: float | None
+    tflops: float | None  # 10^12 FLOP/s
     flops_share: float | None  # of the GPU's peak rate for the op's dtype
-    gbps: float | None
-    bytes_share: float | None
+    gbps: float | None  # 10^9 bytes/s
+    bytes_share: float | None  # of the GPU's memory bandwidth
     flops_bounded: bool  # `flops` is an upper bound
     flops_ns: int = 0  # device time of all calls with known FLOPs
     bytes_ns: int = 0  # device time of all calls with known bytes

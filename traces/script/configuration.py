@@ -61,9 +61,9 @@ class ReplaySession:
 class RecordConfig:
     """Stores the user's options for a recording. All integer options are numbers of steps."""
 
-    grain: str = "kernel"
+    grain: str = "kernel"  # "kernel", or "phase" to record only the times of phases
     warmup: int = 3
-    clean: int = 10
+    clean: int = 10  # steps without the profiler before the first profile
     profiled: int = 5
     stacks: bool = False  # Python functions too; needs the kernel grain
 

@@ -41,8 +41,8 @@ class Bottleneck(StrEnum):
 class Pace:
     """Contains the speed of a training run, without the first steps. Times are means per step."""
 
-    steps: int
-    step_ns: int
+    steps: int  # number of measured steps
+    step_ns: int  # mean step time
     wait_ns: int  # time in which the script waited for a batch
     samples_per_s: float
 
@@ -51,33 +51,33 @@ class Pace:
 class Modelled:
     """Contains the predicted speed of data loading."""
 
-    workers: int
-    cores: int
+    workers: int  # number of DataLoader workers
+    cores: int  # number of CPU cores
     samples_per_s: float
-    wait_share: float
+    wait_share: float  # share of a step in which the script waits for a batch
 
 
 @dataclass(frozen=True)
 class Stalls:
-    gpu: Pace
+    gpu: Pace  # with one batch that is already in memory
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded
-    prepared: Pace
+    prepared: Pace  # with cached files
     fetched: Pace | None  # None if no storage was modelled, or if no file was read from the modelled storage
-    batch_samples: float
-    step_batches: int
+    batch_samples: float  # samples per batch
+    step_batches: int  # batches per step
     workers: int  # number of workers of all loaders that provide batches for a step
-    batch_cpu_ns: int
+    batch_cpu_ns: int  # CPU time to load one batch
     batch_wall_ns: int  # wall time to fetch one batch
-    batch_bytes: int
+    batch_bytes: int  # bytes read for one batch
     batch_missed_bytes: int | None  # bytes of one batch that were not in the cache
-    batch_pin_ns: int | None
+    batch_pin_ns: int | None  # time to copy one batch to pinned memory
     batch_pin_cpu_ns: int | None  # CPU time in `batch_pin_ns`; less than `batch_pin_ns` if the machine was busy
     data_set_bytes: int | None  # estimate: number of samples times bytes per sample
-    bottleneck: Bottleneck
+    bottleneck: Bottleneck  # what the script waits for
     check: Modelled | None  # the model's prediction for this machine, to compare with `prepared`; None without workers
     taken_cores: float  # cores used by other programs while `prepared` was measured; 0 if unknown
     enough: Modelled | None  # prediction for the fewest workers, each on its own core, that end the preparation stall
-    by_cores: list[Modelled]
+    by_cores: list[Modelled]  # predictions for more CPU cores
     disk_bytes_per_s: float | None  # the disk rate that would end the fetch stall
     notes: list[str]
 

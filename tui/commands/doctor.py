@@ -91,7 +91,7 @@ class Health(StrEnum):
 class Diagnosis:
     """Describes the result of one check."""
 
-    check: str
+    check: str  # what was checked
     state: Health
     told: str  # the result in words
     advice: str = ""  # a suggested fix, empty if there is no problem

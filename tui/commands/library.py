@@ -70,13 +70,13 @@ class ListFacts:
 class RecordingFacts(EntryFacts):
     """Describes a recording in the library."""
 
-    path: str
+    path: str  # path of the file
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
     device: str  # the name that torch.cuda.get_device_name returns
-    memory_bytes: int
+    memory_bytes: int  # total memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class CellMemory:
     """Contains the GPU memory needed to train a network at each batch size. All three lists have the same length."""
 
     batches: list[int]
-    peak_bytes: list[int]
+    peak_bytes: list[int]  # peak of a step
     persistent_bytes: list[int]  # held between steps
 
 
@@ -104,11 +104,11 @@ class CellFacts:
     estimated: Json = field(default=None, metadata=OMITTED_IF_NONE)  # what is an estimate
     source: dict[str, Json]  # study, repository, commit, source, date, done
     measured: tuple[int, int]  # the first and the last batch size
-    measured_batches: int
-    out_of_memory_batch: int | None
+    measured_batches: int  # number of measured batch sizes
+    out_of_memory_batch: int | None  # smallest batch size that did not fit into memory
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py, at batch 1
     batches: list[int]
-    phases_ns: dict[str, list[int]]
+    phases_ns: dict[str, list[int]]  # by phase
     spread_ns: dict[str, list[int]]  # standard deviations
     memory: CellMemory
 
@@ -117,8 +117,8 @@ class CellFacts:
 class AddFacts:
     """Lists the measurements that `trace library add` has added to the user's library."""
 
-    added: list[str]
-    file: str
+    added: list[str]  # names of the new entries
+    file: str  # the new file in the user's library
     against_sending_it: list[str]  # reasons against a contribution
 
 
@@ -126,14 +126,14 @@ class AddFacts:
 class CheckFacts:
     """Lists the problems that `trace library check` found in each file."""
 
-    files: dict[str, list[Fault]]
-    errors: int
+    files: dict[str, list[Fault]]  # errors and warnings by file
+    errors: int  # number of errors
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveFacts:
-    removed: str
-    file: str
+    removed: str  # name of the removed entry
+    file: str  # the removed file
 
 
 def _passes(text: str, word: str) -> bool:

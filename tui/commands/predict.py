@@ -32,7 +32,7 @@ class PredictionFacts(PredictedFigures):
 
     estimated: bool  # always true
     conditions: Conditions
-    samples_per_s: float | None
+    samples_per_s: float | None  # null if the batch size is unknown
     cost_per_sample: float | None  # with `--price`, in the unit of the price
 
 
@@ -41,7 +41,7 @@ class SweepFacts:
     """Contains one prediction for each combination of `--sweep` values."""
 
     estimated: bool = True  # always true
-    sweep: str
+    sweep: str  # text of the option `--sweep`
     predictions: list[PredictionFacts]
 
 

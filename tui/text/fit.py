@@ -20,11 +20,11 @@ from tui.formatting import ABSENT, count_text, counted, paint, size_text, table,
 
 @dataclass(frozen=True)
 class Need:
-    script: str
+    script: str  # file name
     batch: int | None  # None if unknown
     batch_option: str | None  # the script's option for the batch size, None if unknown
     steps_run: int  # number of training steps
-    devices: int
+    devices: int  # number of GPUs
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     workload: WorkloadSignature
@@ -105,7 +105,7 @@ class OutOfMemoryFacts:
     """Describes the script's first memory request that does not fit into GPU memory."""
 
     step: int  # 1-based number of the step
-    asked_bytes: int
+    asked_bytes: int  # size of the request
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class LimitFacts:
     """Contains the largest batch size that was measured on a real GPU."""
 
     entry: str  # the library entry with the measurement
-    largest_batch: int | None
-    out_of_memory_batch: int | None
+    largest_batch: int | None  # the largest measured batch size
+    out_of_memory_batch: int | None  # smallest batch size that did not fit into memory
 
     @staticmethod
     def of(limit: MeasuredLimit) -> LimitFacts:
@@ -125,27 +125,27 @@ class LimitFacts:
 class CardFacts:
     """Says whether a script fits into the memory of a GPU."""
 
-    gpu: str
-    memory_bytes: int
+    gpu: str  # name of the GPU
+    memory_bytes: int  # total memory
     context_bytes_estimated: int  # memory that CUDA takes for itself
-    fits: bool
-    fits_by_allocator: bool
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
+    fits: bool  # True if the script fits, according to measurements or, without them, to the simulation
+    fits_by_allocator: bool  # True if the script fits in the simulation of PyTorch's allocator
+    peak_allocated_bytes: int  # in the simulation
+    peak_reserved_bytes: int  # in the simulation
     headroom_bytes: int | None  # null if the script does not fit
-    alloc_retries: int
-    out_of_memory: OutOfMemoryFacts | None
-    largest_batch: int | None
+    alloc_retries: int  # how often the allocator freed cached memory to avoid running out of memory
+    out_of_memory: OutOfMemoryFacts | None  # null if the script fits
+    largest_batch: int | None  # null if unknown
     largest_batch_from: Literal["measured", "estimated"] | None
-    largest_batch_by_allocator: int | None
+    largest_batch_by_allocator: int | None  # in the simulation
     largest_batch_verified: bool | None  # with `--verify`
     measured: LimitFacts | None
     measured_with_other_memory: LimitFacts | None  # does not apply, because the memory peaks differ
-    step_ns: int | None
-    step_from: str | None
-    step_estimated: bool | None
+    step_ns: int | None  # null if unknown
+    step_from: str | None  # where the step time comes from, such as the name of a library entry
+    step_estimated: bool | None  # False if the step time was measured
     step_error: EstimateError | None  # null if the step is from the library
-    step_communication_ns_estimated: int | None
+    step_communication_ns_estimated: int | None  # part of the step time in which the GPU only communicates, with `--nproc`
 
 
 def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool) -> list[str]:

@@ -121,7 +121,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
 class ImportFacts(Summary):
     """Summarizes the imported trace, and contains the path of the trace file."""
 
-    output: str
+    output: str  # path of the trace file
 
 
 def import_json(trace: Trace, target: Path) -> str:
