@@ -84,6 +84,7 @@ _PYTORCH_TENSORS = (
 )
 _PYTORCH_OPS = "binary_ufuncs foreach linalg masked reductions sparse sparse_csr spectral_ops unary_ufuncs"
 _PYTORCH_MODULES = "autograd modules native_mha nestedtensor nn"
+_COMPOSER = "algorithms metrics models optim utils"
 _TORCHTUNE = "generation models/llama3 models/gemma models/llama2 modules rlhf training"
 
 
@@ -234,7 +235,7 @@ SUITES = (
         ".",
     ),
     Suite("backpack", "366bcd60", ("test",), 80, "f-dangel/backpack 366bcd60", "."),
-    Suite("geoopt", "07598cdb", ("tests",), 60, "geoopt/geoopt 07598cdb", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("geoopt", "07598cdb", ("tests",), 60, "geoopt/geoopt 07598cdb", ".", _NO_OPTIONS, on_gpu=_DEFAULT_DEVICE),
     Suite("fvcore", "3378afe0", ("tests",), 80, "facebookresearch/fvcore 3378afe0", ".", on_gpu=_DEFAULT_DEVICE),
     Suite("piq", "9948a52f", ("tests",), 60, "photosynthesis-team/piq 9948a52f", "."),
     Suite(
@@ -297,6 +298,48 @@ SUITES = (
         _NO_OPTIONS,
     ),
     Suite("audiomentations", "f137bd52", ("tests",), 120, "asteroid-team/torch-audiomentations f137bd52", ".", _NO_OPTIONS),
+    Suite(
+        "torchjd", "46962c2b", ("tests/unit",), 80, "TorchJD/torchjd 46962c2b", "src", on_gpu={"PYTEST_TORCH_DEVICE": "cuda:0"}
+    ),
+    Suite("snntorch", "634fc223", ("tests",), 80, "jeshraghian/snntorch 634fc223", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("norse", "065a3b45", ("norse/torch",), 80, "norse/norse 065a3b45", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("zuko", "1063ae41", ("tests",), 0, "probabilists/zuko 1063ae41", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("entmax", "c2bec6d5", ("entmax",), 80, "deep-spin/entmax c2bec6d5", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("kymatio", "11552ed5", tuple(f"tests/scattering{n}d" for n in (1, 2, 3)), 60, "kymatio/kymatio 11552ed5", "."),
+    Suite(
+        "nnAudio",
+        "ad2d8875",
+        ("Installation/tests",),
+        60,
+        "KinWaiCheuk/nnAudio ad2d8875",
+        "Installation",
+        on_gpu=_DEFAULT_DEVICE,
+    ),
+    Suite("deepinv", "3f832a7c", ("deepinv/tests",), 100, "deepinv/deepinv 3f832a7c", ".", _NO_OPTIONS),
+    Suite("sbi", "900821dc", ("tests",), 60, "sbi-dev/sbi 900821dc", ".", _NO_OPTIONS),
+    Suite(
+        "speechbrain",
+        "9c826ef3",
+        ("tests/unittests",),
+        80,
+        "speechbrain/speechbrain 9c826ef3",
+        ".",
+        options=((), ("--device", "cuda")),
+    ),
+    Suite("stable-baselines3", "e05d2dbe", ("tests",), 60, "DLR-RM/stable-baselines3 e05d2dbe", ".", _NO_OPTIONS),
+    Suite("neuraloperator", "93d3f063", ("neuralop",), 60, "neuraloperator/neuraloperator 93d3f063", "."),
+    Suite(
+        "tensorly",
+        "acc439e9",
+        ("tensorly",),
+        120,
+        "tensorly/tensorly acc439e9",
+        ".",
+        variables={"TENSORLY_BACKEND": "pytorch"},
+        on_gpu=_DEFAULT_DEVICE,
+    ),
+    Suite("safetensors", "24b0b285", ("bindings/python/tests",), 0, "huggingface/safetensors 24b0b285"),
+    Suite("composer", "64051888", tuple(f"tests/{name}" for name in _COMPOSER.split()), 80, "mosaicml/composer 64051888", "."),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -331,7 +374,7 @@ class Cause:
 
 
 _OFFLINE = r"URLError|ConnectionError|OfflineModeIsEnabled|LocalEntryNotFoundError|HfHub|Could not connect|couldn't connect"
-_REFUSED = Cause("", r": refused ", Kind.NOT_EMULATED, "the message names the call")
+_REFUSED = Cause("", r": refused |NotEmulated: ", Kind.NOT_EMULATED, "the message names the call")
 _UNKNOWN = Cause("", "", Kind.UNKNOWN, "no known cause")
 CAUSES = (
     Cause("", _OFFLINE, Kind.ENVIRONMENT, "the test downloads a file, and the machine is offline"),

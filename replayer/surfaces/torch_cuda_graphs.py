@@ -140,7 +140,7 @@ class VirtualGraph:
             raise CudaError.CAPTURE_INVALIDATED.to_torch()
         if not capture.is_joined:
             raise CudaError.CAPTURE_UNJOINED.to_torch()
-        if not graph.calls:
+        if capture.is_empty:
             warnings.warn(_EMPTY, stacklevel=2)
         self._graph, self._template = graph, object()
         if not SINCE_2_14 and not self._keeps_graph:  # torch 2.14 calls both from Python

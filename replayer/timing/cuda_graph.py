@@ -94,6 +94,8 @@ class GraphCapture:
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
         """Record an event in the captured graph. Return False if the stream is not captured."""
         if stream in self:
+            if event.external:
+                self.begin_work(stream)  # a node of the graph
             self._events[event] = self._preceding[stream].copy()
             event.device = stream.device
         else:
@@ -122,6 +124,11 @@ class GraphCapture:
     def break_off(self, error: BaseException) -> BaseException:
         self.is_broken = True
         return error
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if no work was captured. The ends of steps and phases are no work."""
+        return not any(self._preceding.values())
 
     @property
     def is_joined(self) -> bool:

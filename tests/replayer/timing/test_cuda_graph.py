@@ -32,9 +32,10 @@ def test_a_capture_can_end_if_its_first_stream_waits_for_all_others() -> None:
     one, other, event = VirtualStream(0, 7), VirtualStream(0, 8), VirtualEvent()
     graph = capture(one)
     graph.join(other, one)
-    assert graph.is_joined  # no work yet
+    graph.add_call(print)  # such as the end of a step
+    assert graph.is_joined and graph.is_empty
     graph.begin_work(other)
-    assert not graph.is_joined
+    assert not graph.is_joined and not graph.is_empty
     assert graph.record(event, other)
     graph.join(one, event)
     assert graph.is_joined
@@ -47,7 +48,8 @@ def test_a_capture_can_end_if_its_first_stream_waits_for_all_others() -> None:
 def test_an_event_recorded_outside_the_capture_is_not_captured() -> None:
     one, outside, event = VirtualStream(0, 7), VirtualStream(0, 8), VirtualEvent()
     graph = capture(one)
-    assert graph.record(event, one) and event in graph
+    assert graph.record(event, one) and event in graph and graph.is_empty
+    assert graph.record(VirtualEvent(external=True), one) and not graph.is_empty
     assert not graph.record(event, outside) and event not in graph
 
 
