@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    train ResNet-18 at the pace of a Tesla P100, on this machine, without a GPU"
+	@echo "make demo    train ResNet-18 at the speed of a Tesla P100, on this machine, without a GPU"
 	@echo "make test    lint, types and the fast tests: about five minutes on two cores"
 	@echo "make test-all    the other tests: whole programs, and tests that measure time"
 	@echo "make test-cuda   the recorder below torch's CUDA build, on a simulated device (tests/cuda); needs a C compiler"
@@ -33,7 +33,7 @@ help:
 
 demo: $(VENV)/.installed
 	@mkdir -p out
-	@echo "--- examples/train_resnet.py, an unmodified script, at the pace of a Tesla P100 without cuDNN (published figures)"
+	@echo "--- examples/train_resnet.py, an unmodified script, at the speed of a Tesla P100 without cuDNN (published figures)"
 	$(BIN)/trace replay -o out/demo.msgpack examples/train_resnet.py --trace p100-no-cudnn \
 	    --model resnet18 --batch-size 128 --workers 2 --steps 8 --print-every 2 --pin-memory
 

@@ -81,7 +81,7 @@ def test_stalls_report_slow_preprocessing_and_the_workers_needed(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Preparing batches on the CPU is the bottleneck")
     assert "ESTIMATE" not in done.stdout
-    assert "would be fast enough" in done.stdout and "modelled, a worker per core" in done.stdout
+    assert "would be fast enough" in done.stdout and "predicted, one worker per core" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_no_permission_to_lock_memory_is_reported_once_beside_the_figures(tmp_pa
     (tmp_path / "pins.py").write_text(TRAIN.replace("num_workers=1", "num_workers=1, pin_memory=True"))
     done = stalls(tmp_path, "--steps", "10", "pins.py", "0.0001", limit=locks_limited_to(0))
     assert done.returncode == 0, done.stderr
-    assert " to pin" in done.stdout
+    assert "; pinning takes " in done.stdout
     [line] = [line for line in done.stderr.splitlines() if "page-locked" in line]
     assert "(RLIMIT_MEMLOCK) is 0 bytes" in line and "ulimit -l unlimited" in line
 

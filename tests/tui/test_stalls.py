@@ -90,8 +90,8 @@ def test_stalls_prints_the_verdict_and_the_speed_with_cached_data() -> None:
         ["data", "cached", "100.0", "ms", "20.0", "%", "320.0"],
     ]
     assert lines[6:] == [
-        "one batch of 32 samples takes a worker 150.0 ms of CPU time, reads 3.0 MiB",
-        "modelled: no number of workers up to 128 would be fast enough",
+        "for one batch of 32 samples, a worker needs 150.0 ms of CPU time and reads 3.0 MiB",
+        "prediction: no number of workers up to 128 would be fast enough",
         "a note",
     ]
 
@@ -110,15 +110,15 @@ def test_stalls_prints_the_share_of_a_step_that_waits_for_the_disk() -> None:
 
 def test_stalls_suggests_workers_and_cores_and_a_disk_speed() -> None:
     lines = said(enough=Modelled(1, 1, 400.0, 0.0), step_batches=2, batch_pin_ns=2 * MS)
-    assert "modelled: 1 worker with its own core would be fast enough" in lines
+    assert "prediction: 1 worker with its own core would be fast enough" in lines
     assert "a step uses 2 batches from 2 workers in total" in lines
-    assert "one batch of 32 samples takes a worker 150.0 ms of CPU time, reads 3.0 MiB, and takes 2.0 ms to pin" in lines
+    assert "for one batch of 32 samples, a worker needs 150.0 ms of CPU time and reads 3.0 MiB; pinning takes 2.0 ms" in lines
     lines = said(
         enough=Modelled(3, 3, 400.0, 0.0), check=Modelled(2, 1, 304.0, 0.2), taken_cores=0.25, estimated_share=0.2,
         by_cores=[Modelled(4, 4, 390.0, 0.025)],
     )  # fmt: skip
-    assert "modelled: 3 workers, each with its own core, would be fast enough" in lines
-    here = "the model for this machine (2 workers, 1 core, 0.25 used by other programs)"
+    assert "prediction: 3 workers, each with its own core, would be fast enough" in lines
+    here = "prediction for this machine (2 workers, 1 core, 0.25 used by other programs)"
     assert f"{here}: 304.0 samples/s, -5.0 % from the measurement" in lines
     assert lines[-2].split() == ["4", "390.0", "2.5", "%"]
     assert any(line.startswith("ESTIMATE: 20.0 % of GPU time is estimated") for line in lines)

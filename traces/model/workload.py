@@ -26,8 +26,16 @@ _NAMES = ("optimizer", "autocast")
 _WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel")  # OptimizedModule: of torch.compile
 _LOSS = "Loss"  # the end of the class names of losses
 
-# Fields that later releases added, with their names in messages
-_OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules": "training mode"}
+_OF_LATER_RELEASES = ("module_order", "training_modules")  # fields that later releases added
+# names of fields in messages about equal programs
+_WORDS = {
+    "parameters": "number of parameters",
+    "parameter_bytes": "size of the parameters",
+    "batch_bytes": "size of a batch",
+    "trainable_parameters": "number of trainable parameters",
+    "module_order": "order of modules",
+    "training_modules": "training mode",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +157,10 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     alike = [name for name in names if getattr(recorded, name) is not None and getattr(other, name) is not None]
     if not {"parameters", "modules"} & set(alike) or not {"inputs", "batch_bytes"} & set(alike):
         return WorkloadMatch(Sameness.CANNOT_BE_TOLD, ("model or batch size is missing from one trace",))
-    lacking = tuple(inputs_text for name, inputs_text in _OF_LATER_RELEASES.items() if name not in alike)
+    lacking = tuple(_WORDS[name] for name in _OF_LATER_RELEASES if name not in alike)
     if any(len(tensor.shape) in IMAGES for tensor in recorded.inputs or ()):
         lacking += ("memory layouts",)
-    return WorkloadMatch(Sameness.SAME_PROGRAM, ("the same " + ", ".join(name.replace("_", " ") for name in alike),), lacking)
+    return WorkloadMatch(Sameness.SAME_PROGRAM, ("the same " + ", ".join(_WORDS.get(name, name) for name in alike),), lacking)
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:

@@ -26,5 +26,5 @@ def run(first: str, second: str, json: bool) -> int:
         show_text(f"{'    ' if reason.phase else '  '}{text}")
     if not explanation.reasons and explanation.delta_ns is not None:
         print("  nothing differs by more than 0.2 % of a step")
-    show_text(f"\nNext: trace diff {shlex.join([first, second])} --details; with stacks recorded, --by function")
+    show_text(f"\nNext: trace diff {shlex.join([first, second])} --details; if stacks were recorded, also --by function")
     return 0

@@ -168,27 +168,27 @@ def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[st
         share = share_text(found.estimated_share)
         rest = "the other times come from published tables and recordings"
         lines.append(f"ESTIMATE: {share} of GPU time is estimated from other shapes, curves or data sheets; {rest}")
-    worker = f"one batch of {found.batch_samples:.0f} samples takes a worker {time_text(found.batch_cpu_ns)} of CPU time"
+    worker = f"for one batch of {found.batch_samples:.0f} samples, a worker needs {time_text(found.batch_cpu_ns)} of CPU time"
     if found.step_batches > 1:
         lines.append(f"a step uses {found.step_batches} batches from {found.workers} workers in total")
-    pinned = "" if found.batch_pin_ns is None else f", and takes {time_text(found.batch_pin_ns)} to pin"
-    lines.append(f"{worker}, reads {size_text(found.batch_bytes)}{pinned}")
+    pinned = "" if found.batch_pin_ns is None else f"; pinning takes {time_text(found.batch_pin_ns)}"
+    lines.append(f"{worker} and reads {size_text(found.batch_bytes)}{pinned}")
     if found.disk_bytes_per_s is not None:
         lines.append(f"a disk of {found.disk_bytes_per_s / 1e6:.0f} MB/s would be fast enough")
     if found.enough is not None:
         count = found.enough.workers
         workers = "1 worker with its own core" if count == 1 else f"{count} workers, each with its own core,"
-        lines.append(f"modelled: {workers} would be fast enough")
+        lines.append(f"prediction: {workers} would be fast enough")
     else:
-        lines.append("modelled: no number of workers up to 128 would be fast enough")
+        lines.append("prediction: no number of workers up to 128 would be fast enough")
     if found.check is not None:
         off = 100 * (found.check.samples_per_s / found.prepared.samples_per_s - 1)
         workers, cores = counted(found.check.workers, "worker"), counted(found.check.cores, "core")
         here = f"{workers}, {cores}, {found.taken_cores:.2f} used by other programs"
-        modelled = f"{found.check.samples_per_s:.1f} samples/s, {off:+.1f} % from the measurement"
-        lines.append(f"the model for this machine ({here}): {modelled}")
+        predicted = f"{found.check.samples_per_s:.1f} samples/s, {off:+.1f} % from the measurement"
+        lines.append(f"prediction for this machine ({here}): {predicted}")
     if found.by_cores:
-        head = ["modelled, a worker per core", "samples/s", "waiting"]
+        head = ["predicted, one worker per core", "samples/s", "waiting"]
         rows = [[count_text(of.cores), f"{of.samples_per_s:.1f}", share_text(of.wait_share)] for of in found.by_cores]
         lines += ["", *table(head, rows, width=88)]
     return [*lines, *found.notes]

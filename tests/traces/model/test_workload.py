@@ -37,7 +37,7 @@ IMAGES = InputTensor((32, 3, 224, 224), "float32")
 RESNET = WorkloadSignature(
     25_557_032, 102_228_128, {"Conv2d": 53}, (IMAGES,), 19_267_840, "SGD", module_order="a", training_modules=161
 )
-_LATEST = "module order, training modules"
+_LATEST = "order of modules, training mode"
 
 
 @given(signatures)
@@ -57,22 +57,22 @@ def test_comparing_workloads_is_symmetric_and_reflexive(one: WorkloadSignature, 
         (
             {},
             Sameness.SAME_PROGRAM,
-            f"the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, {_LATEST}",
+            f"the same number of parameters, size of the parameters, modules, inputs, size of a batch, optimizer, {_LATEST}",
         ),
         (
             {"modules": {"Conv2d": 53, "OptimizedModule": 1}, "module_order": "b", "training_modules": 162},
             Sameness.SAME_PROGRAM,
-            "the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, training modules",
+            "the same number of parameters, size of the parameters, modules, inputs, size of a batch, optimizer, training mode",
         ),
         (  # the recorded script calls a loss function, or its signature describes only the network
             {"modules": {"Conv2d": 53, "DataParallel": 1, "CrossEntropyLoss": 1}, "training_modules": 163},
             Sameness.SAME_PROGRAM,
-            "the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, training modules",
+            "the same number of parameters, size of the parameters, modules, inputs, size of a batch, optimizer, training mode",
         ),
         (
             {"optimizer": None, "parameters": None},
             Sameness.SAME_PROGRAM,
-            f"the same parameter bytes, modules, inputs, batch bytes, {_LATEST}",
+            f"the same size of the parameters, modules, inputs, size of a batch, {_LATEST}",
         ),
         (
             {"inputs": (InputTensor((8, 3, 224, 224), "float32"),), "batch_bytes": 4_816_960},
@@ -107,7 +107,7 @@ def test_differences_between_workload_signatures_are_named(changed: dict[str, An
 
 def test_fields_missing_from_an_older_workload_signature_are_named() -> None:
     earlier = replace(RESNET, module_order=None, training_modules=None)
-    assert compare_workloads(earlier, RESNET).not_compared == ("the order of modules", "training mode", "memory layouts")
+    assert compare_workloads(earlier, RESNET).not_compared == ("order of modules", "training mode", "memory layouts")
     assert compare_workloads(RESNET, RESNET).not_compared == ("memory layouts",)
 
 
