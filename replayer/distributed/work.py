@@ -162,7 +162,7 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """Represents an all-gather. Its future contains one tensor with all ranks' data."""
+    """Represents an all-gather. The future of an all-gather contains one tensor with all ranks' data."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])

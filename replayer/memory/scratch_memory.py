@@ -71,8 +71,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Call this method before the first output of an op is allocated, and after each output. It allocates and frees the
-        workspaces that the op uses at this point. Raises OutOfMemory, except for convolutions."""
+        """Allocate and free the workspaces that an op uses after its latest output. Call this method before the first output
+        and after each output. Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1

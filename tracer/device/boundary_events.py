@@ -104,7 +104,8 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def enter_thread(self) -> None:
-        """Select a GPU that the script uses. Otherwise, CUDA calls of this thread could use memory of another GPU."""
+        """Select a GPU that the script uses. Without this call, CUDA calls of the thread could allocate memory on a GPU that
+        the script does not use."""
         if self._clocks and not self._has_entered:
             if self.access.attempt(self.cuda.current_device) not in self._clocks:
                 self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))

@@ -52,7 +52,7 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
 
 
 def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
-    """Return one dictionary per CUDA graph. It maps each launch (a row of the table `host`) to the launched GPU work (rows of
+    """For each CUDA graph, return a dictionary from each launch (a row of the table `host`) to the launched GPU work (rows of
     the table `device`). Only the device rows in `rows` are returned."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)

@@ -70,8 +70,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Store at least one byte per row, because readers reject tables with more rows than bytes (FORMAT.md). Otherwise, a
-        # small damaged file could claim to contain a huge number of rows.
+        # Store at least one byte per row. Readers reject tables with more rows than bytes, because a small damaged file could
+        # claim to contain a huge number of rows (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

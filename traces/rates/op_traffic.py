@@ -137,7 +137,7 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
     """Find the output's gradient and the weight among the inputs of convolution_backward. The order of the inputs depends on
-    the PyTorch release. They are found because the gradient has as many channels as the weight has output channels."""
+    the PyTorch release, but the gradient always has as many channels as the weight has output channels."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]

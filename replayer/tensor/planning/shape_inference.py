@@ -310,7 +310,8 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check.
 
     The op runs on the CPU, first with ones and then with zeros in its integer tensors. The error is raised if both runs fail.
-    To save time, a large call first runs with smaller tensors. It runs with its own sizes only if the smaller call fails.
+    To save time, a call with large tensors first runs with smaller tensors, and runs with the large tensors only if the smaller
+    call fails.
     """
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)

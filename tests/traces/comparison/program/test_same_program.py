@@ -182,7 +182,8 @@ def test_without_kernels_workload_signatures_show_whether_the_program_is_the_sam
     same, batch, model = (compare(published, trace) for trace in (replay, smaller, other))
     assert {c.verdict.evidence for c in (same, batch, model)} == {Evidence.WORKLOAD_SIGNATURE}
     assert same.within_tolerance and same.verdict.not_compared == ("order of modules", "training mode")
-    assert same.verdict.reason.startswith("the same number of parameters, size of the parameters, modules, inputs, optimizer. Not compared")
+    agreeing = "the same number of parameters, size of the parameters, modules, inputs, optimizer"
+    assert same.verdict.reason.startswith(f"{agreeing}. Not compared")
     assert batch.verdict.sameness is Sameness.OTHER_BATCH_SIZE and batch.within_tolerance is False
     assert batch.verdict.reason == (
         "same model, another batch size, inputs 32x8 float32 in the first trace, 8x8 float32 in the second"
