@@ -35,7 +35,7 @@ FOLLOWER = "--trace"
 # options of `python` that replace the script's name: a module, or Python code
 _PROGRAMS = ("-m", "-c")
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
-# If an environment contains one of these files, the installer has made the environment for a single tool.
+# files that show that an installer has made the environment for a single tool
 _TOOL_FILES = {"uv": "uv-receipt.toml", "pipx": "pipx_metadata.json"}
 
 

@@ -169,7 +169,7 @@ IGNORED_C: dict[str, tuple[object, str]] = {
 
 _ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release
 
-# These functions check whether PyTorch was built for the GPU, which does not matter in a replay.
+# functions that check whether PyTorch was built for the GPU, which does not matter in a replay
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 

@@ -216,7 +216,8 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return only those missing ops that the trace contains in none of its steps."""
+    """Of the ops that the recording lacks, return those that the replay `trace` called in the given steps. Ops without a
+    recorded call in `trace` are also returned."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):

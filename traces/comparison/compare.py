@@ -101,7 +101,7 @@ def compare(
     """Compare a recording with a replay or with another recording. Each list of changes has at most `top` entries. `analyses`
     are the results of `analyse` for both traces, if known: they take seconds to compute."""
     repeated, repeating = steps_to_compare(recorded, other)
-    # The steps `timed` and `timed_other` are used to compare times, and the steps `ours` and `theirs` to compare kernels.
+    # Times are compared in the steps `timed` and `timed_other`, and kernels in the steps `ours` and `theirs`.
     timed = without_profiler(recorded, repeated)
     timed, timed_other = shared_evaluations(recorded, timed, other, without_profiler(other, repeating))
     verdict = same_program(recorded, other, *steps_of_verdict(recorded, repeated, other, repeating))

@@ -121,8 +121,8 @@ class StepKind(IntEnum):
     PROFILED = 3  # with the profiler, in a recording that also has steps without it
     INCOMPLETE = 4  # the recording ends before the step does; not used in any figure
 
-    # After a profile, all CUDA calls are slower, because of NVIDIA's profiling library. Median step times therefore do not
-    # include these steps (Note [Steps after a profile] in tracer/profile.py).
+    # After a profile, NVIDIA's profiling library slows all CUDA calls, so median step times do not include steps after a
+    # profile (Note [Steps after a profile] in tracer/profile.py).
     AFTER_PROFILE = 5
 
 

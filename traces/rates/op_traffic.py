@@ -274,7 +274,7 @@ def _added_norm(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     return Traffic(own + sum(of.bytes for of in operands[:2]), own)
 
 
-# Maps each op to its smallest number of operands, and to a function that returns the number of bytes read and written.
+# for each op, the smallest number of operands, and a function that returns the number of bytes read and written
 _RULES: dict[str, tuple[int, Callable[[tuple[Operand, ...], bool], Traffic | None]]] = {
     **dict.fromkeys(_WRITES_ONLY, (1, lambda operands, _: moved_once(operands[0].bytes))),
     **dict.fromkeys(_JOINS, (1, lambda operands, _: moved_once(2 * sum(of.bytes for of in operands)))),

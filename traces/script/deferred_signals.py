@@ -23,7 +23,7 @@ from traces.script.patching import patch_around
 
 # Signals of terminals, schedulers and time limits.
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
-# The default action of the following signals does not end a process.
+# signals that do not end a process by default
 _SURVIVED = {getattr(signal, f"SIG{name}", 0) for name in "CHLD CONT URG WINCH STOP TSTP TTIN TTOU".split()}
 
 

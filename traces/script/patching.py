@@ -27,8 +27,8 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 _MISSING = object()
-# In the script's process, the names of this tool's modules begin with one of the following words (Note [Private module names]
-# in traces/bootstrap/_trace_names.py).
+# first words of the names of this tool's modules in the script's process (Note [Private module names] in
+# traces/bootstrap/_trace_names.py)
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 # The arguments of a torch function may be objects of any type.
@@ -243,7 +243,7 @@ class _EntriesOfThread(threading.local):
         self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
 
 
-# All PhaseScope objects share this object, because reading a thread-local object is slow.
+# shared by all PhaseScope objects, because reading a thread-local object is slow
 _ENTRIES = _EntriesOfThread()
 
 

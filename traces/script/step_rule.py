@@ -52,7 +52,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-# The names of the recorder's step ranges end with this text, because the script's own profiler may also add step ranges.
+# last part of the names of the recorder's step ranges, which distinguishes them from step ranges of the script's own profiler
 RECORDERS_MARK = " (trace record)"
 _STOPPED = 8  # see Note [The first optimizer]
 

@@ -23,7 +23,7 @@ from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
 
-# The first op that each of these loss functions calls is also a loss function.
+# loss functions that first call another loss function
 _LOSSES_MADE_OF_LOSS_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 
@@ -342,7 +342,7 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
     return narrowed
 
 
-# CUDA runs each of the following ops as a single kernel.
+# ops that CUDA runs as a single kernel
 _WITH_CUDA_KERNEL = (aten._fused_rms_norm.default, aten.mish_backward.default, aten.silu_backward.default)
 
 

@@ -124,7 +124,7 @@ def _require_cuda_kernel(func: Op, args: Sequence[TorchAny]) -> None:
         raise _no_kernel(func, key, entry.keys)
 
 
-# Most ops in the following namespaces run only on the CPU.
+# namespaces of ops that mostly run only on the CPU
 _LIBRARIES_OF_CPUS = frozenset({"quantized", "_quantized", "mkldnn", "onednn", "mkl", "mkldnn_prepacked", "sparse"})
 _ON_CUDA_TOO = re.compile(r"quantized::embedding_bag_(4bit|byte)_(unpack|rowwise_offsets)")
 

@@ -542,8 +542,8 @@ OVERLAPPING = (
     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location."
     " Please clone() the tensor before performing the operation."
 )
-# The result of each of these ops must not share memory with the listed inputs (`assert_no_overlap` in ATen/native). The result
-# may be the same tensor as any other input, but must not overlap another input partly.
+# for each op, the inputs that must not share memory with the result (`assert_no_overlap` in ATen/native); the result may be the
+# same tensor as any other input, but must not overlap it partly
 _APART: dict[str, tuple[str, ...]] = {
     "gather": ("self",),
     **dict.fromkeys(("index_select", "take"), ("self", "index")),

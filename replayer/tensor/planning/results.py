@@ -61,7 +61,8 @@ def plan_results(plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[O
 
 
 def counts_changes(func: Op) -> bool:
-    """Return True if an in-place foreach op increments the version counters of the tensors."""
+    """Return True if an in-place foreach op increments the version counter of each tensor, which autograd uses to detect
+    changes."""
     name = func._schema.name
     return name.startswith("aten::_foreach_") and name.endswith("_") and name not in _UNCOUNTED
 

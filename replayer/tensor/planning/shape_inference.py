@@ -58,8 +58,8 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
     return plan
 
 
-# These attention ops return the seed and offset of their random numbers in CPU memory, except during the capture of a CUDA
-# graph (PyTorch's Note [Seed and Offset Device] in attention.cu).
+# attention ops that return the seed and offset of their random numbers in CPU memory, except during the capture of a CUDA graph
+# (PyTorch's Note [Seed and Offset Device] in attention.cu)
 _SEEDS_ON_HOST = ("aten::_scaled_dot_product_efficient_attention", "aten::_efficient_attention_forward")
 
 
@@ -227,7 +227,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         raise on_one_device(error) from None
 
 
-# Error messages with these words come from PyTorch's meta kernels and not from a mistake in the script.
+# words in error messages that come from PyTorch's meta kernels, and not from a mistake in the script
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 
@@ -295,7 +295,7 @@ def _are_plain(tensors: list[torch.Tensor]) -> bool:
     return not any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors)
 
 
-# The following ops are not tested with tensors of ones, because they may also fail for other values, storages or formats.
+# ops that are not tested with tensors of ones, because they may also fail for other values, storages or formats
 _VALUES_DECIDE = frozenset(
     "_unsafe_view native_dropout as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter"
     " masked_scatter_ segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm"

@@ -45,7 +45,7 @@ def _edits(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 # Compare four steps, because a script may take different branches in different steps.
 _ORDERS = 4
 
-# Different PyTorch releases may call the following ops in a different order.
+# ops that different PyTorch releases may call in a different order
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"

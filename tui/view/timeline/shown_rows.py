@@ -18,7 +18,7 @@ from tui.view.scene.tracks import Fold, TrackKey, TrackKind
 
 _LEAST_LINES = {TrackKind.MEMORY: 2}  # minimum lines per row and trace, other kinds of rows have 1
 _MOST_LINES = dict.fromkeys(TrackKind, 2) | {TrackKind.GPU: 12, TrackKind.MEMORY: 8, TrackKind.PHASES: 4}
-# If the window has lines left, these kinds of rows get more lines, in this order.
+# the order in which kinds of rows get the lines that are left in the window
 _ORDER = """
 GPU MEMORY GPU PHASES GPU MEMORY HOST GPU LOADER COLLECTIVES PARTS
 GPU PHASES GPU MEMORY GPU GPU MEMORY GPU PHASES GPU MEMORY GPU MEMORY
