@@ -191,6 +191,5 @@ class StepChoice:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
-    # The chosen steps are used in turn, so if recorded steps alternate between two shapes, the steps of the replay alternate
-    # too.
+    # The chosen steps are used in turn, because recorded steps may alternate between two shapes.
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]

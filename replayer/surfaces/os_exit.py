@@ -17,8 +17,8 @@ def install(torch_module: ModuleType) -> None:
     """Patch the functions. Forked processes, such as DataLoader workers, write no timeline."""
 
     def before_signal() -> None:
-        # On a real GPU, if a signal ends one rank, the other ranks wait until their NCCL timeout, but after a call of `finish`,
-        # they would not wait.
+        # If a signal ends a rank, `finish` is not called, because the other ranks must wait until their NCCL timeout, as on a
+        # real GPU.
         distributed = torch_module.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
             state.STATE.finish()

@@ -114,7 +114,7 @@ class TensorMeta:
         self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
         # The arguments of `_make_wrapper_subclass` are computed once, because a training step creates about a thousand tensors.
-        # With None as strides, `_make_wrapper_subclass` is a third faster.
+        # The argument `strides` is None, which makes `_make_wrapper_subclass` a third faster.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping: TorchAny = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         if is_conj or is_neg:
@@ -142,12 +142,12 @@ class TensorMeta:
 
     @property
     def in_all_ranks(self) -> tuple[Shape, Shape, int, str, bool, bool]:
-        """Return all fields except the device, which is different on each rank."""
+        """Return all fields except the device, because the device differs between ranks."""
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a view of the given values that is conjugated or negated like this tensor. Inside `__torch_dispatch__`, call
-        `clone` on the view, because most ops there ignore whether a tensor is conjugated."""
+        """Return a view of the given values that is conjugated or negated if this tensor is. Inside `__torch_dispatch__`, call
+        `clone` on the view, because most ops there ignore that a tensor is conjugated."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values
@@ -162,8 +162,6 @@ def _keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
 
 
 class TensorMetaTable:
-    """Stores each distinct `TensorMeta` once."""
-
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class
         self._known: dict[tuple[Shape, Shape, int, torch.dtype, int, bool, bool], TensorMeta] = {}

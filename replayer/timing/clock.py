@@ -58,7 +58,7 @@ class Clock(Protocol):
         """Wait until `deadline_ns`."""
 
     def pause(self) -> None:
-        """Stop the clock until `resume` is called. Calls of `pause` nest."""
+        """Stop the clock until `resume` has been called as often as `pause`."""
         return None
 
     def resume(self) -> None:
@@ -93,7 +93,7 @@ class WallClock(Clock):
 
 
 class VirtualClock(Clock):
-    """Skips waits, which take no real time."""
+    """Waits take no real time."""
 
     # see Note [Virtual time]
     skips_waits = True
@@ -108,7 +108,7 @@ class VirtualClock(Clock):
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
-        # one tuple, because other threads read both values without a lock
+        # two values in one tuple, because other threads read both values without a lock
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
 
@@ -149,11 +149,11 @@ class VirtualClock(Clock):
         self.resume()
 
     def replays(self) -> None:
-        """Called when a replay starts in this process."""
+        """Handle the start of a replay in this process."""
 
 
 class RecordedClock(VirtualClock):
-    """Advances only by waits."""
+    """Only waits advance the clock."""
 
     # see Note [The recorded clock]
 

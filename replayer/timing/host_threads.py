@@ -47,7 +47,7 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return how many nanoseconds of the recorded phase's host time a thread has used."""
+        """Return how many nanoseconds of the recorded phase the thread's ops have used so far."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns

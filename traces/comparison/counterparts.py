@@ -53,8 +53,8 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the pairs that contain the GPU event with the index `row`. If `side` is 0, `row` is an index of the first
-        trace, and if it is 1, of the second trace."""
+        """Return the pairs that contain the GPU event with the index `row` in one trace. The trace is the first one if `side`
+        is 0, and the second one if `side` is 1."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]

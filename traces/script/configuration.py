@@ -35,7 +35,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class LibraryChoice:
-    """Selects a network and a GPU whose published step times a replay uses instead of a recording."""
+    """Selects published step times of a network on a GPU, which a replay uses instead of a recording."""
 
     files: tuple[Path, ...]
     model: str = ""  # a network in the first file; "": the one that the script trains

@@ -108,7 +108,8 @@ class HostMemory:
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
                 self.stats.block_removed(block.size_bytes, took_ns)
-        # Python frees the memory with the last reference to a block, because a memoryview's finalizer may still be running.
+        # The memory is not unmapped here, because a memoryview's finalizer may still use it. Python frees the memory with the
+        # last reference to a block.
 
     # --- memory of the script (cudaHostRegister)
 

@@ -253,8 +253,8 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
-    """Run an op on the CPU. Floating-point tensors contain ones, and each mask has `trues` true elements. Warnings are shown
-    only in the first run."""
+    """Run an op on the CPU. Floating-point tensors contain ones. The number of true elements in each mask is `trues`. Warnings
+    are shown only in the first run."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):

@@ -39,8 +39,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Return a function that checks whether all values of a tensor are in the range that `limits` returns: start, end
-    (exclusive), and one more allowed value or None."""
+    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the start and
+    the end (exclusive) of the range, and one more allowed value or None."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
@@ -95,7 +95,8 @@ def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
 
 
 def _bags(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """In CUDA's `embedding_bag`, the first offset is replaced by 0, and the last bag ends at the last index."""
+    """Check the bags of CUDA's `embedding_bag`. The first bag begins at 0, whatever the first offset is, and the last bag ends
+    at the last index."""
     offsets = host(args[2])
     if offsets is not None and offsets.numel():
         with_last = len(args) > 7 and args[7]
@@ -126,7 +127,7 @@ def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the weights of `torch.multinomial`. PyTorch checks them on the GPU if several samples are drawn with
+    """Check the weights of `torch.multinomial`, which PyTorch checks on the GPU if several samples are drawn with
     replacement."""
     values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
     if values is None or bool(((values >= 0) & values.isfinite()).all()):

@@ -38,8 +38,8 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host memory that contains the values of a virtual tensor. With `--values compute`, virtual tensors have memory
-    for values. New memory contains zeros."""
+    """Return the host memory that contains the values of a virtual tensor with `--values compute`. New memory contains
+    zeros."""
     # see Note [Payloads] in cpu_compute.py
     known = allocation.known
     if not isinstance(known, torch.Tensor):
@@ -66,8 +66,8 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """Return the known values of a tensor as a writable host tensor, or None if they are unknown. Overwritten values may be
-    unknown."""
+    """Return the values of a tensor as a writable host tensor, or None if they are unknown. Values that the caller will
+    overwrite may be unknown."""
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known

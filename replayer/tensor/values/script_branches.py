@@ -26,7 +26,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the truth value that prevents an error in the current `if` or `assert`, or None if both values do."""
+    """Return the truth value with which the current `if` or `assert` raises no error, or None if neither value leads to an
+    error."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 
@@ -46,7 +47,7 @@ def _innermost_outside(packages: set[str]) -> FrameType | None:
 def _answer(code: CodeType, offset: int) -> bool | None:
     instructions = list(dis.get_instructions(code))
     at = {instruction.offset: index for index, instruction in enumerate(instructions)}
-    # while a Python function runs, the offset of its caller is that of a cache entry behind the call
+    # while a Python function runs, the caller's offset points to a cache entry after the call
     index = bisect_right(list(at), offset) - 1
     if index < 0:
         return None

@@ -194,8 +194,8 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return the maximum number of true elements in the result of `==`. For example, a label can be equal to at most one of the
-    top five classes."""
+    """Return how many elements of the result of `==` can be true. For example, a label is equal to at most one of the top five
+    classes."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))

@@ -176,7 +176,7 @@ class StepTracker:
         self._see_phase()
 
     def forward_begins(self, thread: HostThread) -> None:
-        """After a backward pass with `create_graph=True`, begin another forward phase."""
+        """Begin another forward phase after a backward pass with `create_graph=True`."""
         self.script.autograd_recorded(thread, True, self._scheduler.clock.now_ns())
         self._see_phase()
 
@@ -226,7 +226,7 @@ class StepTracker:
             self._scheduler.timeline.loader_wait(wait)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """End the training step, unless another optimizer has already ended the step."""
+        """Handle the return of an optimizer's `step`. A training step ends only if the optimizer is the first one."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self._see_phase()
 
@@ -248,7 +248,7 @@ class StepTracker:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """Drop the work before the first batch."""
+        """The work before the first batch belongs to no step."""
         self._finish(thread, now_ns)
         if self._library is not None:
             self._library.pace.set_up_ends()
@@ -399,7 +399,7 @@ class StepTracker:
         if self._uses_gpu and not self.remainder.is_other_program:
             due_ns, self._owed_ns = due_ns + self._owed_ns, 0
         if recorded is not None and self._uses_gpu:  # only for scripts that use the GPU
-            # recorded host time includes waits
+            # the recorded host time includes waits
             if recorded.phase_grained or (self._by_phases and segment.name != "loader"):
                 self._top_up(segment, 1.0)
                 if self._left_ns != NONE:
@@ -479,7 +479,7 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        # `--strict` raises no errors at exit.
+        # When the script exits, `--strict` raises no errors.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())
@@ -489,9 +489,8 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Continue the replay with another recorded step if the shapes of the op match that step better. Return the current phase
-    of another recorded step, or None if no other step was chosen. See Note [Training steps of several shapes] in
-    step_choice.py."""
+    """If another recorded step matches the shapes of the op better, continue the replay with that step, and return its current
+    phase. Otherwise return None. See Note [Training steps of several shapes] in step_choice.py."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or (segment.recorded is not None and segment.recorded.phase_grained):
         return None

@@ -85,7 +85,7 @@ class _RangeMarks:
         lowest = np.minimum.accumulate(np.minimum(depth, 0))
         kept = np.diff(lowest, prepend=0) == 0
         name, op, depth = name[kept] - 1, op[kept], (depth - lowest)[kept]
-        # the innermost open call is the latest begin of the same depth
+        # the innermost running call is the latest call of the same depth
         by_depth = _in_groups(depth)
         begins = name[by_depth] >= 0
         latest = by_depth[np.maximum.accumulate(np.where(begins, np.arange(len(name)), 0))]
@@ -150,7 +150,7 @@ class TakenRanges:
         first = np.searchsorted(op, marks.op[begins])
         last = np.searchsorted(op, np.append(marks.op, op[-1] + 1 if len(op) else 0)[ends]) - 1
         starts, until = np.append(start_ns, self.begun_ns), np.append(end_ns, self.begun_ns)
-        # a range without ops goes to the end of the previous op
+        # a range without ops is placed at the end of the previous op
         begin_ns = np.where(first <= last, starts[np.minimum(first, len(op))], until[last])
         begin_ns = np.where((last < 0) & len(op), starts[0], begin_ns)
         end_ns = np.where(first <= last, np.maximum(until[last], begin_ns), begin_ns)

@@ -32,7 +32,7 @@ _CALLS = {
     DeviceKind.MEMCPY: "cudaMemcpyAsync",
     DeviceKind.MEMSET: "cudaMemsetAsync",
 }
-# Kineto's names for the replayer's own dispatch
+# names in Kineto's profiles that come from the dispatch of ops on virtual tensors
 OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
 _OF_AUTOGRAD = ("Sequence number", "Fwd thread id")
 _CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"
@@ -51,7 +51,7 @@ def with_launches(trace: Trace) -> Trace:
     _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
     turn = np.arange(len(ops)) - first[of]  # The kernels of an op are consecutive.
     share_ns = takes_ns[ops] // (counts[of] + 1)
-    # a pageable copy waits for its end, after the op's own time
+    # a copy from or to pageable memory waits until the copy has ended
     pageable = np.array(["Pageable" in trace.strings[name] for name in device.name[linked].tolist()], bool)
     call_ns = np.where(pageable, np.minimum(share_ns, 1), share_ns)
     names = {int(kind): trace.strings.add(name) for kind, name in _CALLS.items()}

@@ -60,7 +60,7 @@ PART_COLUMNS = ("phase", "name", "thread", "start_ns", "duration_ns", "device", 
 
 _DEVICE, _TIME = 0, 1
 
-# columns that collected rows fill, by table; the others have defaults
+# for each table, the columns that are filled with collected values; other columns have default values
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
     "host": (HostSpans, HOST_COLUMNS),
     "device": (DeviceSpans, WORK_COLUMNS),
@@ -200,14 +200,14 @@ class TimelineWriter:
         """`devices` replaces the recorded list of devices."""
         self._stream = stream
         self._live = live
-        # rows refer to the devices and to the first thread
+        # The header is written first, because rows refer to the devices and to the first thread.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self.strings_of = KeptBySignature(self._strings_of)
         self._host_rows = KeptBySignature(self._host_row_of)
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
-        # `work` and similar attributes are called most often, so each is the `extend` method of a flat array
+        # The attribute `work` and similar ones are called very often, so each is the `extend` method of a flat array.
         self.work = self._rows["device"].loose.extend
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
@@ -309,7 +309,7 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Start to copy all added rows. The method `watched` returns the copy."""
+        """Keep a copy of all rows from now on. The method `watched` returns the copy."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
