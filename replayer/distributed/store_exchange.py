@@ -107,13 +107,8 @@ class _Wait:
 
 
 class DeadlockDetector:
-    """Finds ranks that wait for each other.
-
-        detector.find_deadlock("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
-        detector.end()
-
-    A deadlock is reported only after several seconds, because another thread may still make the missing call.
-    """
+    """Finds ranks that wait for each other. A deadlock is reported only after several seconds, because another thread may still
+    make the missing call."""
 
     def __init__(self, store: TorchAny, rank: int) -> None:
         self._of_group: TorchAny = _store_of_attempt(store)

@@ -45,13 +45,8 @@ class ShardedStep:
         gather: Callable[[str], float],
         scatter: Callable[[str], float],
     ) -> ShardedStep:
-        """Simulate one training step.
-
-        Args:
-            units: the name and forward duration of each FSDP unit
-            gather: returns the duration of an FSDP unit's all-gather
-            scatter: returns the duration of an FSDP unit's reduce-scatter
-        """
+        """Simulate one training step. The list `units` contains the name and forward duration of each FSDP unit. The functions
+        `gather` and `scatter` return the durations of a unit's all-gather and reduce-scatter."""
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
         root_ns = gather(ROOT)

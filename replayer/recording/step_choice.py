@@ -139,12 +139,8 @@ class StepChoice:
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
         """Return the recorded steps that call the op with the same shapes and dtypes. Only steps with the same numbers of
-        backward passes and optimizer steps as `step` are searched.
-
-        Args:
-            place: the phase's name and its number in the step
-            exact: the op's key in `RecordedSegment.exact`
-        """
+        backward passes and optimizer steps as `step` are searched. The tuple `place` contains the phase's name and its number
+        in the step, and `exact` is the op's key in `RecordedSegment.exact`."""
         found = [self._steps[i] for i in self._steps_by_call.get((place, exact), ())]
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 
@@ -161,12 +157,8 @@ class StepChoice:
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
         """Return the recorded steps that call the op with the most similar shapes. Only steps with the same numbers of backward
-        passes and optimizer steps as `step` are searched.
-
-        Args:
-            place: as in `steps_with`
-            named: the op's key in `RecordedSegment.named`
-        """
+        passes and optimizer steps as `step` are searched. The argument `place` is the same as in `steps_with`, and `named` is
+        the op's key in `RecordedSegment.named`."""
         key = step.kind, step.passes, place, named, shapes
         if key not in self._nearest:
             apart: dict[int, float] = {}

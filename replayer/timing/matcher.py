@@ -61,7 +61,7 @@ from traces.model.workload import Sameness
 
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 
-# remembered calls of a segment; a script that never ends a step stays in one segment
+# maximum number of remembered calls per phase; a script that never ends a step stays in one phase
 _REMEMBERED = 100_000
 
 Match = tuple[Origin, Instance]
@@ -119,7 +119,7 @@ class StepMatcher:
         return None
 
     def pass_over(self, under_way: SegmentMatcher, exact: str) -> None:
-        """Move on to the next recorded phase of the same name that contains the op."""
+        """Use the next recorded phase with the same name that contains the op."""
         # see Note [Recorded phases without GPU work]
         for (name, count), segment in self.step.segments.items():
             if name == under_way.name and count > under_way.count and exact in segment.exact:
@@ -133,7 +133,6 @@ class StepMatcher:
         return [name for name, count in self.step.segments if count >= self.visited.get(name, first)]
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
-        """Return the recorded phases that the script has not reached."""
         return [
             (segment, self.visited.get(name, 0) > 0)  # True if the script has entered a phase with this name
             for (name, count), segment in self.step.segments.items()
@@ -142,8 +141,6 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """Finds recorded calls for the ops of one phase, such as the backward pass."""
-
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
         self.name = name
@@ -171,7 +168,7 @@ class SegmentMatcher:
     def pair_with(self, recorded: RecordedSegment | None) -> None:
         self.recorded = recorded
         self.may_pass_over = recorded is not None and recorded.is_host_only
-        # GPU time of recorded kernels without a replayed op
+        # GPU time of recorded kernels that no op of the script has used
         self.unmatched_ns = recorded.work_ns if recorded else 0
         # The list `deferred` has a maximum length, because a phase of a script without training steps may be very long.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
@@ -269,7 +266,7 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if GPU time of recorded kernels without an op is left for unrecorded ops of the script."""
+        """Return True if recorded kernels that belong to no recorded op are left for unrecorded ops of the script."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:

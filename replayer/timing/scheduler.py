@@ -37,8 +37,8 @@ class StreamScheduler:
         self.stats = stats
         self.streams: dict[tuple[int, int], VirtualStream] = {}
         self._side: dict[tuple[int, int], VirtualStream] = {}
-        # estimated durations: scaled from the nearest recorded shape, or the op's usual duration in a recording without shapes,
-        # or from a roofline model
+        # estimated durations: scaled from the most similar recorded shape, the op's usual duration in a recording without
+        # shapes, or an estimate of a roofline model
         self.costs = KeptBySignature(self._estimated)
         self.scale = lru_cache(_SCALES)(self._scale)
         self.row_of: Callable[[str], int] = lambda _: 0
@@ -75,15 +75,9 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule an op's recorded kernels, and return the end time of the last one.
-
-        Kernels that were recorded on the main stream run on `stream`.
-
-        Args:
-            chosen: the kernels' indices in the recorded step
-            began_ns: the virtual start time of the phase
-            row: the op's row in the timeline, or NONE
-        """
+        """Schedule an op's recorded kernels, and return the end time of the last one. Kernels that were recorded on the main
+        stream run on `stream`. The list `chosen` contains indices of kernels in the recorded step. The phase began at
+        `began_ns` in virtual time. The op's row in the timeline is `row`, or NONE."""
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
         own = kernels[chosen[0]].stream if stream.number and row != NONE and chosen else NONE
@@ -121,7 +115,7 @@ class StreamScheduler:
             of = origin
             if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
                 name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
-                # a pageable copy's latency includes staging on the host
+                # The latency of a copy from pageable memory includes the copy to a buffer on the host.
                 latency_ns = min(latency_ns, self.recording.latency_ns)
             elif scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)

@@ -39,7 +39,7 @@ from traces.script.step_rule import Optimizers
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
-# kept batches per phase-grained segment, bounded because ops may differ in every step
+# maximum number of stored batches per phase; the number is limited, because ops may differ in every step
 _BATCHES_KEPT = 64
 
 

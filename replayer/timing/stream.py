@@ -23,12 +23,8 @@ from replayer.timing.timing_rules import kernel_end
 
 
 class VirtualStream:
-    """Represents a CUDA stream.
-
-    Attributes:
-        own_number: the stream's index on its device; 0 is the default stream
-        number: equals `own_number`; during a CUDA graph capture, the number of the graph's memory pool
-    """
+    """The stream's index on its device is `own_number`, which is 0 for the default stream. During the capture of a CUDA graph,
+    `number` is the number of the graph's memory pool. At other times, it equals `own_number`."""
 
     # see Note [Stream numbers during a capture] in cuda_graph.py
 
@@ -43,12 +39,8 @@ class VirtualStream:
         self.pending: deque[int] = deque(maxlen=depth)
 
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
-        """Add a kernel or copy to the stream, and return its end time.
-
-        Args:
-            latency_ns: the time from the launch to the start on an idle stream
-            gap_ns: the idle time between two queued kernels
-        """
+        """Add a kernel or copy to the stream, and return its end time. On an idle stream, the work starts `latency_ns` after
+        its launch. After other work, it starts at least `gap_ns` later."""
         end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)
         return end_ns

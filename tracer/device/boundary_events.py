@@ -195,16 +195,10 @@ class BoundaryEvents:
     def read_in_order(
         self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
-        """Read the CUDA events of consecutive steps, which were all recorded on one stream. CUDA calls must be allowed.
-
-        Args:
-            host_ns: host times just before the events were recorded asked_ns: the last time at which the first step's last
-            event was not finished yet, or NONE
-
-        Returns:
-            for the steps that the GPU has finished, the times since the device's first event; for the next step, the last time
-            at which its last event was not finished yet, or NONE
-        """
+        """Read the CUDA events of consecutive steps, which were all recorded on one stream. CUDA calls must be allowed. The
+        list `host_ns` contains host times just before the events were recorded. The argument `asked_ns` is the last time at
+        which the first step's last event was not finished yet, or NONE. Return the times of the finished steps since the
+        device's first event, and the new `asked_ns` for the next step."""
         access, clock = self.access, of.clock
         last = clock.last
         if last is None:

@@ -36,12 +36,8 @@ _COMPILATIONS_KEPT = 1 << 20
 
 
 def see_through_wrappers(generated: Sequence[str] = (), on_eager: Callable[[EagerRegion], None] = lambda _: None) -> None:
-    """Make Dynamo trace the original functions instead of our wrappers, and count the compilations.
-
-    Args:
-        generated: names of files that Dynamo skips
-        on_eager: called for each function that Dynamo cannot trace
-    """
+    """Make Dynamo trace the original functions instead of our wrappers, and count the compilations. Dynamo skips the files in
+    `generated`. The function `on_eager` is called for each function that Dynamo cannot trace."""
     # By default, PyTorch stores statistics of only the last 64 compilations.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)

@@ -67,16 +67,10 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` to completion, with the recorder or the replayer in the child process.
-
-    Args:
-        options_of_package: contains the options of the recorder under the key "tracer", and those of the replayer under the
-            key "replayer"
-        ranks: the number of processes to fork, or 0 to run the script without a fork
-        meanwhile: is called with the child's process id while the child process runs
-
-    Raises FileNotFoundError if the script does not exist.
-    """
+    """Run `python WORDS...` to completion, with the recorder or the replayer in the child process. The dictionary
+    `options_of_package` contains the options of the recorder (key "tracer") or of the replayer (key "replayer"). The child
+    process forks `ranks` processes, unless `ranks` is 0. While it runs, `meanwhile` is called with its process id. Raises
+    FileNotFoundError if the script does not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)

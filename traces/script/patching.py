@@ -276,12 +276,9 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a function, so that the phase begins and ends with each call.
-
-        Args:
-            completed: called with the listener and the call's positional arguments after each call without an exception
-            begins: called with the listener and the call's arguments before the phase begins
-        """
+        """Wrap a function, so that the phase begins and ends with each call. The function `begins` is called with the listener
+        and the call's arguments before the phase begins. After each call without an exception, `completed` is called with the
+        listener and the positional arguments."""
         scope, hearing, phase = self, self._listener, self.phase
 
         @stands_for(call)

@@ -160,14 +160,9 @@ class ScriptHooks:
         whole_step: Callable[[], AbstractContextManager[Any] | None] | None = None,
         closure: Wrapper = lambda call: call,
     ) -> None:
-        """Wrap the methods `step` and `zero_grad` of all optimizer classes.
-
-        Args:
-            step: wraps `step` inside PyTorch's own wrapper of `step`
-            zero: wraps `zero_grad`
-            whole_step: returns a context manager around `step` and PyTorch's own wrapper of `step`, or None
-            closure: wraps the function that the script passes to `step`
-        """
+        """Wrap the methods `step` and `zero_grad` of all optimizer classes with the functions `step` and `zero`. The wrapper
+        `step` runs inside PyTorch's own wrapper. The function `whole_step` returns a context manager around both wrappers, or
+        None. The function `closure` wraps the function that the script passes to `step`."""
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function

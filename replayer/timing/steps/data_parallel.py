@@ -33,7 +33,7 @@ class OpenStage(NamedTuple):
     segment: SegmentMatcher | None
 
 
-# the phase's index in its step, then the last columns of the table `parts`, beginning with `name`
+# the phase's index in its step, followed by the last columns of the table `parts`, beginning with `name`
 Row = tuple[int, str, int, int, int, int, int, int, int]
 
 
@@ -117,7 +117,7 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Add the recorded GPU time of all unfinished stages, and return True. Return False if no stages were recorded."""
+        """Add the recorded GPU time of all unfinished nn.DataParallel stages. Return False if no stages were recorded."""
         stages = self.recorded
         if not stages:
             return False

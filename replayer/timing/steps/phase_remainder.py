@@ -60,8 +60,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add GPU work for ops that were not recorded. Recorded kernels without an op are used first,
-        and then estimates."""
+        """At the end of a phase, add GPU work for ops that were not recorded: first recorded kernels that belong to no op, then
+        estimates."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0

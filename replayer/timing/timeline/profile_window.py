@@ -131,12 +131,9 @@ class _Clocks:
 def with_virtual_gpu(
     kineto: ProfilerJson, window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> ProfilerJson:
-    """Add the events of the virtual GPU to a file written by torch.profiler.
-
-    Args:
-        shift_ns: Unix time minus the virtual time of `window`
-        ends: contains two pairs of times in ns, for the start and the end of the profile: Unix time and virtual time
-    """
+    """Add the events of the virtual GPU to a file written by torch.profiler. The argument `shift_ns` is Unix time minus the
+    virtual time of `window`. The list `ends` contains two pairs of Unix time and virtual time in ns, for the start and the end
+    of the profile."""
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
         setattr(table, start, getattr(table, start) + shift_ns)
