@@ -111,7 +111,7 @@ class DeadlockDetector:
     make the missing call."""
 
     def __init__(self, store: TorchAny, rank: int) -> None:
-        self._of_group: TorchAny = _store_of_attempt(store)
+        self._of_group: TorchAny = store_of_attempt(store)
         self._store: TorchAny = PrefixStore("waits", self._of_group)
         self._rank = rank
         self._own = b""
@@ -184,7 +184,7 @@ class StoreExchange:
         global_ranks: Sequence[int] = (),
         group_name: str = "",
     ) -> None:
-        self._store: TorchAny = _store_of_attempt(store)
+        self._store: TorchAny = store_of_attempt(store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
         self.offset_ns: OffsetNs = offset_ns or ClockOffset(self._store, rank, clock, timeout_s).ns
@@ -422,7 +422,7 @@ class StoreExchange:
                     self._deadlocks.end()
 
 
-def _store_of_attempt(store: TorchAny) -> TorchAny:
+def store_of_attempt(store: TorchAny) -> TorchAny:
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 

@@ -27,6 +27,7 @@ _SURFACES = (
     " torch_tensor torch_nested torch_fake_tensor torch_jit torch_tensor_subclass torch_func"
     " torch_utils_python_dispatch torch_pin_memory torch_cuda_tensors torch_nn_module torch_storage torch_serialization"
     " torch_amp torch_autograd torch_optim torch_utils_data torch_nn_parallel torch_nn_sync_batch_norm torch_distributed"
+    " torch_distributed_gloo"
     " torch_distributed_checkpoint torch_distributed_functional_collectives torch_distributed_rpc torch_multiprocessing"
     " torch_profiler torch_compile triton torch_cuda_jiterator torch_utils_cpp_extension"
 )

@@ -1,13 +1,8 @@
 # mypy: allow-untyped-calls
-"""Emulates torch.distributed with the backend "nccl". The backend "gloo" is the real one.
+"""Emulates torch.distributed with the backend "nccl". For the backend "gloo", see torch_distributed_gloo.py.
 
     dist.init_process_group("nccl")     # under torchrun: ranks exchange messages in torchrun's own store
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
-
-Note [Gloo and tensors on the device]
-    Gloo copies CUDA tensors to the host, communicates there and copies the results back. Copies take their recorded time, and
-    communication takes as long as on the machine that runs the replay. With a virtual clock, gloo's communication takes the
-    time that `cost_model/collective_costs.py` estimates.
 
 Note [Gloo's threads and the interpreter's lock]
     The Reducer of DistributedDataParallel holds the interpreter's lock while its destructor waits for gloo's threads. A gloo
@@ -29,15 +24,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_map
 
-from replayer.cost_model.collective_costs import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
 from replayer.distributed.work_future import ScriptFuture, WorkFuture
 from replayer.errors import NotEmulated
 from replayer.state import STATE, gpu, rank, started
+from replayer.surfaces.torch_distributed_gloo import CALLS
 from replayer.tensor.tensor import VirtualTensor
-from replayer.tensor.values.known_values import known_values
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import around, patch, patch_around, patch_everywhere, temporarily_set
 
@@ -60,7 +53,7 @@ def install(torch_module: ModuleType) -> None:
         # PyTorch 2.14.1 uses the name ProcessGroupNCCL2.
         patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)
     patch_around(c10d, _new_process_group_helper=_new_group, _get_object_coll_device=_object_device)
-    replaced: dict[str, TorchFunction] = {"init_process_group": _init_and_set_rank, "monitored_barrier": _monitored_barrier}
+    replaced: dict[str, TorchFunction] = {"init_process_group": _init_and_set_rank}
     for name, by in {**replaced, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
         original = getattr(c10d, name)
         patch_everywhere(original, around(original, by))
@@ -80,7 +73,6 @@ def install(torch_module: ModuleType) -> None:
     for name in _SYMMETRIC_MEMORY:
         if hasattr(symmetric_memory, name):
             patch(symmetric_memory, **{name: partial(_refuse_symmetric_memory, name)})
-    _host_communication(torch_module)
 
 
 def _refuse_symmetric_memory(name: str, *_args: TorchAny, **_kwargs: TorchAny) -> NoReturn:
@@ -155,7 +147,9 @@ def _init_and_set_rank(init: TorchFunction, *args: TorchAny, **kwargs: TorchAny)
     result = init(*args, **kwargs)
     group = dist.distributed_c10d._get_default_group()
     STATE.rank = replace(rank(), number=dist.get_rank())
-    if isinstance(group, VirtualNccl):
+    if group in CALLS:
+        gpu().ranks.read_clock_offset = CALLS[group].exchange_clocks()
+    elif isinstance(group, VirtualNccl):
         group.operations.compare_clocks()
         STATE.flush()  # the timeline of a killed process then has the rank
     return result
@@ -178,6 +172,8 @@ def _new_group(make: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> Torc
             group.on_cpu = backend
         group.bound_device_id = kwargs.get("device_id")
     else:
+        for backend in gloo:
+            CALLS[group] = CALLS[backend]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # Note [Gloo's threads and the interpreter's lock]
     return group, store
 
@@ -192,35 +188,6 @@ def _carry_objects(call: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> 
         return call(*args, **kwargs)
     finally:
         group.operations.carries_objects -= 1
-
-
-def _monitored_barrier(
-    barrier: Callable[..., None], group: TorchAny = None, timeout: TorchAny = None, wait_all_ranks: bool = False
-) -> None:
-    """Run a gloo barrier. The timeout is measured in virtual time, because `sleep` takes no real time on a virtual clock."""
-    barrier(group, timeout, wait_all_ranks)
-    here, size = gpu(), dist.get_world_size(group)
-    c10d: TorchAny = dist.distributed_c10d
-    if here.ranks.read_clock_offset is None or size < 1:
-        return
-    offset_ns, now_ns = here.ranks.read_clock_offset(), here.streams.host_now_ns()
-    times_ns = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
-    dist.all_gather(times_ns, torch.tensor([now_ns - offset_ns]), group=group)
-    first_ns, *others_ns = (int(time_ns) for time_ns in times_ns)
-    limit = timedelta(seconds=timeout) if isinstance(timeout, float) else timeout or c10d._get_default_timeout("gloo")
-    limit_ns = int(limit.total_seconds() * 1_000_000_000 * here.clock.speed)
-    late = [place for place, time_ns in enumerate(others_ns, 1) if time_ns - first_ns > limit_ns]
-    end_ns = max(now_ns, offset_ns + (first_ns + limit_ns if late else max([first_ns, *others_ns])))
-    here.simulator.scheduler.block(here.current.thread(), end_ns)
-    if not late:
-        return
-    if own := dist.get_rank(group):
-        raise RuntimeError(
-            f"Rank {own} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
-            " Please check rank 0 logs for faulty rank."
-        )
-    names = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
-    raise RuntimeError(f"[Rank 0]: {names} failed to pass monitoredBarrier in {limit_ns // 1_000_000} ms")
 
 
 def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:
@@ -243,69 +210,3 @@ def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: To
                 f"[{rank}]: params[{index}] in this process with sizes {mine} appears not to match sizes of the same"
                 " param in process 0."
             )
-
-
-def _host_communication(torch_module: ModuleType) -> None:
-    """Make real backends, such as gloo, accept virtual tensors. See Note [Gloo and tensors on the device]."""
-
-    def by_host(op: TorchAny, outputs: int) -> TorchFunction:
-        def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-            pairs: list[tuple[TorchAny, TorchAny]] = []
-            known = True
-
-            def on_host(value: TorchAny, is_input: bool = True) -> TorchAny:
-                nonlocal known
-                if isinstance(value, VirtualTensor):
-                    known &= not is_input or known_values(value) is not None
-                    pairs.append((value, to_copy(value, device=cpu)))
-                    return pairs[-1][1]
-                return [on_host(item, is_input) for item in value] if isinstance(value, list | tuple) else value
-
-            host_args = [on_host(arg, place >= outputs) for place, arg in enumerate(args)]
-            result = op(*host_args, **{name: on_host(value) for name, value in kwargs.items()})
-            work = result[-1] if isinstance(result, list | tuple) else result
-            c10d.Work.unbox(work).wait()
-            if pairs and not gpu().clock.flows:
-                group = next(arg for arg in args if isinstance(arg, torch_module.ScriptObject))
-                charge(c10d.ProcessGroup.unbox(group), op, sum(host.nbytes for _, host in pairs))
-            for device, host in pairs:
-                copy_(device, host)
-                if not known:
-                    device.allocation.known = None
-            return tree_map(lambda leaf: next((device for device, host in pairs if leaf is host), leaf), result)
-
-        return call
-
-    began_ns: dict[str, int] = {}
-
-    def charge(group: TorchAny, op: TorchAny, size_bytes: int) -> None:
-        here = gpu()
-        name, now_ns = op._schema.name.removeprefix("c10d::"), here.streams.host_now_ns()
-        if name not in ("send", "recv_"):
-            begin_ns = began_ns.setdefault(group.group_name, now_ns)
-            passed_ns = torch_module.tensor([now_ns - begin_ns])
-            group.allreduce([passed_ns], torch_module.distributed.ReduceOp.MAX).wait()
-            now_ns = begin_ns + int(passed_ns)
-        end_ns = now_ns + gloo_ns(_NAMES.get(name, name), size_bytes, group.size())
-        here.simulator.scheduler.block(here.current.thread(), end_ns)
-
-    c10d = torch_module._C._distributed_c10d
-    to_copy, copy_ = torch_module.ops.aten._to_copy.default, torch_module.ops.aten.copy_.default
-    cpu = torch_module.device("cpu")
-    ops = torch_module.ops.c10d
-    for outputs, names in enumerate(_HOST_OPS):
-        for name in names.split():
-            if hasattr(ops, name):
-                overload = getattr(ops, name).default
-                VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
-
-
-# operations that transfer more or less than one rank's input, with their names in cost_model/collective_costs.py
-_NAMES = {"allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce"}
-
-# C++ process group ops: first those that write their input in place, then those that write their first argument
-_HOST_OPS = (
-    "allreduce_ allreduce_coalesced_ broadcast_ reduce_ send recv_ barrier",
-    "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_"
-    " reduce_scatter_tensor_coalesced_ alltoall_ alltoall_base_ gather_ scatter_",
-)

@@ -1,0 +1,217 @@
+"""Gloo's operations on virtual clocks, which gloo itself does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, Store
+
+from replayer.surfaces import torch_distributed_gloo
+from replayer.surfaces.torch_distributed_gloo import (
+    CALLS,
+    GlooCalls,
+    _call,
+    _integers,
+    _monitored_barrier,
+    _refuse_device_memory,
+)
+from traces.script.patching import temporarily_set
+
+MS = 1_000_000
+OFFSETS_MS = [0, 50, -20, 7, 90]  # how far each rank's clock is ahead
+
+
+class Ranks:
+    """The ranks of a gloo group, each with its own clock, in one process. Times are on the first rank's clock."""
+
+    def __init__(self, size: int, timeout_s: float = 100, skips_waits: bool = True, speed: float = 1.0) -> None:
+        store = HashStore()
+        self.calls = [GlooCalls(store, rank, size, timedelta(seconds=timeout_s)) for rank in range(size)]
+        self.ends_ms: list[float] = [-1.0] * size
+        self._clock = SimpleNamespace(skips_waits=skips_waits, speed=speed)
+
+    @contextmanager
+    def at(self, rank: int, time_ms: float) -> Iterator[GlooCalls]:
+        offset_ns = OFFSETS_MS[rank] * MS
+
+        def block(thread: object, end_ns: int) -> None:
+            self.ends_ms[rank] = (end_ns - offset_ns) / MS
+
+        here = SimpleNamespace(
+            ranks=SimpleNamespace(read_clock_offset=lambda: offset_ns),
+            streams=SimpleNamespace(host_now_ns=lambda: int(time_ms * MS) + offset_ns),
+            clock=self._clock,
+            simulator=SimpleNamespace(scheduler=SimpleNamespace(block=block)),
+            current=SimpleNamespace(thread=lambda: None),
+        )
+        with temporarily_set(torch_distributed_gloo, gpu=lambda: here, started=lambda: here):
+            yield self.calls[rank]
+
+    def run(self, name: str, times_ms: list[float], *root: int) -> list[float]:
+        """Return when each rank's call ends, if the ranks call the operation at the given times."""
+        called = []
+        for rank, time_ms in enumerate(times_ms):
+            with self.at(rank, time_ms) as calls:
+                called.append(calls.call(name, *root))
+        for rank, (time_ms, call) in enumerate(zip(times_ms, called, strict=True)):
+            with self.at(rank, time_ms):
+                assert call is not None
+                call.finish()
+        return self.ends_ms
+
+
+def test_all_ranks_wait_for_the_last_one() -> None:
+    assert Ranks(3).run("allreduce", [100.0, 300.0, 200.0]) == [300.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("late", "waiting"),
+    # Five ranks, root 2: 2 sends to 3, then 2 to 4 and 3 to 0, then 2 to 1. Senders wait for receivers.
+    [(2, [0, 1, 2, 3, 4]), (3, [0, 2, 3]), (4, [2, 4]), (0, [0, 3]), (1, [1, 2])],
+)
+def test_ranks_of_a_broadcast_wait_for_their_neighbours_in_the_tree(late: int, waiting: list[int]) -> None:
+    times_ms = [1000.0 if rank == late else 0.0 for rank in range(5)]
+    assert [rank for rank, end_ms in enumerate(Ranks(5).run("broadcast", times_ms, 2)) if end_ms == 1000.0] == waiting
+
+
+def test_the_root_of_a_gather_or_scatter_waits_for_all_and_the_others_for_the_root() -> None:
+    for name in ("gather", "scatter"):
+        assert Ranks(3).run(name, [0.0, 200.0, 300.0], 1) == [200.0, 300.0, 300.0]
+    assert Ranks(3).run("reduce", [0.0, 200.0, 300.0], 1) == [0.0, 300.0, 300.0]
+
+
+def test_sends_and_receives_are_numbered_by_pair_and_tag() -> None:
+    ranks, ends_ms = Ranks(2), []
+    with ranks.at(0, 100.0) as sender:
+        sender.call("send", 1, 5)
+        sender.call("allreduce")
+    with ranks.at(0, 400.0) as sender:
+        sender.call("send", 1, 6)
+    for tag in (6, 5):
+        with ranks.at(1, 50.0) as receiver:
+            call = receiver.call("recv", 0, tag)
+            assert call is not None
+            call.finish()
+            ends_ms.append(ranks.ends_ms[1])
+    assert ends_ms == [400.0, 100.0]
+
+
+def test_old_posts_of_a_channel_are_not_taken_for_new_ones() -> None:
+    ranks = Ranks(2)
+    with ranks.at(0, 900.0) as sender, temporarily_set(torch_distributed_gloo, _CALLS_KEPT=2):
+        for _ in range(3):  # the third call replaces the first
+            sender.call("send", 1)
+        with ranks.at(1, 0.0) as receiver:
+            first = receiver.call("recv", 0)
+            second = receiver.call("recv", 0)
+            assert first is not None and second is not None
+            assert (first.times_ns(), second.times_ns()) == ({}, {0: (900 + 50) * MS})
+
+
+def test_a_rank_later_than_the_timeout_ends_the_wait_of_the_others() -> None:
+    ranks = Ranks(2, timeout_s=2)
+    assert ranks.run("barrier", [100.0, 2_100.0]) == [2_100.0] * 2
+    with pytest.raises(RuntimeError, match="Timed out waiting 2000ms for recv operation to complete"):
+        ranks.run("barrier", [100.0, 2_101.0])
+    assert ranks.ends_ms[0] == 2_100.0
+    # With a clock of half speed, the script's 2 s take 1 s.
+    with pytest.raises(RuntimeError, match="Timed out"):
+        Ranks(2, timeout_s=2, speed=0.5).run("barrier", [0.0, 1_001.0])
+
+
+def test_gloo_itself_waits_if_the_clock_does_or_the_group_has_one_rank() -> None:
+    for ranks in (Ranks(2, skips_waits=False), Ranks(1)):
+        with ranks.at(0, 100.0) as calls:
+            assert calls.call("barrier") is None
+
+
+def test_a_work_of_gloo_waits_when_the_script_waits() -> None:
+    ranks = Ranks(2)
+    group, work = HashStore(), Store()  # two objects that can have weak references
+    CALLS[group] = ranks.calls[0]
+    with ranks.at(1, 500.0) as late:
+        late.call("allreduce")
+    with ranks.at(0, 100.0):
+        assert _call("allreduce", lambda *args: work, group, [torch.ones(1)], dist.AllreduceOptions()) is work
+        assert ranks.ends_ms[0] == -1.0
+        torch_distributed_gloo._wait(lambda self: True, work)
+        assert ranks.ends_ms[0] == 500.0
+
+
+def test_roots_peers_and_tags_are_found_in_the_arguments() -> None:
+    options = dist.BroadcastOptions()
+    options.rootRank = 3
+    assert _integers([[torch.ones(1)], options]) == [3]
+    assert _integers([[torch.ones(1)], 2, 5, True]) == [2, 5]
+
+
+def test_gloo_refuses_to_send_and_receive_cuda_tensors() -> None:
+    # The documentation of torch.distributed says so in its table of backends. Gloo writes from the tensor's address.
+    with pytest.raises(RuntimeError, match="Bad address"):
+        _refuse_device_memory()
+
+
+def _after_barrier(
+    arrived_ms: list[float],
+    rank: int = 0,
+    timeout: timedelta | None = None,
+    speed: float = 1.0,
+    wait_all_ranks: bool = False,
+) -> tuple[float, str]:
+    """Return the time in ms until which this rank is blocked, and its error, if the ranks call the barrier at the given
+    times."""
+    ranks, group, called = Ranks(len(arrived_ms), 7, speed=speed), HashStore(), []
+    CALLS[group] = ranks.calls[rank]
+    for other, time_ms in enumerate(arrived_ms):
+        if other != rank:
+            with ranks.at(other, time_ms) as calls:
+                calls.call("barrier")
+    with ranks.at(rank, arrived_ms[rank]):
+        try:
+            _monitored_barrier(lambda *args: called.append(args[1:]), group, timeout, wait_all_ranks)
+            error = ""
+        except RuntimeError as raised:
+            error = str(raised)
+    assert called == [(timeout, wait_all_ranks)]
+    return ranks.ends_ms[rank], error
+
+
+def test_ranks_leave_a_monitored_barrier_when_the_last_arrives() -> None:
+    for rank in range(3):
+        assert _after_barrier([100.0, 300.0, 200.0], rank) == (300.0, "")
+    assert _after_barrier([300.0, 100.0, 200.0], 1) == (300.0, "")
+    assert _after_barrier([300.0]) == (-1.0, "")
+    # exactly at the timeout, which begins when rank 0 arrives
+    assert _after_barrier([100.0, 2_100.0], 0, timedelta(seconds=2)) == (2_100.0, "")
+
+
+@pytest.mark.parametrize("limit_ms", [2_000, 500, 7_000])
+def test_a_monitored_barrier_names_the_ranks_that_arrive_after_its_timeout(limit_ms: int) -> None:
+    timeout = None if limit_ms == 7_000 else timedelta(milliseconds=limit_ms)  # None: the group's
+    times = [100.0, 100.001 + limit_ms, 90.0, 200.0 + limit_ms]
+    end_ms, failed = 100.0 + limit_ms, f"failed to pass monitoredBarrier in {limit_ms} ms"
+    assert _after_barrier(times, 0, timeout) == (end_ms, f"[Rank 0]: Rank 1 {failed}")
+    assert _after_barrier(times, 0, timeout, wait_all_ranks=True) == (end_ms, f"[Rank 0]: Ranks 1, 3 {failed}")
+    blocked_ms, error = _after_barrier(times, 2, timeout)
+    assert blocked_ms == end_ms and error.startswith("Rank 2 successfully reached monitoredBarrier, but received errors")
+    # a late rank does not go back in time
+    assert _after_barrier(times, 3, timeout)[0] == 200.0 + limit_ms
+
+
+def test_the_timeout_of_a_monitored_barrier_is_in_seconds_of_the_script() -> None:
+    # With a clock of half speed, the script's 2 s take 1 s.
+    assert _after_barrier([0.0, 1_000.0], 0, timedelta(seconds=2), speed=0.5) == (1_000.0, "")
+    blocked_ms, error = _after_barrier([0.0, 1_001.0], 0, timedelta(seconds=2), speed=0.5)
+    assert blocked_ms == 1_000.0 and error
+
+
+def test_a_monitored_barrier_of_another_group_only_calls_gloo() -> None:
+    called: list[object] = []
+    _monitored_barrier(lambda *args: called.append(args[1:]), HashStore())
+    assert called == [(None, False)]
