@@ -108,7 +108,7 @@ def _sustained(card: Card) -> float:
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
-    """Return the time for arithmetic or for memory traffic, whichever is longer."""
+    """Return the larger of two times: the time for arithmetic and the time for memory traffic."""
     return max(flops / peaks[0], size_bytes / peaks[1])
 
 

@@ -52,7 +52,7 @@ class SharedResults:
         return None
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Store the value of a key, unless the key already has a value."""
+        """Store the value of a key if the key has no value yet."""
         self._write(_digest(key), value)
 
     def _write(self, digest: bytes, value: bytes) -> None:

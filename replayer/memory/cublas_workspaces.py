@@ -76,7 +76,7 @@ class BlasWorkspaces:
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate the calling thread's cuBLAS workspace for a stream, unless the workspace already exists. Raises
+        """Allocate the calling thread's cuBLAS workspace for a stream if it does not exist yet. Raises
         torch.OutOfMemoryError."""
         device = stream.device
         key = self._handle(device), device, stream.own_number

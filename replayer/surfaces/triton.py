@@ -3,8 +3,8 @@
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, Triton kernels run in Triton's interpreter. In a recording made with `--grain phase`, the GPU time of
-a phase already includes Triton kernels.
+Under `--values compute`, Triton kernels run in Triton's interpreter. If a recording contains only phase times (`--grain
+phase`), the GPU time of a phase already includes Triton kernels.
 """
 
 from __future__ import annotations

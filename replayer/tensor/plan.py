@@ -113,7 +113,7 @@ class _NotPortable(Exception):
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Convert a Plan object to bytes for other ranks, or return None if the conversion is impossible."""
+    """Convert a `Plan` to bytes for other ranks, or return None if the conversion is impossible."""
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches
     try:

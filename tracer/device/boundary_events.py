@@ -290,7 +290,7 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the device whose CUDA events the recorder uses, or NONE if there are several candidates."""
+        """Return the device on which the recorder records CUDA events, or NONE if there are several candidates."""
         has_context = self.cuda.has_context
         if has_context(current):
             self._in_use.add(current)

@@ -113,8 +113,8 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Call a CUDA function, unless CUDA calls are forbidden at the moment. Return the function's result, or None if the
-        function was not called or failed."""
+        """Call a CUDA function if CUDA calls are allowed at the moment. Return the function's result, or None if the function
+        was not called or failed."""
         if self.closed is not None:
             return None
         self.is_calling = True

@@ -70,7 +70,7 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """For each kernel, return the end of the launch call or the start of the kernel, whichever is earlier. Unknown times are
+    """For each kernel, return the end of the launch call or, if it is earlier, the start of the kernel. Unknown times are
     NONE."""
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]

@@ -188,7 +188,7 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Create ranges for steps and for nn.DataParallel stages, unless the trace already contains them. Other tools expect
+        """Create ranges for steps and for nn.DataParallel stages if the trace does not contain them yet. Other tools expect
         ranges with the name "ProfilerStep#" on the main thread."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]

@@ -5,9 +5,9 @@
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-The step time is the time on the host or on the slowest GPU, whichever is longer. If the steps vary a lot, means are compared
-instead of medians (Note [Means of varying steps] in `traces.figures.spread`). GPU time excludes waits for other ranks in
-collectives. Steps that ran without the profiler are preferred, because the profiler slows a script.
+The step time is the larger of two times: the time on the host and the time on the slowest GPU. If the steps vary a lot, means
+are compared instead of medians (Note [Means of varying steps] in `traces.figures.spread`). GPU time excludes waits for other
+ranks in collectives. Steps that ran without the profiler are preferred, because the profiler slows a script.
 """
 
 from __future__ import annotations

@@ -162,8 +162,7 @@ def _data_parallel(comparison: Comparison) -> Iterator[str]:
 
 
 def _stage_times(part: StageError) -> list[int | None]:
-    """Return the duration of an nn.DataParallel stage in both traces: the time on the host or on the GPU, whichever is
-    longer."""
+    """Return the duration of an nn.DataParallel stage in both traces: the larger of the times on the host and on the GPU."""
     of_host = part.recorded_median_ns, part.replayed_median_ns
     of_device = part.device_recorded_median_ns, part.device_replayed_median_ns
     known = ([ns for ns in pair if ns is not None] for pair in zip(of_host, of_device, strict=True))

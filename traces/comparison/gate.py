@@ -85,8 +85,8 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def starting_budgets(of: Summary) -> dict[str, str]:
-    """Return suggested budgets for replays of a recording, as TOML values. The step time may grow by 3 % or by twice the noise
-    of the recorded steps, whichever is larger."""
+    """Return suggested budgets for replays of a recording, as TOML values. The step time may grow by 3 % or, if it is more, by
+    twice the noise of the recorded steps."""
     budgets = {}
     if of.step_median_ns is not None:
         noise = of.pace.noise if of.pace is not None and of.pace.noise is not None else 0.0

@@ -127,13 +127,13 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each GPU, return those of the given steps that ran on the GPU. GPUs without such steps are omitted."""
+        """For each GPU, return the steps in `rows` that belong to the GPU's rank. GPUs without such steps are omitted."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. If the GPUs of a rank always have queued work, a step is omitted if the step
-        before it was not recorded."""
+        """Return the steps with comparable times. If the GPUs of a rank always have queued work, steps that follow an
+        unrecorded step are omitted."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():
@@ -281,7 +281,7 @@ def _slowest_device(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the step times on the host or on the slowest GPU, whichever takes longer."""
+    """Return the step times on the host or, if they are longer, on the slowest GPU."""
     # see Note [Steps of several kinds]
     host, device = host_series(times, rows), device_series(times, rows)
     if host is None or device is None:
@@ -382,8 +382,8 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 @cached_result
 def counted_steps(trace: Trace) -> Column:
-    """Return the steps for measurements of GPU busy and idle time. If the step times repeat after several steps, the first
-    steps are left out so that whole periods remain."""
+    """Return the steps for measurements of GPU busy and idle time. If the step times repeat in a pattern, the first steps are
+    omitted, so that the other steps are whole repetitions."""
     times, profiled = step_times(trace), profiled_steps(trace)
     kept = [profiled[:0]]
     for own in by_value(times.rank[profiled]).values():

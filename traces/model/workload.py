@@ -164,8 +164,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Remove modules that only wrap a network, unless both scripts have the same number of them. Remove loss modules, unless
-    both scripts have them, because a script may call a loss function instead."""
+    """Remove modules that only wrap a network if the scripts have different numbers of them. Remove loss modules if only one
+    script has any, because the other script may call a loss function instead."""
     if of.modules is None or beside.modules is None:
         return of
     left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}

@@ -329,8 +329,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements a Triton kernel of Inductor processes: the size of its first or last tensor, whichever fits the
-    launch grid better. Without a launch grid, the larger size is returned."""
+    """Return how many elements a Triton kernel of Inductor processes: the size of its first or last tensor, depending on which
+    size fits the launch grid better. Without a launch grid, the larger size is returned."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

@@ -68,8 +68,8 @@ def run_child(
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
     """Run `python WORDS...` to completion, with the recorder or the replayer in the child process. The dictionary
-    `options_of_package` contains the options of the recorder (key "tracer") or of the replayer (key "replayer"). The child
-    process forks `ranks` processes, unless `ranks` is 0. While it runs, `meanwhile` is called with its process id. Raises
+    `options_of_package` contains the options of the recorder (key "tracer") or of the replayer (key "replayer"). If `ranks` is
+    not 0, the child process forks this number of processes. While it runs, `meanwhile` is called with its process id. Raises
     FileNotFoundError if the script does not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
@@ -100,7 +100,8 @@ def run_child(
 
 
 def _words(words: Sequence[str]) -> list[str]:
-    """Return the words after `python`. `torchrun` is a module unless a file has this name. Raises FileNotFoundError."""
+    """Return the words after `python`. The word `torchrun` means the module torchrun if no file has this name. Raises
+    FileNotFoundError."""
     first, *rest = words
     if first.startswith("-") or Path(first).exists():
         return [first, *rest]

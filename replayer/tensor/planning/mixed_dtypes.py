@@ -421,7 +421,7 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
     """Check the tensors of a fused optimizer kernel: they must have no gaps, and the same dtype, shape and strides
     (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names`
-    are the names of the lists. A list whose name ends with "?" is only used with the option `amsgrad`."""
+    are the names of the lists. If the name of a list ends with "?", the list is only used with the option `amsgrad`."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]

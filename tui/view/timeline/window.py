@@ -126,8 +126,8 @@ class Window:
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Zoom in or out. The visible time range gets `factor` times as long. The position `around_ns`, by default the cursor,
-        stays in place."""
+        """Zoom in or out. The visible time range becomes `factor` times as long. The position `around_ns`, by default the
+        cursor, stays in place."""
         at_ns = self.cursor_ns if around_ns is None else around_ns
         if not self.start_ns <= at_ns <= self.end_ns:
             at_ns = int((self.start_ns + self.end_ns) / 2)
