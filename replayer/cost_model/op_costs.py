@@ -155,7 +155,8 @@ class OpCosts:
 
     def _ns(self, works: list[OpWork]) -> tuple[float, Origin]:
         costs = [self._of(work) for work in works]
-        return sum(ns for ns, _ in costs) or 1.0, max((origin for _, origin in costs), key=_UNCERTAIN.index)
+        total_ns = sum(ns * work.calls for (ns, _), work in zip(costs, works, strict=True))
+        return total_ns or 1.0, max((origin for _, origin in costs), key=_UNCERTAIN.index)
 
     def _worked_out(self, work: OpWork) -> tuple[float, Origin]:
         if not all(work.sizes):  # an op without elements
@@ -208,7 +209,7 @@ def _as_learned(work: OpWork) -> tuple[int, ...]:
 
 
 def _amount(works: list[OpWork]) -> float:
-    return sum(work.flops for work in works) or sum(work.size_bytes for work in works) or 1.0
+    return sum(work.flops * work.calls for work in works) or sum(work.size_bytes * work.calls for work in works) or 1.0
 
 
 def _is_aligned(work: OpWork) -> bool:

@@ -114,10 +114,10 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
     """Return the GPU's precision for a matrix product or convolution, such as "tf32". Since release 1.12, PyTorch allows TF32
-    by default in cuDNN's convolutions, but not in matrix products."""
+    by default in cuDNN's convolutions and recurrent layers, but not in matrix products."""
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
     if unit == "fp32":
-        is_cudnn = op.startswith(("convolution", "_cudnn"))
+        is_cudnn = op.startswith(("convolution", "_cudnn")) or op in RNN_PASSES
         allows_tf32 = settings.tf32_cudnn if is_cudnn else settings.tf32_matmul
         unit = "tf32" if (is_cudnn if allows_tf32 is None else allows_tf32) else "fp32"
     return unit

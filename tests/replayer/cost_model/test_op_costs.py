@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replayer.cost_model.constants import ELEMENTWISE_COLUMNS
 from replayer.cost_model.efficiency import EfficiencyCurves, features, network_name, peaks_of
 from replayer.cost_model.op_costs import OpCosts
 from replayer.cost_model.op_work import ConvolutionOutputs, OpWork, gradient_image_weight, is_part, op_work
@@ -29,12 +30,24 @@ def test_ops_are_classified_by_kind_of_work() -> None:
     assert kind(op_work("convolution", ((8, 64, 56, 56), (256, 64, 1, 1)))) == ("conv",)
     assert kind(op_work("convolution", ((8, 64, 56, 56), (64, 1, 3, 3)))) == ("depthwise",)
     assert op_work("convolution", ((8, 64, 56, 56), (64, 2, 1, 1)))[0].sizes[0] == 32  # groups
-    lstm = ((5, 2, 3), (16, 3), (16, 4), (16,), (16,), (144,), (1, 2, 4))  # 5 steps, 2 sequences, 3 inputs, 4 units
-    assert [work.sizes for work in op_work("rnn", lstm)] == [(1, 10, 16, 3), (1, 10, 16, 4)]
-    assert len(op_work("rnn_backward", lstm)) == 4
     backward = op_work("convolution_backward", ((8, 256, 28, 28), (8, 64, 56, 56), (256, 64, 1, 1)))
     assert kind(backward) == ("conv", "conv_weight") and backward[0].flops == 2 * 8 * 28 * 28 * 256 * 64
     assert kind(op_work("softmax", ((64, 1000),))) == ("softmax",) and kind(op_work("sort", ((64, 1000),))) == ("memory",)
+
+
+def test_a_recurrent_layer_computes_its_time_steps_one_after_the_other() -> None:
+    lstm = ((5, 2, 3), (16, 3), (16, 4), (16,), (16,), (144,), (1, 2, 4))  # 5 steps, 2 sequences, 3 inputs, 4 units
+    inputs, recurrent, gates = (1, 10, 16, 3), (1, 2, 16, 4), (1, ELEMENTWISE_COLUMNS)
+    assert [(work.sizes, work.calls) for work in op_work("rnn", lstm)] == [(inputs, 1), (recurrent, 5), (gates, 5)]
+    backward = [(work.sizes, work.calls) for work in op_work("rnn_backward", lstm)]
+    of_weights = (1, 16, 3, 10), (1, 16, 4, 10)
+    assert backward == [((1, 10, 3, 16), 1), (of_weights[0], 1), ((1, 2, 4, 16), 5), (gates, 5), (of_weights[1], 1)]
+    packed = ((10, 3), *lstm[1:])  # a packed sequence has no dimension of time steps
+    assert op_work("rnn", packed) == op_work("rnn", lstm)
+    projected = ((5, 2, 3), (16, 3), (16, 2), (2, 4), (1, 2, 2), (1, 2, 4))  # with a projection from 4 units to 2
+    assert [work.calls for work in op_work("rnn", projected)] == [1, 5, 5, 5, 5]
+    costs = OpCosts(V100, floor_ns=1_500)  # two kernels in each of 1 000 time steps, and one product for the inputs
+    assert costs.estimate("rnn", ((1000, 2, 3), *lstm[1:]), "float32").ns > 2_001 * 1_500
 
 
 def test_the_output_size_shows_the_stride_of_a_convolution() -> None:
