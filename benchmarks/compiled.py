@@ -3,6 +3,7 @@
     .venv/bin/python -m benchmarks.compiled                             # counts of Dynamo: native CPU run and replay
     .venv/bin/python -m benchmarks.compiled ranks                       # the same for programs of two ranks: DDP and FSDP2
     .venv/bin/python -m benchmarks.compiled models                      # the same for public models (compiled_models.py)
+    .venv/bin/python -m benchmarks.compiled expected                    # graph breaks in a replay and in PyTorch's CI
     .venv-cuda/bin/python -m benchmarks.compiled tests --device build/simulated_device/with_device
     .venv-cuda/bin/python -m benchmarks.compiled recordings --device build/simulated_device/with_device [--folder FOLDER]
         [--only NAME] [--page docs/compiled.md]
@@ -70,6 +71,14 @@ def counts_table(script: list[str], launcher: list[str], options: list[str]) -> 
         lines.append(f"| {name} | {graphs} | {breaks} | {'yes' if is_equal else 'NO'} |")
     equal = sum(line.endswith("| yes |") for line in lines)
     return [*lines, "", f"{equal} of {len(native)} programs are equal."]
+
+
+def expected_table() -> list[str]:
+    found = facts([*REPLAY, "-m", "benchmarks.programs.expected_breaks", "cuda", "inductor"])
+    lines = ["| model | graph breaks in PyTorch's CI | in the replay |", "|---|---|---|"]
+    lines += [f"| {name} | {of['expected']} | {of['breaks']} |" for name, of in found.items()]
+    equal = sum(of["breaks"] == of["expected"] for of in found.values())
+    return [*lines, "", f"{equal} of {len(found)} models have the expected number of graph breaks."]
 
 
 def cells(compared: traces.Comparison) -> list[str]:
@@ -171,7 +180,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", choices=[*SCRIPTS, "tests", "recordings"], default="programs")
+    parser.add_argument("table", nargs="?", choices=[*SCRIPTS, "expected", "tests", "recordings"], default="programs")
     parser.add_argument("--device", type=Path, help="the simulated device")
     parser.add_argument("--folder", type=Path, help="keeps recordings and replays")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program of `recordings`")
@@ -182,6 +191,8 @@ def main() -> None:
         parser.error("tests needs --device")
     if told.table in SCRIPTS:
         print("\n".join(counts_table(*SCRIPTS[told.table])))
+    elif told.table == "expected":
+        print("\n".join(expected_table()))
     elif told.table == "tests":
         print(tests_table(device))
     else:

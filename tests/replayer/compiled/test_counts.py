@@ -51,6 +51,21 @@ def test_compile_counts_of_two_functions_on_the_virtual_gpu_equal_those_on_the_c
             assert sum(counters.get("graph_break", {}).values()) == breaks
 
 
+@pytest.mark.warm
+def test_graph_breaks_of_a_compiled_training_step_on_the_virtual_gpu_are_those_that_pytorch_expects_on_a_gpu() -> None:
+    """PyTorch's CI expects 8 graph breaks for the training step of a network that does not break the graph, and 6 for the step
+    without an optimizer."""
+    import torch
+
+    from benchmarks.programs.expected_breaks import TrainingStep, breaks_of
+    from tests.replayer.compiled.replaying import replaying
+
+    with replaying(source_of("", "v100", estimate=True)):
+        for has_optimizer, expected in [(True, 8), (False, 6)]:
+            step = TrainingStep(torch.nn.Linear(4, 4).to("cuda"), has_optimizer)
+            assert breaks_of(step, torch.ones(2, 4, device="cuda"), "inductor") == expected
+
+
 @pytest.mark.program
 @pytest.mark.xdist_group("compiled")
 def test_compile_counts_of_a_replay_equal_those_of_a_cpu_run() -> None:
