@@ -19,6 +19,7 @@ from importlib.util import find_spec
 import torch
 import torch._dynamo
 from torch import nn
+from torch._dynamo import disable
 from torch._dynamo.testing import collect_results, reduce_to_scalar_loss
 from torch._dynamo.utils import clone_inputs, counters
 
@@ -40,7 +41,7 @@ class TrainingStep:
         self.model = model
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True) if has_optimizer else None
 
-    @torch._disable_dynamo(recursive=True)
+    @disable  # type: ignore[untyped-decorator]
     def zero_grad(self) -> None:
         (self.optimizer or self.model).zero_grad(True)
 
@@ -52,7 +53,7 @@ class TrainingStep:
         self.zero_grad()
         with nullcontext():
             loss = self.loss_of(self.model(*copied))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if self.optimizer is not None:
             self.optimizer.step()
         return collect_results(self.model, None, loss, copied)
@@ -70,10 +71,12 @@ def model_of(name: str) -> nn.Module:
     if name in TORCHVISION:
         from torchvision.models import get_model
 
-        return get_model(name, weights=None)
-    import timm
+        model: nn.Module = get_model(name, weights=None)
+    else:
+        import timm
 
-    return timm.create_model(name)
+        model = timm.create_model(name)
+    return model
 
 
 def main() -> None:

@@ -60,12 +60,13 @@ def compiled_code() -> CompiledCode | None:
     if utils is None:
         return None
     metrics = utils.get_compilation_metrics()
-    compilations = [one for one in metrics if one.is_forward and one.compile_id]
+    # Inductor compiles a backward pass when the backward pass first runs, and measures kernels when they first run. Neither has
+    # the name of a function.
+    compilations = [one for one in metrics if one.is_forward and one.co_name and one.compile_id]
     if not compilations:
         return None
     recompilations = {str(one.compile_id): _first_line(one.recompile_reason) for one in compilations if one.recompile_reason}
-    # Inductor compiles a backward pass when the backward pass first runs, and measures kernels when they first run.
-    later_us = sum(one.duration_us or 0 for one in metrics if not one.is_forward)
+    later_us = sum(one.duration_us or 0 for one in metrics if not (one.is_forward and one.co_name))
     return CompiledCode(
         regions=len({one.compile_id for one in compilations if not one.fail_type and one.graph_op_count}),
         graph_breaks=_breaks.total(),

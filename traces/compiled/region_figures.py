@@ -71,6 +71,7 @@ class CompiledFigures:
     region_share: float = 0.0  # compiled regions' fraction of the rank's GPU time
     fused_share: float = 0.0  # fused kernels' fraction of the rank's GPU time
     graph_share: float = 0.0  # CUDA graphs' fraction of the rank's GPU time
+    compiled_functions: int | None = None  # of the whole run, with recompilations; unknown for imported traces
     graph_breaks: int | None = None  # of the whole run; unknown for imported traces
     break_reasons: Mapping[str, int] = field(default_factory=dict)
     recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # by region
@@ -116,8 +117,9 @@ def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -
         return figures
     recompiles = max(figures.recompiles, compiled.recompiles)
     return replace(
-        figures, recompiles=recompiles, graph_breaks=compiled.graph_breaks, break_reasons=compiled.break_reasons,
-        recompile_reasons=compiled.recompile_reasons, compile_ns=compiled.compile_ns, eager=compiled.eager,
+        figures, recompiles=recompiles, compiled_functions=compiled.regions, graph_breaks=compiled.graph_breaks,
+        break_reasons=compiled.break_reasons, recompile_reasons=compiled.recompile_reasons, compile_ns=compiled.compile_ns,
+        eager=compiled.eager,
     )  # fmt: skip
 
 

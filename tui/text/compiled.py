@@ -74,11 +74,16 @@ def compilation_difference(comparison: Comparison) -> str:
         if in_graphs[0] != in_graphs[1]:
             ways = "{} launches CUDA graphs and {} does not".format(*((first, second) if in_graphs[0] else (second, first)))
         text = f"{ways}: {_gain(comparison, is_reversed=in_graphs[0] > in_graphs[1])}"
-    elif (count := len(both.replayed.regions)) != len(both.recorded.regions):
+    elif (count := len(both.replayed.regions)) != len(both.recorded.regions) and not _compile_as_many_functions(*both):
         text = f"{second} compiles into {counted(count, 'region')}, {first} into {count_text(len(both.recorded.regions))}"
     else:
         return ""
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _compile_as_many_functions(one: CompiledFigures, other: CompiledFigures) -> bool:
+    """If the profiled steps of a recording do not call all compiled functions, only the counts of the whole runs compare."""
+    return one.compiled_functions is not None and one.compiled_functions == other.compiled_functions
 
 
 def _gain(comparison: Comparison, *, is_reversed: bool) -> str:

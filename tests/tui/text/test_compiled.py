@@ -94,6 +94,11 @@ def test_compilation_is_mentioned_if_it_explains_half_of_the_difference(after_ns
     assert compiling_sentences(replace(comparison, compiled=compiled, steps=steps)) == (said if is_said else [])
 
 
+def compiling(functions: int, trace: Trace) -> Trace:
+    trace.runs[0] = replace(trace.run_of(0), compiled=CompiledCode(functions))
+    return trace
+
+
 def graph_of(*kernels: str) -> Trace:
     """One step that launches a CUDA graph with these kernels, outside of compiled regions."""
     events = Events()
@@ -121,6 +126,8 @@ def graph_of(*kernels: str) -> Trace:
             " triton_poi_fused_add_relu_0 runs add, relu in 3.0 µs instead of 9.0 µs.",
         ),
         (regions("0/0", "1/0"), regions("0/0"), "B compiles into 1 region, A into 2."),
+        (compiling(2, regions("0/0", "1/0")), compiling(2, regions("0/0")), ""),  # B calls one of its two functions
+        (compiling(2, regions("0/0", "1/0")), compiling(1, regions("0/0")), "B compiles into 1 region, A into 2."),
         (regions("0/0"), regions("0/0"), ""),
         (training(), training(), ""),
         (graph_of("a"), graph_of("a"), ""),
