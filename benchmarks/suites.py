@@ -373,7 +373,7 @@ class Cause:
     text: str
 
 
-_OFFLINE = r"URLError|ConnectionError|OfflineModeIsEnabled|LocalEntryNotFoundError|HfHub|Could not connect|couldn't connect"
+_OFFLINE = r"URLError|ConnectionError|OfflineModeIsEnabled|LocalEntryNotFoundError|HfHub|HF_HUB_|[Cc]ould(n't| not) connect"
 _REFUSED = Cause("", r": refused |NotEmulated: ", Kind.NOT_EMULATED, "the message names the call")
 _UNKNOWN = Cause("", "", Kind.UNKNOWN, "no known cause")
 CAUSES = (
@@ -475,6 +475,18 @@ CAUSES = (
         "the test's call with tensors on the GPU lacks the argument num_tasks",
     ),
     Cause("tnt", r"test_get_cpu_device.*'cuda' != 'cpu'", Kind.AS_ON_A_GPU, "the test expects a machine without a GPU"),
+    Cause(
+        "snntorch",
+        r"two devices, cuda:0 and cpu|mat1 is on cuda:0, different from other tensors on cpu|device type tensor to numpy",
+        Kind.AS_ON_A_GPU,
+        "the default device is cuda, and the tests' data from before the tests stays on the CPU",
+    ),
+    Cause(
+        "fairscale",
+        r"test_norm\[fp16-BatchNorm2d-cpu\]|expected_warning|exceptions must be derived from Warning",
+        Kind.AS_ON_A_GPU,
+        "the test is for older releases of PyTorch and pytest",
+    ),
     Cause("", r"name 'transforms' is not defined", Kind.ENVIRONMENT, "torchvision is not installed"),
     Cause("", r"EADDRINUSE", Kind.ENVIRONMENT, "another process used the test's port"),
     Cause("", r"Failed: Timeout", Kind.SLOW, f"values are computed on the CPU, and the test took more than {TEST_S} s"),

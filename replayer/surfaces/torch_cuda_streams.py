@@ -112,6 +112,9 @@ class _CudaStreamBase(BaseStream):  # type: ignore[misc]
         event.wait(self)
 
     def wait_stream(self, stream: TorchAny) -> None:
+        if not isinstance(stream, _CudaStreamBase):
+            self.wait_event(stream.record_event())  # as PyTorch's wait_stream, which raises an AttributeError
+            return
         _require_same_capture(self.virtual, stream.virtual)
         gpu().streams.wait_stream(self.virtual, stream.virtual)
 

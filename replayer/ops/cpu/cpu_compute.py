@@ -39,6 +39,7 @@ from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, numbers_drawn, philox_of
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.cuda_dtypes import refusal_like
+from replayer.tensor.planning.deterministic import without_alerts
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.results import counts_changes
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
@@ -250,7 +251,8 @@ class CpuCompute:
         clock.pause()
         run = FORMS.get(func) or func
         try:
-            return run(*args, **kwargs)
+            with without_alerts():
+                return run(*args, **kwargs)
         except NotImplementedError as missing:
             if may_be_wider(func, args, kwargs, missing):
                 with suppress(NotImplementedError):

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from replayer.errors import NotEmulated
 from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like, scalar_type
-from replayer.tensor.planning.shape_inference import writes_of
+from replayer.tensor.planning.shape_inference import fits_in_float, writes_of
 from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
 _LOW_PRECISION = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
@@ -31,7 +31,7 @@ def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Except
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
         return False  # The call mixes dtypes. Equal wider dtypes would hide the error.
-    if re.search("low precision", text) and dtypes & _LOW_PRECISION.keys():
+    if fits_in_float(func, text) or (re.search("low precision", text) and dtypes & _LOW_PRECISION.keys()):
         return True
     named = {dtype for dtype in dtypes & _WIDER.keys() if _names(dtype).search(text)}
     if not named:

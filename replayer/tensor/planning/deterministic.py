@@ -9,12 +9,13 @@ The kernel names in the error messages are the same as in PyTorch 2.14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from replayer.errors import warn_at_script
-from replayer.torch_types import Op, TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny
 
 _NAMES = {
     "max_unpool2d": "max_unpooling2d_forward_out",
@@ -39,8 +40,6 @@ _NAMES = {
     "upsample_trilinear3d_backward": "upsample_trilinear3d_backward_out_cuda",
     "grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
     "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
-    "nll_loss2d_forward": "nll_loss2d_forward_out_cuda_template",
-    "nll_loss2d_backward": "nll_loss2d_backward_out_cuda_template",
     "_ctc_loss_backward": "ctc_loss_backward_gpu",
     "index_reduce": "index_reduce_cuda",
     "index_reduce_": "index_reduce_cuda",
@@ -50,20 +49,29 @@ _NAMES = {
 _ADVICE = " does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True{})'. "
 
 
-def _median(_data: object, *dimension: object) -> str:
+def _median(_data: object, *dimension: object, **_: object) -> str:
     return "median CUDA with indices output" if dimension else ""
 
 
-def _bincount(_data: object, weights: object = None, *_: object) -> str:
+def _bincount(_data: object, weights: object = None, *_: object, **_options: object) -> str:
     return "" if weights is None else "_bincount_cuda"
 
 
-def _histc(data: torch.Tensor, *_: object) -> str:
+def _histc(data: torch.Tensor, *_: object, **_options: object) -> str:
     return "_histc_cuda with floating point input" if data.is_floating_point() else ""
 
 
 def _scatter_reduce(_data: object, _dim: object, _index: object, _source: object, reduce: str, **_: object) -> str:
     return "scatter_reduce_cuda_prod_" if reduce == "prod" else ""
+
+
+def _scatter(_data: object, _dim: object, index: torch.Tensor, _source: object, reduce: str = "") -> str:
+    """In deterministic mode, a one-dimensional scatter runs as `index_put_`."""
+    return "scatter_reduce_cuda_kernel" if reduce == "multiply" and index.dim() > 1 else ""
+
+
+def _nll_loss2d(_scores: object, _labels: object, _weight: object, reduction: int, *_: object) -> str:
+    return "nll_loss2d_forward_out_cuda_template" if reduction else ""
 
 
 def _embedding_bag_backward(mode: object) -> str:
@@ -77,15 +85,33 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
     "histc": _histc,
     "_embedding_bag_backward": lambda *args: _embedding_bag_backward(args[8]),
     "_embedding_bag_dense_backward": lambda *args: _embedding_bag_backward(args[7]),
+    "scatter": _scatter,
+    "scatter_": _scatter,
     "scatter_reduce": _scatter_reduce,
     "scatter_reduce_": _scatter_reduce,
+    "nll_loss2d_forward": _nll_loss2d,
 }
 
 
-def alert_not_deterministic(func: Op, args: Sequence[TorchAny]) -> None:
+def without_alerts() -> AbstractContextManager[None]:
+    """Turn off the deterministic mode while CPU or meta kernels run in place of a CUDA kernel. They raise other errors."""
+    return _without_alerts() if torch.are_deterministic_algorithms_enabled() else nullcontext()
+
+
+@contextmanager
+def _without_alerts() -> Iterator[None]:
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch._C._set_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(True, warn_only=warns_only)
+
+
+def alert_not_deterministic(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     op = func._schema.name.removeprefix("aten::")
     rule = _BY_ARGUMENTS.get(op)
-    name = _NAMES.get(op, "") if rule is None else rule(*args)
+    name = _NAMES.get(op, "") if rule is None else rule(*args, **kwargs)
     if not name:
         return
     if torch.is_deterministic_algorithms_warn_only_enabled():

@@ -65,7 +65,7 @@ def runner(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchFunction 
     elif func.namespace in _LIBRARIES_OF_CPUS:
         _require_no_cpu_library(func)
     if torch.are_deterministic_algorithms_enabled():
-        alert_not_deterministic(func, args)
+        alert_not_deterministic(func, args, kwargs)
     tensors = _tensors([*args, *kwargs.values()])
     if len({tensor.device for tensor in tensors}) < 2 and func not in _ALWAYS:
         require_dtypes(func, args, kwargs)

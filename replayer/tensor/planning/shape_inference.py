@@ -22,6 +22,7 @@ from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, S
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
 from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like
+from replayer.tensor.planning.deterministic import without_alerts
 from replayer.tensor.planning.mixed_devices import mixed_call, on_host
 from replayer.tensor.planning.shape_rules import RULES, whole_loss
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, TensorMetaTable, on_one_device
@@ -38,7 +39,8 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
     device = arguments.device(current)
     if "device" in kwargs:
         device = on_device(kwargs["device"], device)
-    results, kept = _run(func, meta_args, meta_kwargs), True
+    with without_alerts():
+        results, kept = _run(func, meta_args, meta_kwargs), True
     if results is _ASKS_FOR_SIZES:
         results, kept = run_shape_rule(func, meta_args, meta_kwargs), False
     outcome = _outcome(metas, whole_loss(func, results, meta_args), arguments, device)
@@ -387,11 +389,26 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
         text = str(error)
         is_other = any(pattern.search(text) for pattern in (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL))
         is_other = is_other or any(internal in text for internal in _INTERNAL)
+        is_other = is_other or fits_in_float(func, text)
         # A traceback would keep the script's tensors alive.
         return error.with_traceback(None) if type(error) in (RuntimeError, IndexError) and not is_other else None
     except (TypeError, ValueError, OverflowError):
         pass
     return None
+
+
+# For tensors of half precision, CUDA converts the scalars of these ops to float.
+_SCALARS_IN_FLOAT = frozenset(
+    getattr(packet, overload)
+    for name in "clamp clamp_min clamp_max hardtanh add sub rsub".split()
+    for packet in (getattr(aten, name), getattr(aten, name + "_", None))
+    for overload in (packet.overloads() if packet else ())
+)
+
+
+def fits_in_float(func: Op, of_cpu: str) -> bool:
+    """Return True if a CPU kernel rejected a large scalar that the CUDA kernel accepts."""
+    return func in _SCALARS_IN_FLOAT and re.search("c10::(Half|BFloat16) without overflow", of_cpu) is not None
 
 
 _TRIED_FOR_DTYPES = 1 << 12  # elements

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -150,3 +152,26 @@ def test_results_that_share_memory_with_an_input() -> None:
             call(torch.ones(3, device="cuda"))
     for call in calls["accepted"]:
         call(torch.ones(3, device="cuda"))
+
+
+_HALF, _INTEGERS = torch.zeros(1, dtype=torch.float16), torch.zeros(1, dtype=torch.int64)
+_CHECKED: list[tuple[Callable[[], None], str]] = [
+    (lambda: mixed_dtypes._require_scalars_fit(_HALF, 65504.0), ""),  # the largest number
+    (lambda: mixed_dtypes._require_scalars_fit(_HALF, 1.0, 1e30), "type c10::Half without overflow"),
+    (lambda: mixed_dtypes._require_scalars_fit(_HALF, float("inf")), ""),
+    (lambda: mixed_dtypes._require_scalars_fit(_INTEGERS.to(torch.uint8), 300), "type uint8_t without overflow"),
+    (lambda: mixed_dtypes._alpha(_HALF, _HALF, alpha=True), "Boolean alpha only supported for Boolean results"),
+    (lambda: mixed_dtypes._alpha(_HALF, 2, alpha=1), ""),
+    (lambda: mixed_dtypes._alpha(_HALF.bool(), _HALF.bool(), alpha=True), ""),
+    (lambda: mixed_dtypes._require_long("not Long but {}", indices=_HALF), "not Long but Half"),
+    (lambda: mixed_dtypes._require_long("not Long", indices=_INTEGERS), ""),
+    (lambda: mixed_dtypes._nonzero(_HALF, out=_INTEGERS.int()), "Expected object of scalar type Long as out, but got int"),
+    (lambda: mixed_dtypes._nonzero(_HALF, out=_INTEGERS), ""),
+]
+
+
+@pytest.mark.parametrize("row", range(len(_CHECKED)))
+def test_scalars_and_results_are_checked_as_by_cuda_kernels(row: int) -> None:
+    call, says = _CHECKED[row]
+    with pytest.raises(RuntimeError, match=says) if says else nullcontext():
+        call()

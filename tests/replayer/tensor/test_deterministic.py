@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from operator import attrgetter
+
 import pytest
 import torch
 
-from replayer.tensor.planning.deterministic import _embedding_bag_backward, _scatter_reduce, alert_not_deterministic
+from replayer.tensor.planning.deterministic import (
+    _embedding_bag_backward,
+    _scatter_reduce,
+    alert_not_deterministic,
+    without_alerts,
+)
 from replayer.tensor.planning.results import _freed_at_once
 
 
@@ -23,6 +31,34 @@ def test_memory_is_freed_at_once_if_each_request_is_followed_by_its_release(size
     assert _freed_at_once(tuple(sizes)) is freed
 
 
+@pytest.mark.parametrize(
+    ("op", "number", "kernel"),  # dimensions of the index, or the reduction
+    [
+        ("scatter_.reduce", 2, "scatter_reduce_cuda_kernel"),
+        ("scatter.value_reduce", 1, ""),  # runs as index_put_
+        ("nll_loss2d_forward.default", 1, "nll_loss2d_forward_out_cuda_template"),
+        ("nll_loss2d_forward.default", 0, ""),  # adds nothing up
+        ("nll_loss2d_backward.default", 1, ""),
+    ],
+)
+def test_alerts_depend_on_the_arguments(op: str, number: int, kernel: str) -> None:
+    is_scatter = "scatter" in op
+    args = (None, 0, torch.zeros([2] * number), None) if is_scatter else (None, None, None, number, -100)
+    reduce = {"reduce": "multiply"} if is_scatter else {}
+    with pytest.raises(RuntimeError, match=f"^{kernel} does not") if kernel else nullcontext():
+        alert_not_deterministic(attrgetter(op)(torch.ops.aten), args, reduce)
+
+
+def test_other_kernels_alert_no_one() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with without_alerts():
+            assert not torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_padding_and_bilinear_sampling_have_no_deterministic_backward_kernel() -> None:
     """In deterministic mode, PyTorch's Python code avoids these kernels. A graph that was built earlier contains them."""
     named = {
@@ -32,4 +68,4 @@ def test_padding_and_bilinear_sampling_have_no_deterministic_backward_kernel() -
     }
     for op, kernel in named.items():
         with pytest.raises(RuntimeError, match=f"^{kernel} does not have a deterministic implementation"):
-            alert_not_deterministic(getattr(torch.ops.aten, op).default, [])
+            alert_not_deterministic(getattr(torch.ops.aten, op).default, [], {})

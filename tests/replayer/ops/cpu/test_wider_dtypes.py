@@ -92,3 +92,13 @@ def test_only_dtypes_without_a_cpu_kernel_are_computed_in_a_wider_dtype() -> Non
     for args in ([values, mask], [mask], [torch.ones(3, dtype=torch.int64), mask]):
         in_wider_dtypes(aten.trace.default, run, args, {})
     assert given == [[torch.int32, torch.bool], [torch.int32], [torch.int64, torch.bool]]
+
+
+def test_limits_beyond_half_precision() -> None:
+    half = torch.tensor([1.0, 3.0], dtype=torch.float16)
+    limited = computed(aten.clamp.default, half, -1e30, 2.0)
+    assert (limited.tolist(), limited.dtype) == ([1.0, 2.0], torch.float16)
+    assert computed(aten.clamp_min.default, half, 1e30).tolist() == [float("inf")] * 2
+    with pytest.raises(RuntimeError, match="without overflow") as refused:
+        torch.full((2,), 1e30, dtype=torch.float16)
+    assert not may_be_wider(aten.fill_.Scalar, [half, 1e30], {}, refused.value)
