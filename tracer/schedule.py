@@ -5,8 +5,8 @@
     schedule.end_step(False, ("forward", "loss", "backward", "optimizer"), 1)     # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-The arguments `warmup`, `clean` and `profiled` are numbers of training steps. Evaluation steps count as training steps until the
-script trains, because some scripts never train.
+The arguments `warmup`, `clean` and `profiled` are numbers of training steps. Before the script trains for the first time,
+evaluation steps count as training steps, because some scripts never train.
 
 Note [Windows for later kinds of steps]
     Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first profile may miss a

@@ -506,7 +506,7 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask of the rows. A row is True if `is_wanted` accepts its text."""
+        """Return a boolean mask of the rows. A value of the mask is True if `is_wanted` accepts the text of the row."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
