@@ -151,7 +151,7 @@ def test_every_step_contains_the_stages_of_data_parallel(tmp_path: Path, gpu: Pa
     assert names == ["MainThread", "replica 0", "replica 1"]  # though each of nine steps made two threads
 
 
-def test_kernel_grain_recordings_take_data_parallel_stages_from_the_profile(tmp_path: Path, gpu: Path) -> None:
+def test_recordings_with_kernels_take_data_parallel_stages_from_the_profile(tmp_path: Path, gpu: Path) -> None:
     (tmp_path / "train.py").write_text(REPLICAS)
     trace = record("--on", str(gpu), *SCHEDULE, "train.py", "class", cwd=tmp_path)
     profiled = np.flatnonzero(trace.steps.kind == StepKind.PROFILED).tolist()
@@ -357,7 +357,7 @@ def record_buckets(folder: Path, backend: str, *words: str) -> dict[int, list[tu
 
 
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
-def test_collectives_started_in_cpp_are_recorded_once_in_the_phase_grain(tmp_path: Path) -> None:
+def test_recordings_of_phase_times_contain_collectives_of_cpp_code_once(tmp_path: Path) -> None:
     """GIVEN two ranks with gloo THEN the collectives of DDP are read from PyTorch's flight recorder, each once, and no
     environment variable is set for that."""
     for calls in record_buckets(tmp_path, "gloo").values():

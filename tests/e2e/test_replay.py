@@ -81,7 +81,7 @@ def written(folder: Path, text: str, name: str = "train.py") -> Path:
     return path
 
 
-def test_a_script_trains_at_the_pace_of_a_phase_grained_trace(tmp_path: Path, phase_trace: Path) -> None:
+def test_a_script_trains_at_the_speed_of_a_recording_of_phase_times(tmp_path: Path, phase_trace: Path) -> None:
     script = written(tmp_path, TRAIN)
     done = trace_command("replay", "--report", "r.json", "-o", "out.msgpack", script, "8", "--trace", phase_trace, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -99,7 +99,7 @@ def test_a_script_trains_at_the_pace_of_a_phase_grained_trace(tmp_path: Path, ph
     assert replayed.run_of(0).source == REPLAY
 
 
-def test_ops_of_a_kernel_grained_trace_are_matched_or_charged_by_phase(tmp_path: Path, kernel_trace: Path) -> None:
+def test_the_gpu_time_of_a_phase_comes_from_matched_ops_or_from_the_whole_phase(tmp_path: Path, kernel_trace: Path) -> None:
     script = written(tmp_path, TRAIN)
     options = ("--report", "r.json", "-o", "out.msgpack")
     done = trace_command("replay", *options, script, "6", "--trace", kernel_trace, cwd=tmp_path)

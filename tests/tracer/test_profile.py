@@ -143,7 +143,7 @@ def test_a_profile_neither_begins_nor_ends_during_a_graph_capture() -> None:
     assert here.calls[len(begun) :] == ["stop", "t.profile.json"]
 
 
-def test_the_profiler_window_waits_until_the_script_uses_the_gpu() -> None:
+def test_the_profiler_starts_only_after_the_script_has_used_the_gpu() -> None:
     here = Profiled()
     here.cuda.used = False
     assert here.profiler.must_wait

@@ -405,7 +405,7 @@ def test_the_profiler_runs_in_the_scheduled_steps(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_larger_batches_get_another_window_of_the_profiler(tmp_path: Path) -> None:
+def test_steps_with_larger_batches_are_profiled_too(tmp_path: Path) -> None:
     """GIVEN a model whose batches become larger after ten steps THEN the profiler runs again."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=2))
     for number in range(16):

@@ -128,7 +128,7 @@ def test_the_number_of_profiles_is_limited() -> None:
         ("1111111222222333333444444555555666666", "..prr....prr...prr...prr...prr......."),
     ],
 )
-def test_a_later_kind_of_work_gets_another_window(work: str, actions: str) -> None:
+def test_steps_with_new_work_are_profiled_too(work: str, actions: str) -> None:
     """GIVEN steps with the same phases, whose work is known by a number."""
     schedule, found = Schedule(warmup=0, clean=2, profiled=2), ""
     for number in work:

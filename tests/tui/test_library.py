@@ -91,7 +91,7 @@ def test_show_reports_that_an_entry_has_no_workload_signature(own: Path, capfd: 
     assert code == 0 and "unknown: the entry has no workload signature, so --gpu does not find the entry" in out
 
 
-def test_a_file_of_one_cell_can_be_shown_before_it_is_added(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_step_times_can_be_shown_before_it_is_added(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     noisy = a_cell(spread_ns={"forward": np.array([100, 100, 100])})
     write_cells("one.cells", GPU, [noisy], {"source": "trace record"})
     code, out, _ = told(capfd, "show", "one.cells")

@@ -86,7 +86,7 @@ def test_ranks_with_little_lateness_are_similar(late_ns: list[int], similar: lis
 
 
 @pytest.mark.parametrize(("kernels", "first", "similar"), [(11, (0,), 11), (9, (0,), 11), (12, (5,), 11), (8, (5,), 11)])
-def test_a_rank_with_other_work_is_shown_by_itself(kernels: int, first: tuple[int, ...], similar: int) -> None:
+def test_a_rank_with_different_work_is_shown_separately(kernels: int, first: tuple[int, ...], similar: int) -> None:
     """GIVEN twelve ranks with 10 kernels, except rank 5 THEN rank 5 is similar if its number differs by at most a tenth."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(12)])
     trace.strings.add("gemm")

@@ -46,7 +46,7 @@ def test_an_exported_pair_shows_both_traces_side_by_side(tmp_path: Path) -> None
         assert len(kernels) == len(trace.device)
 
 
-def test_each_kernel_has_an_arrow_to_its_counterpart(tmp_path: Path) -> None:
+def test_each_kernel_has_an_arrow_to_the_matching_kernel(tmp_path: Path) -> None:
     recorded = training(steps=3)
     events = written(recorded, replay_of(recorded, 1.2), tmp_path)
     slices: dict[tuple[int, int], list[dict[str, Any]]] = {}

@@ -203,7 +203,7 @@ def test_only_windows_of_the_same_work_are_compared(before: int, ops: int, later
     assert clean_phases(trace, before + 6)["forward"] == pytest.approx(later_ns)
 
 
-def test_clean_steps_belong_to_a_window_of_steps_with_the_same_phases() -> None:
+def test_clean_steps_are_compared_with_profiled_steps_with_the_same_phases() -> None:
     """GIVEN a second window around a step without the phase "other", as after an evaluation WHEN the steps after it have this
     phase THEN they are compared with the first window, whose steps also have it: one op costs 200 - 150."""
     usual: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 150)])] * 6

@@ -20,13 +20,13 @@ def without(trace: Trace, row: int) -> Trace:
     return trace
 
 
-def test_a_trace_is_its_own_counterpart() -> None:
+def test_each_kernel_of_a_trace_matches_itself() -> None:
     found = found_in(training(steps=3), training(steps=3))
     assert (found.first == found.second).all() and len(found) == len(training(steps=3).device)
     assert (found.change == KernelChange.SAME).all() and not found.change_ns.any()
 
 
-def test_a_recorded_kernel_has_a_counterpart_in_each_replayed_step_that_used_it() -> None:
+def test_a_recorded_kernel_matches_a_kernel_in_each_replayed_step_that_used_it() -> None:
     recorded = training(steps=2)
     found = found_in(recorded, replay_of(recorded))
     for row in range(len(recorded.device)):
@@ -47,7 +47,7 @@ def test_kernel_changes_are_longer_shorter_or_within_tolerance() -> None:
     assert (changes[2], changes[3]) == ((KernelChange.SAME, -US), (KernelChange.SHORTER, -3 * US))
 
 
-def test_a_different_kernel_of_the_same_call_is_its_counterpart() -> None:
+def test_a_different_kernel_of_the_same_call_matches() -> None:
     first, second = training(steps=2), training(steps=2)
     row = 1
     second.device.name[row] = second.strings.add("another_sgemm")

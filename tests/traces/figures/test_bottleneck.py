@@ -276,7 +276,7 @@ def test_a_gpu_catches_up_in_phases_of_at_least_half_a_millisecond(lasted_us: in
 
 
 @pytest.mark.parametrize(("data_ns", "limit"), [(10 * MS, "data"), (10 * MS - 1, "host")])
-def test_without_kernels_a_tenth_of_a_step_of_waiting_for_data_limits_the_pace(data_ns: int, limit: str) -> None:
+def test_without_kernels_waiting_for_data_for_a_tenth_of_a_step_is_the_bottleneck(data_ns: int, limit: str) -> None:
     pace = replace(OF_DATA, without_data_ns=100 * MS - data_ns, device_ns=None, gpu_time_ns=None, busy_share=None)
     found = bottleneck(pace, {}, None)
     assert found is not None and (found.limit, found.gain_ns) == (limit, data_ns if limit == "data" else None)

@@ -566,7 +566,7 @@ def test_inference_is_divided_into_batches() -> None:
 
 
 @pytest.mark.parametrize(("generator_ops", "expected"), [(2, "profiler"), (1, "batches")])
-def test_networks_that_take_turns_in_each_mark_are_one_step(generator_ops: int, expected: str) -> None:
+def test_networks_that_take_turns_in_each_step_mark_are_one_step(generator_ops: int, expected: str) -> None:
     """GIVEN two marks that each contain a step of the optimizers of a discriminator, with a forward pass of one op, and of a
     generator WHEN the generator's forward pass has two ops THEN a mark is one step. Otherwise, both train in the same way."""
     optimizer = op("Optimizer.step#Adam.step", 20, 5, cat="user_annotation")

@@ -234,7 +234,7 @@ def test_a_runtime_call_and_a_driver_call_of_one_launch_are_not_duplicates() -> 
 # --- backlog
 
 
-def test_kernels_before_the_first_launched_kernel_of_a_stream_count_as_backlog() -> None:
+def test_kernels_before_the_first_launched_kernel_were_launched_before_the_recording() -> None:
     trace = imported(
         call(MAIN, 10, 50),
         kernel("old", 5, 40),
@@ -261,7 +261,7 @@ def test_launch_calls_moved_to_another_thread_stay_runtime_calls() -> None:
     assert trace.host.kind[trace.device.launch[0]] == HostKind.RUNTIME
 
 
-def test_gpu_time_of_a_phase_does_not_include_the_backlog() -> None:
+def test_gpu_time_of_a_phase_excludes_work_launched_before_the_recording() -> None:
     """An event at the start of the step waits for the backlog (until 1300 us), and one at its end for its kernel (until 1340
     us)."""
     trace = imported(

@@ -46,5 +46,5 @@ def test_time_windows_without_owners_share_one_default_owner() -> None:
     assert TimeWindows([], []).holding([1]).tolist() == [NONE]
 
 
-def test_holds_returns_whether_a_time_is_inside_an_interval() -> None:
+def test_an_interval_contains_the_times_between_its_start_and_end() -> None:
     assert Intervals([0, 3, 9], [5, 6, 9]).holds([-1, 0, 5, 6, 9]).tolist() == [False, True, True, False, False]

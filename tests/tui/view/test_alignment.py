@@ -54,7 +54,7 @@ def begins(axis: Axis, first: Trace, second: Trace, row: int) -> list[int | None
     return [side.position(int(trace.device.start_ns[row])) for trace, side in zip((first, second), axis.sides, strict=True)]
 
 
-def test_a_late_start_is_a_single_gap_when_aligned_by_counterpart() -> None:
+def test_a_late_start_is_a_single_gap_when_matching_kernels_are_aligned() -> None:
     # GIVEN a second trace in which one kernel of the first step, and all that follows there, starts 20 µs later
     recorded, replayed = training(steps=2), training(steps=2)
     late = replayed.device.start_ns >= recorded.device.start_ns[2]
@@ -73,7 +73,7 @@ def test_a_late_start_is_a_single_gap_when_aligned_by_counterpart() -> None:
     assert positions[0] is not None and positions[1] == positions[0] + 20 * US
 
 
-def test_each_kernel_starts_with_its_counterpart_when_aligned_by_counterpart() -> None:
+def test_matching_kernels_start_together_when_aligned_by_kernels() -> None:
     recorded, replayed = training(steps=2), training(steps=2, stretch=1.5)
     axis = by_their_counterparts(recorded, replayed)
     for row in range(len(recorded.device)):
