@@ -372,14 +372,13 @@ class StoreExchange:
             if self._global_ranks[member] in left or (name_all and self._store.check([ended_key(member)]))
         ]
         self._broken = bool(gone or (missing and is_late))
+        waits = f"{self._ranks([self.rank])} waits in {own}{self._of_group}"
         if gone:
-            raise RuntimeError(
-                f"{self._ranks(gone)} of the group ended without calling {own.counterpart}, which other ranks wait for"
-            )
+            raise RuntimeError(f"{self._ranks(gone)} of the group ended without calling {own.counterpart}; {waits}")
         if missing and is_late:
             raise NotCalledInTime(
                 f"{self._ranks(missing)} of the group did not call {own.counterpart} within {self.timeout_s:g} s: it ended,"
-                " hangs or is busy; set the limit with init_process_group's timeout"
+                f" hangs or is busy; {waits}; set the limit with init_process_group's timeout"
             )
         return missing
 
