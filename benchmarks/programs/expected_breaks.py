@@ -29,11 +29,10 @@ TORCHVISION = {
 }  # fmt: skip
 TIMM = {
     "adv_inception_v3": 8, "beit_base_patch16_224": 8, "botnet26t_256": 8, "coat_lite_mini": 8, "convit_base": 9,
-    "convmixer_768_32": 6, "hrnet_w18": 6, "levit_128": 8, "mixer_b16_224": 8, "mobilenetv3_large_100": 8,
-    "poolformer_m36": 8, "repvgg_a2": 8, "tf_efficientnet_b0": 8, "visformer_small": 8,
+    "convmixer_768_32": 6,
 }  # fmt: skip
 # PyTorch's CI runs these networks without an optimizer
-WITHOUT_OPTIMIZER = {"convmixer_768_32", "hrnet_w18"}
+WITHOUT_OPTIMIZER = {"convmixer_768_32"}
 
 
 class TrainingStep:
