@@ -259,7 +259,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
     )
     return Trace(
         grain="kernel" if pace is not None and pace.estimates_all() else trace.grain,
-        devices=gpu.recording.devices,
+        devices=[replace(device, peak_bytes=0) for device in gpu.recording.devices],
         threads=gpu.current.threads,
         machines={rank: gpu.machine},
         runs={rank: Run(source=REPLAY, replay=notes, compiled=compiled_code())},

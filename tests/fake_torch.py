@@ -76,6 +76,7 @@ class FakeTorch(SimpleNamespace):
                 current_device=lambda: 0,
                 mem_get_info=mem_get_info,
                 memory_reserved=lambda index: allocated_bytes,
+                max_memory_allocated=lambda index: allocated_bytes,
                 memory_snapshot=memory_snapshot,
                 is_initialized=lambda: True,
                 is_current_stream_capturing=lambda: False,

@@ -151,6 +151,7 @@ class ProcessFacts:
     def at_end(self, access: DeviceAccess) -> None:
         """Read memory sizes at the end of the script, without freeing memory or waiting."""
         cuda = self._torch.cuda
+        self.read_peaks(access)
         for row, device in enumerate(self.devices):
             memory_info = access.attempt(cuda.mem_get_info, device.index)
             if memory_info is not None:
@@ -159,6 +160,12 @@ class ProcessFacts:
                 self.devices[row] = replace(device, outside_bytes=outside_bytes)
         if self.devices:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
+
+    def read_peaks(self, access: DeviceAccess) -> None:
+        """Read the memory peak of each GPU. Called at the end, and before the script resets PyTorch's peak."""
+        for row, device in enumerate(self.devices):
+            peak_bytes = access.attempt(self._torch.cuda.max_memory_allocated, device.index)
+            self.devices[row] = replace(device, peak_bytes=max(device.peak_bytes, peak_bytes or 0))
 
     def _kept_workspace_bytes(self) -> int | None:
         """Return the total size of all memory blocks that have the size of a cuBLAS workspace, or None if unknown."""

@@ -178,6 +178,10 @@ class Recorder:
             self.cost.calls += 1
 
     @counted_as_cost
+    def memory_peak_resets(self) -> None:
+        self._facts.read_peaks(self._access)
+
+    @counted_as_cost
     def add_result_size(self, op: str, searched: Shape, size: int) -> None:
         """Record a result size that depends on tensor values, as in `nonzero`."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))

@@ -91,6 +91,19 @@ def test_memory_outside_of_torch_is_the_memory_neither_free_nor_reserved(monkeyp
     assert (device.properties.major, device.properties.multi_processor_count, device.properties.warp_size) == (7, 56, None)
 
 
+def test_the_memory_peak_of_a_run_is_the_largest_that_was_read() -> None:
+    """GIVEN a peak of 700 bytes, which the script resets WHEN the peak is 300 bytes at the end THEN the larger one is kept"""
+    peaks = iter((700, 300))
+    fake = FakeTorch([A6000])
+    fake.cuda.max_memory_allocated = lambda index: next(peaks)
+    facts = ProcessFacts(fake, 0, RecordConfig())  # type: ignore[arg-type]
+    facts.device_row(0)
+    access = DeviceAccess(fake.cuda, (), Profiles())
+    facts.read_peaks(access)
+    facts.at_end(access)
+    assert [device.peak_bytes for device in facts.devices] == [700]
+
+
 @pytest.mark.parametrize(
     ("block_bytes", "held_bytes"), [(0, 0), (USUAL_WORKSPACE_BYTES, USUAL_WORKSPACE_BYTES), (USUAL_WORKSPACE_BYTES + 512, 0)]
 )

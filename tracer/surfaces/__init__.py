@@ -8,7 +8,8 @@ from types import ModuleType
 
 _SURFACES = (
     "torch_utils_data torch_tensor torch_sizes torch_nn_module torch_nn_parallel torch_nn_parallel_distributed"
-    " torch_phases torch_optim torch_distributed torch_profiler torch_cuda_graphs torch_compile os_exit"
+    " torch_phases torch_optim torch_distributed torch_profiler torch_cuda_graphs torch_cuda_memory torch_compile"
+    " os_exit"
 )
 
 

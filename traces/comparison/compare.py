@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -56,6 +57,7 @@ from traces.figures.measure import (
     memory_peaks,
     profiled_steps,
     ran_under_profiler,
+    run_peaks,
     steady_steps,
     step_windows,
 )
@@ -85,6 +87,7 @@ from traces.rates.estimate_errors import expected_error
 
 _UNDER_PROFILER = "All steps ran under torch.profiler, which slows the host. The steps of the other recording did not."
 
+T = TypeVar("T")
 
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "unmatched")
 
@@ -413,9 +416,9 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
     first = _first_with_memory(recorded) if other.is_replay_of(recorded) else 0
     kinds = _kinds_with_memory(recorded) & _kinds_with_memory(other)
     sides = (recorded, _memory_steps(recorded, 0, kinds)), (other, _memory_steps(other, first, kinds))
-    runs = {other.device_label(row): peak for row, peak in memory_peaks(other).items()}
-    a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t, steps).items()} for t, steps in sides)
-    rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
+    a, b = (_by_label(trace, memory_peaks(trace, steps)) for trace, steps in sides)
+    runs_a, runs = (_by_label(trace, memory_peaks(trace) | run_peaks(trace)) for trace in (recorded, other))
+    rises_a, rises_b = (_by_label(trace, step_rises(trace)) for trace in (recorded, other))
     uses = {
         other.device_label(row): use
         for row, use in enumerate(notes.memory if notes is not None else ())
@@ -424,6 +427,8 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
     found = {}
     for device in sorted(a.keys() | b.keys() | uses.keys()):
         ours, theirs, use = a.get(device), b.get(device), uses.get(device)
+        if ours and theirs and "run" in (ours.source, theirs.source):
+            ours, theirs = runs_a[device], runs[device]
         found[device] = MemoryComparison(
             recorded_peak_bytes=ours.peak_allocated_bytes if ours else None,
             replayed_peak_bytes=theirs.peak_allocated_bytes if theirs else None,
@@ -440,6 +445,10 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
             fits=not use.ooms if use else None,
         )
     return found
+
+
+def _by_label(trace: Trace, of_rows: Mapping[int, T]) -> dict[str, T]:
+    return {trace.device_label(row): of for row, of in of_rows.items()}
 
 
 def _first_with_memory(trace: Trace) -> int:

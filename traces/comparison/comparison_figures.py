@@ -91,7 +91,7 @@ class MemoryComparison:
 
     recorded_peak_bytes: int | None
     replayed_peak_bytes: int | None
-    recorded_source: str | None  # "recorded" or "summed", see `source` of MemoryPeak
+    recorded_source: str | None  # "recorded", "summed" or "run", see `source` of MemoryPeak
     replayed_source: str | None
     recorded_step_rise_bytes: int | None
     replayed_step_rise_bytes: int | None

@@ -429,7 +429,8 @@ class MemoryPeak:
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     # "recorded" if memory events contain the device's total memory; "summed" if the peak is the sum of allocations minus frees
-    # since the recording began, without memory that was allocated before and never freed
+    # since the recording began, without memory that was allocated before and never freed, "run" if there are no memory events
+    # and the peak is that of the whole run
     source: str
 
 
@@ -461,16 +462,21 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")
 
 
+def run_peaks(trace: Trace) -> dict[int, MemoryPeak]:
+    """Return the memory peak of each device during the whole run, as PyTorch counted it."""
+    return {row: MemoryPeak(of.peak_bytes, None, "run") for row, of in enumerate(trace.devices) if of.peak_bytes}
+
+
 def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryPeak]:
     """Return the memory peak of each device in the given steps. If these steps have no memory counters, return the peak of the
-    whole trace."""
+    whole trace, or without memory events, the peak of the whole run."""
     events = trace.memory
     if steps is not None:
         ranks = np.array([*(device.rank for device in trace.devices), NONE], dtype=np.int64)[events.device]
         inside = np.isin(step_windows(trace).holding(events.time_ns, ranks), steps) & (events.allocated_bytes != NONE)
         devices = np.unique(events.device[inside])
         events = events.take(inside | ~np.isin(events.device, devices))
-    peaks = {}
+    peaks = run_peaks(trace)
     for device, rows in by_value(events.device).items():
         if device == NONE:
             continue

@@ -276,8 +276,8 @@ def _parse_header(text: Any) -> dict[str, Json]:
 
 def _device_values(device: Device) -> dict[str, Json]:
     values = {name: getattr(device, name) for name in ("rank", "index", "name", "total_memory_bytes")}
-    outside = {"outside_bytes": device.outside_bytes} if device.outside_bytes else {}
-    return {**values, "properties": to_kineto(device.properties), **outside}
+    known = {name: getattr(device, name) for name in ("outside_bytes", "peak_bytes") if getattr(device, name)}
+    return {**values, "properties": to_kineto(device.properties), **known}
 
 
 def _make_device(values: Any) -> Device:

@@ -477,6 +477,7 @@ class Device:
     total_memory_bytes: int = NONE
     properties: DeviceProperties = UNKNOWN_PROPERTIES
     outside_bytes: int = 0  # the GPU memory that PyTorch does not manage, such as the CUDA context
+    peak_bytes: int = 0  # the largest torch.cuda.max_memory_allocated() of the whole run, 0 if unknown
 
 
 @dataclass(frozen=True)

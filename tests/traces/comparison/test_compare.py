@@ -270,6 +270,21 @@ def test_memory_use_in_the_notes_of_a_replay_is_compared() -> None:
         assert comparison.without_an_end().memory["cuda:0"].fits is (False if fits is False else None)
 
 
+def test_without_memory_events_the_peaks_of_the_whole_runs_are_compared() -> None:
+    """GIVEN a replay with 3 MiB at its peak, and a recording with the peak that PyTorch counted, but without memory events"""
+    recorded, replay = phase_grained(), replay_of(training())
+    assert "recorded_peak_bytes=None" in repr(compare(recorded, replay).memory["cuda:0"])
+    recorded.devices = [replace(recorded.devices[0], peak_bytes=5 << 20)]
+    memory = compare(recorded, replay).memory["cuda:0"]
+    assert (memory.recorded_peak_bytes, memory.replayed_peak_bytes) == (5 << 20, 3 << 20)
+    assert (memory.recorded_source, memory.replayed_source) == ("run", "recorded")
+    # GIVEN a second recording with memory events of a few steps THEN its counted peak is compared
+    second = training()
+    second.devices = [replace(second.devices[0], peak_bytes=6 << 20)]
+    assert compare(recorded, second).memory["cuda:0"].compared_bytes == (5 << 20, 6 << 20)
+    assert compare(second, training()).memory["cuda:0"].compared_bytes == (3 << 20, 3 << 20)
+
+
 def test_a_comparison_shows_only_times_that_both_traces_have() -> None:
     lines = repr(compare(training(), training(stretch=1.5))).splitlines()
     assert lines[1] == "  step 0.100 -> 0.140 ms (+40.0%)"

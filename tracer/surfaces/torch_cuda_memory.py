@@ -1,0 +1,25 @@
+"""Wraps the functions that reset PyTorch's memory peak. The recorder reads the peak before each reset.
+
+    torch.cuda.reset_peak_memory_stats()
+    torch.accelerator.reset_peak_memory_stats()
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from tracer.state import started
+from traces.script.patching import patch_around
+
+
+def install(torch: ModuleType) -> None:
+    """Patch torch._C. PyTorch builds without CUDA, and older releases, lack some of these functions."""
+
+    def reset(reset: Any, *args: Any) -> Any:
+        if (to := started()) is not None:
+            to.memory_peak_resets()
+        return reset(*args)
+
+    names = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+    patch_around(torch._C, **{name: reset for name in names if hasattr(torch._C, name)})
