@@ -8,9 +8,11 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.traces.handmade import replay_of, training
+from traces.comparison.compare import compare
 from traces.comparison.gate import read_budgets
 from traces.format.trace_file import save
 from tui.commands import diff, gate
+from tui.report.ci import comparison_markdown
 
 
 @pytest.fixture
@@ -34,6 +36,13 @@ def test_markdown_contains_verdict_and_figures_and_chart_and_budgets(
     assert step.endswith("| +23.0 % |")
     assert "```mermaid\nxychart-beta\n" in text
     assert "| **FAILED** | step_time_change +23.0 % over +5.0 % |" in text
+
+
+def test_markdown_shows_gpu_times_of_phases_if_the_gpu_limits_the_speed() -> None:
+    recorded = training(steps=5, kernel_us=30)  # 150 us of GPU time in a step of 100 us on the host
+    text = comparison_markdown(compare(recorded, recorded), "a", "b", None)
+    assert "| GPU time of forward | 30.0 µs | 30.0 µs | 0.0 % |" in text and "phase forward" not in text
+    assert 'title "GPU times of phases, ms per step' in text
 
 
 def test_junit_has_one_test_for_each_budget(files: tuple[str, str], tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def explain(comparison: Comparison) -> Explanation:
     names = {phase.what for phase in phases}
     phases += [replace(part, phase="") for part in parts if part.phase not in names]
     causes = [*sorted(phases, key=lambda reason: -abs(reason.delta_ns)), *others]
-    if _on_gpu(comparison):
+    if gpu_sets_step_time(comparison):
         causes.sort(key=lambda reason: -abs(reason.delta_ns))
     ordered: list[Reason] = []
     for cause in causes:
@@ -132,7 +132,8 @@ def _headline(before_ns: int, after_ns: int) -> str:
     return f"A step of B takes {_ms(abs(delta_ns))} {longer} than one of A: {_ms(before_ns)} -> {_ms(after_ns)}."
 
 
-def _on_gpu(comparison: Comparison) -> bool:
+def gpu_sets_step_time(comparison: Comparison) -> bool:
+    """Return True if differences of GPU times explain the difference in step time, and False if host times explain it."""
     if comparison.gpu_busy.recorded_ns is None or comparison.gpu_busy.replayed_ns is None:
         return False  # GPU work that one trace did not record is neither new nor gone
     paces = [pace for pace in comparison.paces if pace is not None]
@@ -171,7 +172,7 @@ def _stage_times(part: StageError) -> list[int | None]:
 
 def _phases(comparison: Comparison) -> Iterator[Reason]:
     gpus, per_gpu = _shares(comparison)
-    if _on_gpu(comparison):
+    if gpu_sets_step_time(comparison):
         for name, phase in comparison.phases.items():
             times = (phase.busy_recorded_median_ns, phase.busy_replayed_median_ns)
             before, after = (ns and ns // count for ns, count in zip(times, gpus, strict=True))

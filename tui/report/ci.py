@@ -8,6 +8,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from traces.comparison.comparison_figures import Comparison
+from traces.comparison.explain import gpu_sets_step_time
 from traces.comparison.gate import GateResult
 from tui.formatting import error_text, printable, size_text, time_text
 from tui.text.compiled import compilation_difference
@@ -45,8 +46,8 @@ def comparison_markdown(comparison: Comparison, first: str, second: str, gate: G
     verdict, *rest = [sentence for sentence, _ in verdict_sentences(comparison)]
     sentences = filter(None, [compilation_difference(comparison), *rest])
     parts = [f"### {_text(verdict)}", *map(_text, sentences), _figures(comparison, first, second)]
-    if comparison.phases:
-        parts.append(_chart(comparison))
+    if phases := _phases(comparison):
+        parts.append(_chart(comparison, phases))
     if gate is not None:
         rows = [["passed" if check.passed else "**FAILED**", check_words(check)] for check in gate.checks]
         parts.append(_table(["Budget", "Figure"], rows))
@@ -61,8 +62,8 @@ def _figures(comparison: Comparison, first: str, second: str) -> str:
         "GPU time": comparison.gpu_busy,
     }
     times = {of.label(name): (of.recorded_ns, of.replayed_ns, of.error) for name, of in spans.items()}
-    for name, of in comparison.phases.items():
-        times[f"phase {name}"] = of.recorded_median_ns, of.replayed_median_ns, of.error
+    where = "GPU time of" if gpu_sets_step_time(comparison) else "phase"
+    times |= {f"{where} {name}": of for name, of in _phases(comparison).items()}
     rows = [
         [name, time_text(before_ns), time_text(after_ns), error_text(error)]
         for name, (before_ns, after_ns, error) in times.items()
@@ -75,13 +76,24 @@ def _figures(comparison: Comparison, first: str, second: str) -> str:
     return _table(["Per step", first, second, "Change"], rows)
 
 
-def _chart(comparison: Comparison) -> str:
-    shown = list(comparison.phases.items())[:_MOST_BARS]
+_Times = tuple[int | None, int | None, float | None]  # in ns, before and after, and the relative difference
+
+
+def _phases(comparison: Comparison) -> dict[str, _Times]:
+    phases = comparison.phases.items()
+    if gpu_sets_step_time(comparison):
+        times = {name: (of.busy_recorded_median_ns, of.busy_replayed_median_ns, of.busy_error) for name, of in phases}
+        return {name: of for name, of in times.items() if any(of)}
+    return {name: (of.recorded_median_ns, of.replayed_median_ns, of.error) for name, of in phases}
+
+
+def _chart(comparison: Comparison, phases: dict[str, _Times]) -> str:
+    shown = list(phases.items())[:_MOST_BARS]
     plain = [printable(name, colour=False).replace('"', "'") for name, _ in shown]
     names = ", ".join(f'"{name}"' for name in plain)
-    before = ", ".join(f"{of.recorded_median_ns / 1e6:.6g}" for _, of in shown)
-    after = ", ".join(f"{of.replayed_median_ns / 1e6:.6g}" for _, of in shown)
-    title = "Phases on the host, ms per step (bars: A, line: B)"
+    before, after = (", ".join(f"{(of[side] or 0) / 1e6:.6g}" for _, of in shown) for side in (0, 1))
+    times = "GPU times of phases" if gpu_sets_step_time(comparison) else "Phases on the host"
+    title = f"{times}, ms per step (bars: A, line: B)"
     lines = ["```mermaid", "xychart-beta", f'    title "{title}"', f"    x-axis [{names}]"]
     return "\n".join([*lines, f"    bar [{before}]", f"    line [{after}]", "```"])
 
