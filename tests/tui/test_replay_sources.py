@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from traces.format.trace_file import save
 from traces.model.run import REPLAY, LibraryCall, LibrarySteps, ReplayNotes, Run
 from traces.model.trace import Trace, TraceError, TraceLibraryError
 from traces.script.configuration import ReplayConfig
+from traces.script.launch import ChildResult
 from tui.commands import stalls
 from tui.commands.record import default_name
-from tui.commands.replay import _next_step, _slow_ranks, config_for
+from tui.commands.replay import _next_step, _slow_ranks, config_for, require_whole_timeline
 from tui.commands.replay_library import (
     choice_of,
     file_in_folder,
@@ -242,3 +244,12 @@ def test_stalls_runs_the_script_once_for_each_source_of_data(
 )
 def test_a_comparison_is_suggested_only_if_the_recording_is_a_file(trace: str, recording: Path | None, suggested: str) -> None:
     assert _next_step(ReplayOptions(script=["train.py"], trace=trace, output=Path("r.msgpack")), recording) == suggested
+
+
+@pytest.mark.parametrize(("returncode", "is_cut", "fails"), [(0, True, True), (0, False, False), (1, True, False)])
+def test_a_timeline_without_its_end_is_an_error_if_the_script_succeeded(returncode: int, is_cut: bool, fails: bool) -> None:
+    cut, processes = Trace(problems={"truncated-file": 1} if is_cut else {}), frozenset((7,))
+    child = Trace(problems={"truncated-file": 1})  # for example, the script killed a child process
+    result = ChildResult(returncode, 7, processes, processes, processes)
+    with pytest.raises(TraceError) if fails else nullcontext():
+        require_whole_timeline({7: cut, 8: child}, result)

@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,6 +134,7 @@ def _conclude(
     if not processes:
         explain_empty_run(result, "replayed", "did not use the GPU")
         return
+    require_whole_timeline(processes, result)
     replayed, notes = one_replay(processes, result.pid)
     for note in (*notes, *library_messages(replayed)):
         say(note)
@@ -154,6 +156,14 @@ def _conclude(
         _tell(replace(replay, output=None), result, replayed, comparison, is_estimate, source.path)
         raise
     _tell(replay, result, replayed, comparison, is_estimate, source.path)
+
+
+def require_whole_timeline(timelines: Mapping[int, Trace], result: ChildResult) -> None:
+    """Raise TraceError if the script ended normally, but its timeline has no end. The disk may be full. The child process has
+    printed the reason."""
+    main = timelines.get(result.pid)
+    if main is not None and not result.returncode and "truncated-file" in main.problems:
+        raise TraceError("nothing was saved: the end of the replay's timeline is missing")
 
 
 def _estimate_sentence(prediction: Prediction) -> str:

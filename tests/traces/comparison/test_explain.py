@@ -211,7 +211,7 @@ def test_a_wait_explains_a_phase_if_it_is_at_least_half_of_the_difference(after_
     times = {"recorded_median_ns": 100_000_000, "replayed_median_ns": after_ms * 1_000_000}
     waits = {"wait_recorded_median_ns": 30_000_000, "wait_replayed_median_ns": round((30 + wait_ms) * 1_000_000)}
     phase = replace(comparison.phases["forward"], **times, **waits)
-    with patch.object(explain_module, "_on_gpu", return_value=False):
+    with patch.object(explain_module, "gpu_sets_step_time", return_value=False):
         [reason] = explain_module._phases(replace(comparison, phases={"forward": phase}))
     assert reason.text.partition("its wait for the GPU is ")[2] == said
 
