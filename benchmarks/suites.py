@@ -305,27 +305,8 @@ SUITES = (
     Suite("norse", "065a3b45", ("norse/torch",), 80, "norse/norse 065a3b45", ".", on_gpu=_DEFAULT_DEVICE),
     Suite("zuko", "1063ae41", ("tests",), 0, "probabilists/zuko 1063ae41", ".", on_gpu=_DEFAULT_DEVICE),
     Suite("entmax", "c2bec6d5", ("entmax",), 80, "deep-spin/entmax c2bec6d5", ".", on_gpu=_DEFAULT_DEVICE),
-    Suite("kymatio", "11552ed5", tuple(f"tests/scattering{n}d" for n in (1, 2, 3)), 60, "kymatio/kymatio 11552ed5", "."),
-    Suite(
-        "nnAudio",
-        "ad2d8875",
-        ("Installation/tests",),
-        60,
-        "KinWaiCheuk/nnAudio ad2d8875",
-        "Installation",
-        on_gpu=_DEFAULT_DEVICE,
-    ),
     Suite("deepinv", "3f832a7c", ("deepinv/tests",), 100, "deepinv/deepinv 3f832a7c", ".", _NO_OPTIONS),
     Suite("sbi", "900821dc", ("tests",), 60, "sbi-dev/sbi 900821dc", ".", _NO_OPTIONS),
-    Suite(
-        "speechbrain",
-        "9c826ef3",
-        ("tests/unittests",),
-        80,
-        "speechbrain/speechbrain 9c826ef3",
-        ".",
-        options=((), ("--device", "cuda")),
-    ),
     Suite("stable-baselines3", "e05d2dbe", ("tests",), 60, "DLR-RM/stable-baselines3 e05d2dbe", ".", _NO_OPTIONS),
     Suite("neuraloperator", "93d3f063", ("neuralop",), 60, "neuraloperator/neuraloperator 93d3f063", "."),
     Suite(
@@ -338,8 +319,15 @@ SUITES = (
         variables={"TENSORLY_BACKEND": "pytorch"},
         on_gpu=_DEFAULT_DEVICE,
     ),
-    Suite("safetensors", "24b0b285", ("bindings/python/tests",), 0, "huggingface/safetensors 24b0b285"),
-    Suite("composer", "64051888", tuple(f"tests/{name}" for name in _COMPOSER.split()), 80, "mosaicml/composer 64051888", "."),
+    Suite(
+        "composer",
+        "64051888",
+        tuple(f"tests/{name}" for name in _COMPOSER.split()),
+        80,
+        "mosaicml/composer 64051888",
+        ".",
+        _NO_OPTIONS,
+    ),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -438,10 +426,10 @@ CAUSES = (
         "the default device is cuda, and the tests' data from numpy stays on the CPU",
     ),
     Cause(
-        "pyro",
+        "",
         r"can't convert cuda:0 device type tensor to numpy",
         Kind.AS_ON_A_GPU,
-        "the default device is cuda, and the tests convert tensors to numpy",
+        "the tests convert tensors on the GPU to numpy",
     ),
     Cause(
         "pyro",
@@ -475,17 +463,20 @@ CAUSES = (
         "the test's call with tensors on the GPU lacks the argument num_tasks",
     ),
     Cause("tnt", r"test_get_cpu_device.*'cuda' != 'cpu'", Kind.AS_ON_A_GPU, "the test expects a machine without a GPU"),
-    Cause(
-        "snntorch",
-        r"two devices, cuda:0 and cpu|mat1 is on cuda:0, different from other tensors on cpu|device type tensor to numpy",
-        Kind.AS_ON_A_GPU,
-        "the default device is cuda, and the tests' data from before the tests stays on the CPU",
+    *(
+        Cause(
+            name,
+            r"two devices, cuda:0 and cpu|mat1 is on cuda:0, different from other tensors on cpu|rleaky_compile_fullgraph",
+            Kind.AS_ON_A_GPU,
+            "the default device is cuda, and `torch.Tensor(values)` creates the tests' data on the CPU",
+        )
+        for name in ("snntorch", "geoopt")
     ),
     Cause(
-        "fairscale",
-        r"test_norm\[fp16-BatchNorm2d-cpu\]|expected_warning|exceptions must be derived from Warning",
+        "fvcore",
+        r"test_data_parallel_root_scope.*mat1 is on cuda:0",
         Kind.AS_ON_A_GPU,
-        "the test is for older releases of PyTorch and pytest",
+        "the default device is cuda, and the test moves its model to the CPU",
     ),
     Cause("", r"name 'transforms' is not defined", Kind.ENVIRONMENT, "torchvision is not installed"),
     Cause("", r"EADDRINUSE", Kind.ENVIRONMENT, "another process used the test's port"),

@@ -54,7 +54,7 @@ def install(tensor_class: TorchAny) -> None:
         composite: TorchAny = torch.batch_norm
         virtual: TorchAny = tensor_class
         native: TorchAny = torch.native_batch_norm
-        is_heard = torch._C._is_torch_function_mode_enabled
+        is_heard, is_traced = torch._C._is_torch_function_mode_enabled, torch._C._get_tracing_state
         parameter_class = tensor_class.parameter_class
 
         def fits(input: TorchAny, given: tuple[TorchAny, ...], training: TorchAny) -> bool:
@@ -76,7 +76,7 @@ def install(tensor_class: TorchAny) -> None:
             cudnn_enabled: TorchAny,
         ) -> TorchAny:  # fmt: skip
             given = (weight, bias, running_mean, running_var)
-            if type(input) is not tensor_class or is_heard() or not fits(input, given, training):
+            if type(input) is not tensor_class or is_heard() or is_traced() or not fits(input, given, training):
                 return composite(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
             return native(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 

@@ -203,3 +203,12 @@ def test_batch_norm_launches_one_op_from_every_entry_point(training: bool) -> No
     ]  # fmt: skip
     assert "native_batch_norm" in expected[0] and expected[1] == ((2, 4, 3, 3), torch.float32, "NativeBatchNormBackward0")
     assert [_normed(gpu, way, x) for way in ways] == [expected] * 3
+
+
+@pytest.mark.warm
+def test_traces_of_modules_contain_batch_norm() -> None:
+    use()
+    norm = torch.nn.BatchNorm1d(4).eval().cuda()
+    jit: Any = torch.jit
+    graph, _ = jit._get_trace_graph(norm, (torch.ones(2, 4, device="cuda"),))
+    assert "aten::batch_norm" in {node.kind() for node in graph.nodes()}
