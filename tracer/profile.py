@@ -32,6 +32,11 @@ Note [No context of the recorder's]
     (pytorch/pytorch#186036). On a machine with a GPU, the recorder therefore starts no profile before the script has
     initialized CUDA.
 
+Note [Forks after a profile]
+    Since its first profile, a process has a thread of Kineto. A process that is forked later lacks this thread, and hangs or
+    aborts at its exit, in the destructor of libkineto::ConfigLoader. After the recorder's first profile, forked processes
+    therefore end before the destructors of static C++ objects run. Functions of `atexit` run as usual.
+
 Note [Memory or threads]
     The replicas of nn.DataParallel and threads that copy batches to the GPU are recorded only with the option
     `profile_all_threads`. In PyTorch 2.13, this option turns memory events off. The recorder therefore sets the option only
@@ -41,7 +46,10 @@ Note [Memory or threads]
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from threading import get_ident, main_thread
 from types import ModuleType
@@ -61,6 +69,20 @@ class Ranges(Protocol):
     def begin(self) -> None: ...
 
     def end(self) -> None: ...
+
+
+def _end_without_destructors() -> None:
+    """Make this process end without the destructors of static C++ objects. Functions registered last run first."""
+    # see Note [Forks after a profile]
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # glibc
+        libc.on_exit(libc._exit, None)  # called with the exit code
+        libc.on_exit(libc.fcloseall, None)
+
+
+@cache
+def _guard_forks() -> None:
+    os.register_at_fork(after_in_child=_end_without_destructors)
 
 
 class Profiler:
@@ -190,6 +212,7 @@ class Profiler:
             experimental_config=self._settings(),
         )
         self.active = True
+        _guard_forks()
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -313,3 +314,21 @@ def test_a_signal_during_the_start_of_a_profile_is_handled_afterwards() -> None:
         signal.signal(signal.SIGALRM, before)
     here.steps("record", "")
     assert here.profiler.use().steps == (0,) and here.calls[-2:] == ["stop", "t.profile.json"]
+
+
+def test_a_process_forked_after_a_profile_ends_without_destructors_of_static_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Callable[[], None]] = []
+    monkeypatch.setattr(os, "register_at_fork", lambda after_in_child: registered.append(after_in_child))
+    profile_module._guard_forks.cache_clear()
+    Profiled().steps("")
+    assert not registered
+    Profiled().steps("prepare")
+    Profiled().steps("prepare")
+    (end_without_destructors,) = registered
+    # GIVEN a function that aborts the process, registered earlier, like a destructor that fails
+    if (child := os.fork()) == 0:
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc.abort, None)
+        end_without_destructors()
+        libc.exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
