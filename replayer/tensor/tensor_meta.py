@@ -46,6 +46,7 @@ def in_words_of_cuda(error: Exception) -> Exception:
 # texts of CPU kernels, and of the CUDA kernels
 _TEXTS = (
     (_CPU_TYPE, r"torch.cuda.\1"),
+    (re.compile(r"\bCPU(?=\w+Type\b)"), "CUDA"),
     (re.compile(r"^Argument #4: (?=Padding size should be less)"), ""),
     (re.compile(r"(?<= to be) same as that of the input tensor \((.+)\) but got indices .*: "), r": \1 but got: "),
     (re.compile(r"^trace: (expected a matrix), but got .*"), r"\1"),

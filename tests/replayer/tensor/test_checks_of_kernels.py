@@ -96,26 +96,6 @@ def test_nearest_neighbours_of_integers_are_refused(channels: int, last: bool, k
         mixed_dtypes._nearest(data.to(torch.float8_e5m2))
 
 
-@pytest.mark.parametrize(
-    ("width", "inputs", "lengths", "says"),
-    [
-        (3, [5, 5], [3, 0], None),
-        (3, [0, 5], [1, 2], None),
-        (3, [5, 6], [3, 1], "Expected input_lengths to have value at most 5, but got value 6"),
-        (3, [5, 5], [1, 4], "Expected tensor to have size at least 4 at dimension 1, but got size 3"),
-        (3, [5, 5], [1, -1], "Expected target_lengths to have value at least 0, but got value -1"),
-        (3, [-2, 5], [1, 1], "Expected input_lengths to have value at least 0, but got value -2"),
-    ],
-)
-def test_lengths_of_the_ctc_loss(width: int, inputs: list[int], lengths: list[int], says: str | None) -> None:
-    scores, targets = torch.zeros(5, 2, 4), torch.zeros(2, width, dtype=torch.int64)
-    if says is None:
-        mixed_dtypes._ctc_loss(scores, targets, inputs, lengths)
-    else:
-        with pytest.raises(RuntimeError, match=says):
-            mixed_dtypes._ctc_loss(scores, targets, inputs, lengths)
-
-
 def test_fused_optimizers_need_floats_of_two_or_more_bytes() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         mixed_dtypes._require_floats("fused_adam_kernel_cuda", [torch.zeros(2, dtype=dtype)])

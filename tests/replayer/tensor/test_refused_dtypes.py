@@ -7,6 +7,7 @@ import gc
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from math import inf
 from typing import Any
@@ -84,6 +85,35 @@ def test_labels_of_wrong_shapes_have_the_errors_of_the_cuda_kernels() -> None:
     ):
         with pytest.raises(RuntimeError, match=re.escape(text)):
             F.cross_entropy(torch.ones(data, device="cuda"), ints(*shape))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "lengths", "says"),
+    [
+        ([5, 5], [3, 0], None),
+        ([0, 5], [1, 2], None),
+        ([5, 6], [3, 1], "Expected input_lengths to have value at most 5, but got value 6"),
+        ([5, 5], [1, 4], "Expected tensor to have size at least 4 at dimension 1, but got size 3"),
+        ([5, 5], [1, -1], "Expected target_lengths to have value at least 0, but got value -1"),
+        ([-2, 5], [1, 1], "Expected input_lengths to have value at least 0, but got value -2"),
+    ],
+)
+def test_lengths_of_the_ctc_loss(inputs: list[int], lengths: list[int], says: str | None) -> None:
+    use()
+    scores, targets = torch.zeros(5, 2, 4, device="cuda"), ints(2, 3)
+    with pytest.raises(RuntimeError, match=says) if says else nullcontext():
+        torch.ops.aten._ctc_loss(scores, targets, inputs, lengths)
+
+
+def test_an_embedding_names_the_type_of_wrong_indices() -> None:
+    """`checkScalarTypes` in ATen/TensorUtils.cpp prints the type of a CUDA tensor. PyTorch renames only common types."""
+    use()
+    table = torch.zeros(4, 2, device="cuda")
+    for dtype, name in ((torch.bool, "CUDABoolType"), (torch.float32, "torch.cuda.FloatTensor")):
+        with pytest.raises(RuntimeError, match=rf"Long, Int; but got {name} .*arguments for embedding\)"):
+            F.embedding(torch.zeros(3, dtype=dtype, device="cuda"), table)
+    with pytest.raises(RuntimeError, match="'weight' must be 2-D"):
+        F.embedding(ints(3), table[0])
 
 
 def test_convolutions_check_strides_channels_and_the_size_of_the_bias() -> None:
