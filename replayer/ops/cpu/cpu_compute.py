@@ -43,7 +43,7 @@ from replayer.tensor.planning.deterministic import without_alerts
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.results import counts_changes
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
-from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_virtual
+from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_virtual, on_one_device
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert, harmless
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
@@ -193,9 +193,9 @@ class CpuCompute:
         if capture is None:
             try:
                 result = compute()
-            except (RuntimeError, IndexError):
+            except (RuntimeError, IndexError) as error:
                 here.launches.raise_fault()  # the CPU kernel failed because an earlier CUDA kernel did
-                raise
+                raise on_one_device(error) from None
         else:
             written = [host_args[at] if isinstance(at, int) else host_kwargs[at] for at, _ in writes_of(func, args, kwargs)]
             result = _in_capture(capture, compute, tree_leaves(written))

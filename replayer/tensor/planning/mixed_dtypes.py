@@ -527,8 +527,10 @@ _APART: dict[str, tuple[str, ...]] = {
 _aten = torch.ops.aten
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 _PUT = "Index put requires the source and destination dtypes match, got {} for the destination and {} for the source."
+_VIEWED = "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: BFloat16"
 _SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"
 _MASKED = "masked_fill only supports boolean masks, but got dtype {}"
+_CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _MASKED_FILLS = [getattr(op, kind) for op in (_aten.masked_fill, _aten.masked_fill_) for kind in ("Scalar", "Tensor")]
 _MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
 _LRS = ("default", "tensor_lr")  # the learning rate is a number or a tensor
@@ -577,6 +579,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     ),
     _aten._fft_r2c.default: _real_fourier,
     **dict.fromkeys((_aten._fft_c2c.default, _aten._fft_c2r.default), _fourier),
+    _aten.view_as_complex.default: partial(_none_of, (torch.bfloat16,), _VIEWED),
     _aten.nll_loss2d_forward.default: _nll_loss2d,
     _aten.linalg_lstsq.default: _lstsq,
     _aten._linalg_svd.default: _svd,
@@ -586,6 +589,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten.embedding_dense_backward.default: lambda _grad, indices, *_: _require_indices("embedding_backward", indices),
     _aten.index_select.default: _index_select,
     **dict.fromkeys(_MASKED_FILLS, partial(_one_of, (torch.bool,), _MASKED, 1)),
+    _aten.where.self: partial(_one_of, (torch.bool, torch.uint8), _CHOSEN, 0),
     **({_aten.randint_like.Tensor: _randint_like} if hasattr(_aten.randint_like, "Tensor") else {}),
     _aten.bernoulli.default: lambda probabilities, **_: _bernoulli(probabilities),
     _aten.bernoulli_.Tensor: lambda _data, probabilities, **_: _bernoulli(probabilities),
