@@ -52,8 +52,8 @@ def _set(place: str, value: Any) -> Callable[[], None]:
     return switch_off
 
 
-def _none_together(*_arguments: object) -> None:
-    """Replaces _new_tensors, to make tensors one by one."""
+def _no_schedule(*_arguments: object) -> None:
+    """Replaces RemainderSchedule.of and _new_tensors, to schedule kernels and make tensors one by one."""
 
 
 def _none_at_once(*_arguments: object) -> int:
@@ -76,9 +76,13 @@ OURS: dict[str, tuple[str, Callable[[], None]]] = {
         "ops inside a phase-grained segment are noted at once",
         _set("replayer.timing.simulator:Simulator._play_phase_grained", _none_at_once),
     ),
+    "remainder_schedule": (
+        "a phase's unmatched kernels are laid out once",
+        _set("replayer.timing.remainder_schedule:RemainderSchedule.of", _no_schedule),
+    ),
     "special_results": (
         "results that are all new tensors are made without walking a plan",
-        _set("replayer.tensor.planning.results:_new_tensors", _none_together),
+        _set("replayer.tensor.planning.results:_new_tensors", _no_schedule),
     ),
     "allocation_cycles": (
         "steps that allocate as before are only compared",

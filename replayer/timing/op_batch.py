@@ -16,17 +16,17 @@ from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import Kernel, KernelColumns
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import RememberedMatch, StepMatcher
+from replayer.timing.remainder_schedule import WORK, work_rows_of
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
-from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, TimelineWriter
+from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
 from replayer.timing.timing_rules import host_times, queue_ends
-from traces.model.trace import NONE, Column, Origin
+from traces.model.trace import Column, Origin
 from traces.script.script_splitter import BeginsSegment
 
 LEAST_CALLS = 8  # smaller batches are faster call by call
 
 _HOST = {name: i for i, name in enumerate(HOST_COLUMNS)}
-_WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 
 @dataclass(slots=True, eq=False)
@@ -112,11 +112,8 @@ class OpBatchSchedule:
         # stored by column, because whole columns are overwritten
         host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")
         host_rows[:, _HOST["duration_ns"]] = own_ns
-        work_rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
-        for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():
-            work_rows[:, _WORK[name]] = values[at]
-        work_rows[:, _WORK["duration_ns"]] = duration_ns
-        work_rows[:, _WORK["origin"]] = origin_of
+        work_rows = work_rows_of(columns, at, duration_ns)
+        work_rows[:, WORK["origin"]] = origin_of
         return cls(
             signatures=signatures,
             classes=bytes([signature.phase_class for signature in signatures]),
@@ -203,8 +200,8 @@ class OpBatchSchedule:
             starts_ns[call] + self.after_ns[first:last], self.gap_ns[first:last] + duration_ns, stream.ready_ns
         )
         stream.push_all(ends_ns.tolist())
-        written: dict[int, Column | int] = {_WORK["device"]: stream.device, _WORK["stream"]: stream.number}
-        written |= {_WORK["start_ns"]: ends_ns - duration_ns, _WORK["launch"]: row + call}
+        written: dict[int, Column | int] = {WORK["device"]: stream.device, WORK["stream"]: stream.number}
+        written |= {WORK["start_ns"]: ends_ns - duration_ns, WORK["launch"]: row + call}
         scheduler.timeline.work_rows(DeferredRows.of(self.work_rows[first:last], written))
         for origin, charged_ns in self.charged_ns.items():
             scheduler.stats.charged_ns[origin] += int(charged_ns[last] - charged_ns[first])

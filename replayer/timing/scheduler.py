@@ -14,10 +14,11 @@ from statistics import median
 from replayer.cost_model.copy_costs import Copy
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.recorded_step import Instance, Kernel
+from replayer.recording.recorded_step import Instance, Kernel, RecordedStep
 from replayer.timing.clock import Clock
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import StepMatcher
+from replayer.timing.remainder_schedule import RemainderSchedule
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.stats import ReplayStats
 from replayer.timing.timeline.timeline_writer import TimelineWriter
@@ -25,6 +26,7 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Origin
 from traces.names.equivalent_ops import canonical_op
 
+_LEFTOVERS = 256  # bounded, because a script's steps may all differ
 _SCALES = 50_000  # bounded, because the plan cache drops old signatures
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above the numbers of the script's streams
 
@@ -37,6 +39,7 @@ class StreamScheduler:
         self.stats = stats
         self.streams: dict[tuple[int, int], VirtualStream] = {}
         self._side: dict[tuple[int, int], VirtualStream] = {}
+        self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
         # estimated durations: scaled from the most similar recorded shape, the op's usual duration in a recording without
         # shapes, or an estimate of a roofline model
         self.costs = KeptBySignature(self._estimated)
@@ -123,6 +126,19 @@ class StreamScheduler:
             end_ns = matches.ended_ns[k] = stream.push(launch_ns, latency_ns, gap_ns, duration_ns)
             self.log(stream, kind, name, end_ns, duration_ns, row, size_bytes, of)
         return end_ns
+
+    def put_remainder(self, matches: StepMatcher, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
+        key = id(matches.step), *chosen
+        if key not in self._leftovers:
+            if len(self._leftovers) >= _LEFTOVERS:
+                self._leftovers.clear()
+            self._leftovers[key] = matches.step, RemainderSchedule.of(matches.step.columns, chosen)
+        _, leftover = self._leftovers[key]
+        if leftover is None:
+            self.schedule(matches, chosen, stream, began_ns, 1.0, NONE, Origin.PHASE)
+            return
+        self.timeline.work_rows(leftover.play(stream, began_ns))
+        self.stats.charged_ns[Origin.PHASE] += leftover.work_ns
 
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None

@@ -28,7 +28,7 @@ from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import SegmentMatcher
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
-from traces.model.trace import NONE, Origin
+from traces.model.trace import Origin
 from traces.model.workload import Sameness
 
 
@@ -129,8 +129,7 @@ class PhaseRemainder:
     def _play(self, segment: SegmentMatcher, thread: HostThread, unmatched: list[int], stream: VirtualStream) -> None:
         if self._strict:
             raise NotExact(f"what is left of phase {segment.name}", (), "recorded but not called")
-        began_ns = thread.host_ns - thread.position_ns
-        self._scheduler.schedule(segment.step, unmatched, stream, began_ns, 1.0, NONE, Origin.PHASE)
+        self._scheduler.put_remainder(segment.step, unmatched, stream, thread.host_ns - thread.position_ns)
 
 
 def _within(kernels: Sequence[Kernel], unmatched: list[int], beyond_ns: int) -> list[int]:

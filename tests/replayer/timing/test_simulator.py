@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replayer.errors import NotExact
 from replayer.timing.host_threads import HostThread
+from replayer.timing.matcher import StepMatcher
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from tests.replayer.recordings import US, Op, Stage, make_recording, phase_recording, recording_of
 from traces.model.run import Run
@@ -364,6 +367,34 @@ def test_an_event_during_a_phase_is_placed_by_the_share_of_earlier_ops() -> None
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     # THEN, after the copy's 10 us: nothing known yet, so the first look takes the whole phase; then a quarter per op
     assert marks == [100 * US] * 4 + [32_500, 55 * US, 77_500, 100 * US]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 40)), min_size=1, max_size=12),
+    st.integers(0, 500),
+)
+def test_remaining_kernels_of_a_phase_run_at_the_same_times_if_batched(
+    kernels: list[tuple[int, int, int]], busy_us: int
+) -> None:
+    ops, launch_us, free_us = [], 10, 0
+    for wait_us, latency_us, duration_us in kernels:
+        launch_us += wait_us
+        start_us = max(launch_us + 1 + latency_us, free_us + 1)
+        free_us = start_us + duration_us
+        ops.append(Op("aten::old", launch_us, 1, kernel=(start_us, duration_us)))
+    trace = make_recording([("forward", 0, launch_us + 10)], ops)
+    rows = []
+    for at_once in (True, False):
+        stage = Stage(trace)
+        stage.stream.wait(stage.thread.host_ns + busy_us * US)
+        matches = StepMatcher(stage.recording.choice.training(0), stage.recording.keys, {})
+        chosen = matches.segment("forward").unmatched()
+        if at_once:
+            stage.simulator.scheduler.put_remainder(matches, chosen, stage.stream, stage.thread.host_ns)
+        else:
+            stage.simulator.scheduler.schedule(matches, chosen, stage.stream, stage.thread.host_ns, 1.0, -1, Origin.PHASE)
+        rows.append((stage.log.device, stage.stream.ready_ns, list(stage.stream.pending)))
+    assert rows[0] == rows[1]
 
 
 def test_a_wait_during_a_phase_without_kernels_is_not_replayed_twice() -> None:
