@@ -90,12 +90,14 @@ print(said(lambda: M @ H))
 print(said(lambda: F.linear(M, M, H[0])))
 print(said(lambda: F.conv2d(M[None, None], H[None, None])))
 print(said(lambda: F.layer_norm(H, (3,), M[0])))
+print(said(lambda: F.embedding(M, M))[114:148])
 """
     assert _run(code, values, tmp_path) == [
         "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half",
         "RuntimeError: self and mat2 must have the same dtype, but got Half and Float",
         "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same",
         "RuntimeError: expected scalar type Half but found Float",
+        "got torch.cuda.FloatTensor instead",
     ]
 
 
