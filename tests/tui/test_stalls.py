@@ -108,6 +108,12 @@ def test_stalls_prints_the_share_of_a_step_that_waits_for_the_disk() -> None:
     assert "(the script read no files that a disk could delay)" in said(disk)[0]
 
 
+def test_stalls_says_that_predictions_leave_out_a_worker_s_waits() -> None:
+    line = "a batch took 301.0 ms, mostly waits for a core, a sleep or the network"
+    assert f"{line}; predictions count CPU time only, so they may be too fast" in said(batch_wall_ns=301 * MS)
+    assert not any("a batch took" in text for text in said(batch_wall_ns=300 * MS))
+
+
 def test_stalls_suggests_workers_and_cores_and_a_disk_speed() -> None:
     lines = said(enough=Modelled(1, 1, 400.0, 0.0), step_batches=2, batch_pin_ns=2 * MS)
     assert "prediction: 1 worker with its own core would be fast enough" in lines

@@ -181,6 +181,9 @@ def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[st
         lines.append(f"prediction: {workers} would be fast enough")
     else:
         lines.append("prediction: no number of workers up to 128 would be fast enough")
+    if found.batch_wall_ns > 2 * found.batch_cpu_ns:
+        waited = f"a batch took {time_text(found.batch_wall_ns)}, mostly waits for a core, a sleep or the network"
+        lines.append(f"{waited}; predictions count CPU time only, so they may be too fast")
     if found.check is not None:
         off = 100 * (found.check.samples_per_s / found.prepared.samples_per_s - 1)
         workers, cores = counted(found.check.workers, "worker"), counted(found.check.cores, "core")
