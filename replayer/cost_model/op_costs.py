@@ -118,26 +118,30 @@ class OpCosts:
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return the op's estimated duration with new shapes, divided by its estimated duration with the recorded shapes."""
+        """Return the op's estimated duration with new shapes, divided by its estimated duration with the recorded shapes.
+
+        An op does not take less time with larger shapes.
+        """
         # see Note [Convolutions with another batch size]
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
-        if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
-            return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         predicted_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
         # A small op takes longer than estimated if it cannot use all multiprocessors of the GPU.
         excess_ns = took_ns - MOST_SLOWER * predicted_ns
-        if excess_ns > 0:
-            in_proportion = _amount(after) / _amount(before)
-            return (MOST_SLOWER * now_ns + excess_ns * in_proportion) / (MOST_SLOWER * predicted_ns + excess_ns)
         ratio = now_ns / predicted_ns
-        if _layer(before) == _layer(after):
-            kind, sizes = before[0].kind, before[0].sizes
-            if kind == "conv3" or (kind in ("conv", "conv_weight") and sizes[0] == 1):
-                plain = (_amount(after) / _amount(before)) ** constants.GROWTH
-                ratio = ratio**constants.CURVE_COUNTS * plain ** (1 - constants.CURVE_COUNTS)
-            return ratio
-        return ratio * exp((self._mean_log_error(op, after) or 0.0) - (self._mean_log_error(op, before) or 0.0))
+        if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
+            ratio = self.estimate(op, now[0], dtype, now[1]).ns / took_ns
+        elif excess_ns > 0:
+            in_proportion = _amount(after) / _amount(before)
+            ratio = (MOST_SLOWER * now_ns + excess_ns * in_proportion) / (MOST_SLOWER * predicted_ns + excess_ns)
+        elif _layer(before) != _layer(after):
+            ratio *= exp((self._mean_log_error(op, after) or 0.0) - (self._mean_log_error(op, before) or 0.0))
+        elif (kind := before[0].kind) == "conv3" or (kind in ("conv", "conv_weight") and before[0].sizes[0] == 1):
+            plain = (_amount(after) / _amount(before)) ** constants.GROWTH
+            ratio = ratio**constants.CURVE_COUNTS * plain ** (1 - constants.CURVE_COUNTS)
+        if _is_as_large(after, before):
+            return max(ratio, 1.0)
+        return min(ratio, 1.0) if _is_as_large(before, after) else ratio
 
     def _mean_log_error(self, op: str, works: list[OpWork]) -> float | None:
         # see Note [The nearest recorded ops]
@@ -210,6 +214,17 @@ def _as_learned(work: OpWork) -> tuple[int, ...]:
 
 def _amount(works: list[OpWork]) -> float:
     return sum(work.flops * work.calls for work in works) or sum(work.size_bytes * work.calls for work in works) or 1.0
+
+
+def _is_as_large(works: list[OpWork], others: list[OpWork]) -> bool:
+    # A padded product may take less time: Tensor Cores are faster if the lengths are multiples of eight.
+    return len(works) == len(others) and all(
+        work.kind == other.kind
+        and work.calls >= other.calls
+        and all(size >= other_size for size, other_size in zip(work.sizes, other.sizes, strict=True))
+        and (work.unit == "fp32" or work.kind not in TENSOR_CORES_REACHED or _is_aligned(work) <= _is_aligned(other))
+        for work, other in zip(works, others, strict=True)
+    )
 
 
 def _is_aligned(work: OpWork) -> bool:

@@ -462,6 +462,17 @@ def test_a_board_powered_from_the_slot_sustains_less_than_its_peak(name: str, fp
     assert gflops == pytest.approx(1_000 * fp32_tflops, rel=1e-4)
 
 
+def test_larger_products_do_not_take_less_time() -> None:
+    costs = OpCosts(card_of("A100"), floor_ns=2_000)
+    row, rows = (((count, 1048), (1048, 7290)) for count in (1, 4))
+    assert costs.plain("mm", rows, "float32").ns < costs.plain("mm", row, "float32").ns
+    assert costs.ratio("mm", "float32", (row, ()), (rows, ())) == 1.0
+    assert costs.ratio("mm", "float32", (rows, ()), (row, ())) == 1.0
+    # A padded product may take less time.
+    odd, padded = (((4096, depth), (depth, 4096)) for depth in (4095, 4096))
+    assert costs.ratio("mm", "float16", (odd, ()), (padded, ())) < 0.9
+
+
 def test_a_ratio_of_two_products_contains_the_errors_of_recorded_products() -> None:
     narrow, wide = (((columns,), (1024, 1024), (1024, columns)) for columns in (256, 1024))  # two octaves apart
     costs = OpCosts(V100)
