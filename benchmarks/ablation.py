@@ -10,7 +10,7 @@ The table shows how much longer a step takes without the shortcut. If valgrind i
 instructions of the script's thread (callgrind). Each variant runs once, because instruction counts hardly depend on the
 machine's load. Without valgrind, or with --times, the benchmark measures CPU time: the median ratio of two consecutive runs in
 `--repeats` rounds. The steps are replayed with the bundled P100 recording (phases only), and optionally with a recording of
-kernels. Some shortcuts help only one of them.
+kernels. Measure a shortcut with both kinds of recording before you remove it, because some shortcuts help only one of them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from replayer.errors import NotEmulated
-from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like, scalar_type
+from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like, scalar_type, tensors_of
 from replayer.tensor.planning.shape_inference import fits_in_float, writes_of
 from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
@@ -57,8 +57,7 @@ def _names(dtype: torch.dtype) -> re.Pattern[str]:
 
 def in_wider_dtypes(func: Op, run: TorchFunction, args: list[TorchAny], kwargs: Kwargs) -> TorchAny:
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-
+    tensors = tensors_of((args, kwargs))
     written = tree_leaves([args[at] if isinstance(at, int) else kwargs[at] for at, _ in writes_of(func, tuple(args), kwargs)])
 
     def widen(tensor: torch.Tensor) -> torch.Tensor:

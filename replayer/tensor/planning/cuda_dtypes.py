@@ -28,7 +28,7 @@ _INDICES = (torch.int64, torch.int32, torch.bool)
 def require_kernel(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     name = _key(func, args, kwargs)
     missing = _kernels().get(name) or _of_tensors(name)
-    tensors = _tensors(args) if missing else []
+    tensors = tensors_of(args) if missing else []
     if not missing or not tensors or any(tensor.layout is not torch.strided for tensor in tensors):
         return
     if _has_empty(tensors) and name not in _table()["refused_if_empty"]:
@@ -53,7 +53,7 @@ _OF_SPARSE = {
 
 def require_sparse_kernel(func: Op, args: Sequence[TorchAny]) -> None:
     kernel = _OF_SPARSE.get(op_name(func).partition(".")[0])
-    tensors = _tensors(args) if kernel else []
+    tensors = tensors_of(args) if kernel else []
     sparse = next((tensor for tensor in tensors if tensor.layout is torch.sparse_coo), None)
     if sparse is None or tensors[-1].layout is not torch.strided or not sparse.host._nnz():  # type: ignore[attr-defined]
         return
@@ -116,7 +116,7 @@ def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exc
     # The file cuda_dtypes.json lists the dtypes that CUDA rejects if a call does not pass the argument `dtype`.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     accepts_empty = name in _table()["accepted_if_empty"]
-    if (accepts_empty and _has_empty(_tensors(args))) or (measured and scalar not in kernels):
+    if (accepts_empty and _has_empty(tensors_of(args))) or (measured and scalar not in kernels):
         return None
     kernel = kernels.get(scalar) or next(filter(None, kernels.values()), refused[1].replace("_cpu", "_cuda"))
     return no_kernel(kernel, scalar)
@@ -138,8 +138,8 @@ def op_name(func: Op) -> str:
     return f"{str(func._schema.name).removeprefix('aten::').removesuffix('_')}.{func._overloadname}"
 
 
-def _tensors(args: Sequence[TorchAny]) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+def tensors_of(arguments: TorchAny) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
 
 
 def _has_empty(tensors: list[torch.Tensor]) -> bool:

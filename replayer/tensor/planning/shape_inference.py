@@ -21,7 +21,7 @@ from replayer.tensor.generators import PhiloxState, host_numbers, one_thread, wi
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
-from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like
+from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like, tensors_of
 from replayer.tensor.planning.deterministic import without_alerts
 from replayer.tensor.planning.mixed_devices import mixed_call, on_host
 from replayer.tensor.planning.shape_rules import RULES, whole_loss
@@ -286,11 +286,7 @@ def _cpu_kernel_error(func: Op, args: Args, kwargs: Kwargs) -> RuntimeError | No
 
 
 def _elements(args: Args, kwargs: Kwargs) -> int:
-    return sum(map(torch.Tensor.numel, _tensors_of(args, kwargs)))
-
-
-def _tensors_of(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    return sum(map(torch.Tensor.numel, tensors_of((args, kwargs))))
 
 
 def _are_plain(tensors: list[torch.Tensor]) -> bool:
@@ -317,7 +313,7 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     """
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
-    tensors = _tensors_of(args, kwargs)
+    tensors = tensors_of((args, kwargs))
     if func.namespace != "aten" or is_view or name in _VALUES_DECIDE or "sparse" in name or "nested" in name:
         return
     if not _are_plain(tensors):
@@ -367,7 +363,7 @@ def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
 
 
 def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    tensors = _tensors_of(args, kwargs)
+    tensors = tensors_of((args, kwargs))
     named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     is_size = {a.name: "number" not in str(a.type) and a.name not in _VALUES for a in func._schema.arguments}
     integers = {leaf for leaf in tree_leaves({name: named[name] for name in named if is_size[name]}) if type(leaf) is int}
@@ -418,7 +414,7 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     """Run an op on the CPU to find unsupported dtypes, with all tensors filled with ones."""
-    tensors = _tensors_of(args, kwargs)
+    tensors = tensors_of((args, kwargs))
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
         return None
