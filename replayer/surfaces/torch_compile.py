@@ -16,6 +16,7 @@ from replayer.compiled.backend import compile_graph, report_eager
 from replayer.surfaces.patching import refusal
 from replayer.tensor.generators import Generator
 from replayer.tensor.planning.plan_keys import KEYER_FILE
+from replayer.tensor.values.cuda_only_ops import conv_format
 from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, when_imported
@@ -40,6 +41,13 @@ def install(torch_module: ModuleType) -> None:
     backend = "torch._dynamo.backends.cudagraphs"
     when_imported(backend, lambda module: patch(module.CudagraphsBackend, __call__=lambda _, *given: compile_graph(*given)))
     when_imported("torch._inductor.compile_fx", lambda module: patch(module, compile_fx=compile_graph))
+    decided = torch_module._C._conv_determine_backend_memory_format
+
+    def memory_format(data: TorchAny, weight: TorchAny, kind: TorchAny) -> TorchAny:
+        """Dynamo asks for the layout of a convolution's result. Without a driver, PyTorch does not choose cuDNN."""
+        return conv_format(data, weight) if data.device.type == "cuda" else decided(data, weight, kind)
+
+    patch(torch_module._C, _conv_determine_backend_memory_format=memory_format)
     aot_compile = refusal("torch._inductor.aot_compile", "use torch.compile, or compile for the CPU")
     when_imported("torch._inductor", lambda module: patch(module, aot_compile=aot_compile))
     for name in _IMPORTED:

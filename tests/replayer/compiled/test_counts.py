@@ -52,6 +52,21 @@ def test_compile_counts_of_two_functions_on_the_virtual_gpu_equal_those_on_the_c
 
 
 @pytest.mark.warm
+def test_compiled_code_flattens_a_channels_last_result_of_a_convolution() -> None:
+    """cuDNN returns channels_last if the weight is channels_last (`cudnn_conv_suggest_memory_format`). Dynamo has to know this
+    layout, because it cannot flatten such an image by a view."""
+    import torch
+
+    from tests.replayer.compiled.replaying import replaying
+
+    with replaying(source_of("", "v100", estimate=True)):
+        model: Any = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten())
+        model.to("cuda", memory_format=torch.channels_last)
+        compiled: Any = torch.compile(model)
+        assert compiled(torch.ones(2, 3, 6, 6, device="cuda")).shape == (2, 8 * 4 * 4)
+
+
+@pytest.mark.warm
 def test_graph_breaks_of_a_compiled_training_step_on_the_virtual_gpu_are_those_that_pytorch_expects_on_a_gpu() -> None:
     """PyTorch's CI expects 8 graph breaks for the training step of a network that does not break the graph, and 6 for the step
     without an optimizer."""
