@@ -183,5 +183,5 @@ class StepChoice:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
-    # The chosen steps are used in turn, because recorded steps may alternate between two shapes.
+    # If input shapes alternate from step to step, the repeated steps alternate too.
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]

@@ -280,8 +280,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # If a warning that PyTorch shows only once occurs here, PyTorch must still show it later. `warnings.catch_warnings` would
-    # show the script's earlier warnings again.
+    # PyTorch shows some warnings only once. With `set_warn_always`, PyTorch can still show a warning that is ignored here.
+    # `warnings.catch_warnings` would show the script's earlier warnings again.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:

@@ -124,8 +124,8 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Store that the current thread has called a collective from Python, from `begin_ns` (from `time.time_ns`) until
-        now."""
+        """Note the time of a collective that Python code in the current thread called. The collective has just returned;
+        `begin_ns` is its start, read from `time.time_ns`."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))

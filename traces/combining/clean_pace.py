@@ -189,8 +189,8 @@ def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
 
 
 def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
-    """Return two boolean masks of the phases that ran without the profiler: phases of training steps, and phases of evaluation
-    steps."""
+    """Return two masks that select phases without the profiler. The first mask selects phases of training steps, the second
+    phases of evaluation steps."""
     kind, of = trace.steps.kind, trace.phases.step
     is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
     training, evaluation = is_own & np.isin(kind, WITHOUT_PROFILER), is_own & (kind == StepKind.EVALUATION)

@@ -460,8 +460,8 @@ def _first_with_memory(trace: Trace) -> int:
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Return a set that contains True if evaluation steps have memory events, and False if training steps have memory events.
-    In a recording, only profiled steps have memory events."""
+    """Find out which steps have memory events. The set contains False for training steps and True for evaluation steps. In a
+    recording, only profiled steps have memory events."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)

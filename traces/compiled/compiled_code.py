@@ -21,8 +21,7 @@ COMPILE_NS: list[int] = []  # host time of each call in which Dynamo compiled fu
 _eager: list[EagerRegion] = []
 _breaks = Counter[str]()
 
-# Dynamo describes some graph breaks only by a keyword, which is replaced by words. DDPOptimizer splits graphs on purpose, so
-# its splits are not counted.
+# readable reasons in place of Dynamo's keywords; DDPOptimizer splits graphs on purpose, so its splits are not counted
 _UNDESCRIBED = {"generic_jump": "branch on a tensor's value", "step_unsupported": "unsupported instruction"}
 _CUTS = "DDPOptimizer"
 

@@ -31,7 +31,7 @@ Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 _SCALAR = ("float", "Scalar", "number", "Optional[float]", "Optional[number]")
 
-# Kernels check the signs of scalars, probabilities, and whether a scalar fits the dtype.
+# A kernel may reject negative scalars, scalars outside [0, 1], or scalars too large for the dtype.
 _LARGEST = (127, 255, 448, 32767, 57344, 65504, 2**31 - 1, 2**63 - 1, finfo(torch.bfloat16).max, finfo(torch.float32).max)
 _BELOW = [nextafter(limit, -inf) for largest in _LARGEST for limit in (-largest, -largest - 1)]
 _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, *_BELOW})

@@ -26,8 +26,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the truth value with which the current `if` or `assert` raises no error, or None if neither value leads to an
-    error."""
+    """Choose the result of the current `if` or `assert` so that the script raises no error. Return None if the script raises
+    no error with either result."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

@@ -1,4 +1,4 @@
-"""Gives the functions of keys access to the app's timeline, tables and status line."""
+"""When a key is pressed, its function changes the app's timeline, tables or status line through this class."""
 
 from __future__ import annotations
 
