@@ -146,7 +146,7 @@ def diff(
 ) -> int:
     """Compare two traces.
 
-    Exit codes: 0 for the same program within the tolerance, 1 for a different program or time, 2 for errors, 3 if undecided.
+    Exit codes: 0 if program and times agree, 1 if the program or the times differ, 2 for errors, 3 if undecided.
     """
     if by is not None:
         from tui.commands.diff import by_function

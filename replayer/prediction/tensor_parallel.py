@@ -121,8 +121,8 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Find the matrix products that the GPUs share. Raises TraceError if there are none (see Note [Pairs of matrix
-        products])."""
+        """Find the matrix products that the GPUs can share (Note [Pairs of matrix products]). Without such products, raise
+        TraceError."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _forward_and_backward(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])

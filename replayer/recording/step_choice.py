@@ -172,7 +172,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step that supplies a replayed step's tensor values. If the replay has more steps than the
+        """Return the recorded step whose tensor values a step of the replay reads. If the replay has more steps than the
         recording, recorded steps are repeated."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 

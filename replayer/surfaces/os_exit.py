@@ -17,8 +17,8 @@ def install(torch_module: ModuleType) -> None:
     """Patch the functions. Forked processes, such as DataLoader workers, write no timeline."""
 
     def before_signal() -> None:
-        # If a signal ends a rank, `finish` is not called, because the other ranks must wait until their NCCL timeout, as on a
-        # real GPU.
+        # `finish` tells the other ranks that this rank has ended. After a signal, a real GPU does not tell them, so they wait
+        # until their NCCL timeout.
         distributed = torch_module.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
             state.STATE.finish()

@@ -19,7 +19,7 @@ from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """Return how long the host works before the op and in the op, without waits for the GPU."""
+    """Return two durations: from `position_ns` to the start of the op, and in the op. Waits for the GPU are not included."""
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
 

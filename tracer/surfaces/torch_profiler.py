@@ -1,4 +1,4 @@
-"""Wraps torch.autograd.profiler. While the script runs torch.profiler, the recorder does not profile or call CUDA.
+"""Wraps torch.autograd.profiler. While the script's own profiler runs, the recorder neither profiles nor calls CUDA.
 
     with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
         ...                                     # no events are taken here

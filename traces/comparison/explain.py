@@ -195,7 +195,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = _stage_times(part)
-        # If only the second trace uses nn.DataParallel, compare the replicas with the first trace's forward pass.
+        # The first trace may use one GPU. Its forward pass is then the counterpart of `parallel_apply`.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns

@@ -3,7 +3,8 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-A virtual GPU logs the script's memory requests, which an emulated memory allocator then repeats for each GPU.
+The script runs once on a virtual GPU, which logs its memory requests. For each GPU, an emulation of PyTorch's memory allocator
+repeats these requests.
 """
 
 from __future__ import annotations

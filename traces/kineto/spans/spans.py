@@ -55,8 +55,7 @@ _NO_DURATION = {"event-without-duration", "negative-duration", "duration-overflo
 _LONGEST_WINDOW_US = 10**12
 _SYNC_ROWS = 1_000_000  # the number of a stream's separate row for synchronization is larger by this offset
 _DIGITS = re.compile(r"-?\d+")
-# This pattern matches the part of a path that is removed: everything up to the folder of packages or of the standard library,
-# otherwise up to the last folder.
+# the beginning of a path that is not shown: up to site-packages or Python's standard library; in other paths, all folders
 _FOLDERS = re.compile(
     r"\A(?:.*[/\\](?:(?:site|dist)-packages|python\d[\d.]*)[/\\]|(?:/|[A-Za-z]:[/\\]).*[/\\](?=[^/\\]*\(\d+\)))"
 )

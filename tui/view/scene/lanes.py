@@ -95,7 +95,7 @@ class Curve:
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # `np.maximum.reduceat` also returns the maxima of the gaps between time windows, so every second value is dropped.
+        # `np.maximum.reduceat` returns a maximum for each window and for each gap between two windows. Gaps are dropped.
         # `reduceat` accepts only indices inside the array, so a zero is added at the end.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
