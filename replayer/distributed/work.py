@@ -151,7 +151,7 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # If this rank's clock did not include the wait, the clock would run ahead of the clocks of the other ranks.
+            # Each poll advances a virtual clock. Without this wait for the other ranks, the clock would run ahead of theirs.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False

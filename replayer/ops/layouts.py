@@ -235,7 +235,7 @@ class Layouts:
         return result
 
     def _adopt_changes(self, written: SparseVirtualTensor, call: HostCall) -> None:
-        """After an in-place op, give a virtual sparse tensor the sizes and the memory of the host tensor."""
+        """An in-place op has changed the host copy of a virtual sparse tensor. Update the virtual tensor's sizes and memory."""
         made = self.wrapped(written.host, written.index, call.allocations, known=call.known)
         if not written.host.is_nested and written.shape != made.shape:
             _set_data(written, made)

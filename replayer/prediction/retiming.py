@@ -1,4 +1,4 @@
-"""Computes the start times of all recorded events for new kernel durations.
+"""Given other durations of the kernels, computes when each recorded event would have started.
 
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 

@@ -80,7 +80,8 @@ class StreamScheduler:
     ) -> int:
         """Schedule an op's recorded kernels, and return the end time of the last one. Kernels that were recorded on the main
         stream run on `stream`. The list `chosen` contains indices of kernels in the recorded step. The phase began at
-        `began_ns` in virtual time. The op's row in the timeline is `row`, or NONE."""
+        `began_ns` in virtual time. The op has row `row` in the timeline, or no row
+        if `row` is NONE."""
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
         own = kernels[chosen[0]].stream if stream.number and row != NONE and chosen else NONE

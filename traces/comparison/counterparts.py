@@ -188,8 +188,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Kernels of two traces are paired if they agree in step, device, phase, op, shapes and name. The remaining kernels are paired
-# if they agree in fewer of these properties. Equal kernels are paired in launch order.
+# First, kernels of two traces are paired if they have the same step, device, phase, op, shapes and name. Then the other kernels
+# are paired by the properties of the next rows. Equal kernels are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

@@ -62,8 +62,8 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. If the data would
-    exceed the memory limit for a file of this size, `save` appends blanks (`UnpackLimit`)."""
+    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. Readers
+    reject small files that unpack to much data (`UnpackLimit`), so `save` makes such a file longer with blanks."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []

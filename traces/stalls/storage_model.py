@@ -45,7 +45,8 @@ class Disk:
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Return the hit rate of a warm file cache that holds a share of the data."""
+    """Predict how often a warm file cache contains the file that is read next. `cached_share` is the size of the cache, as a
+    share of the data."""
     # see Note [Hit rate of a cache]
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache of {cached_share:.0%} of the data set; give a share from 0 to 100 %")

@@ -1,4 +1,4 @@
-"""Compares the kernel times of two traces in each screen column.
+"""Compares the kernel times of two traces. One column of letters on the screen covers a small time range.
 
     sides = kernel_differences(recorded, replayed, found)    # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
