@@ -258,7 +258,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discard the profile without `stop_trace`, which would wait for a hanging GPU."""
+        """Discard the profile. `stop_trace` is not called, because it would wait for a hanging GPU."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:

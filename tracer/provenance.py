@@ -222,8 +222,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver, or the CUDA version that the driver supports if the driver's version is
-    unknown."""
+    """Return the version of the NVIDIA driver. If it is unknown, return the latest CUDA version that the driver supports."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()

@@ -144,7 +144,7 @@ class Schedule:
         self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0, *, compiled: bool = False
     ) -> None:
         """End the current step. The argument `work` is a hash of the step's ops and shapes: steps with equal hashes are of one
-        kind. An evaluation step that compiled code is unusual, so the schedule waits for another evaluation step of this
+        kind. If an evaluation step compiled code, its time is unusual, so the schedule profiles a later step of this
         kind."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:

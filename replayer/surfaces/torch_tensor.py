@@ -34,7 +34,7 @@ _INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
 def install(torch_module: ModuleType) -> None:
-    # PyTorch caches the result of `_device_constructors`, so the function is called before PyTorch's functions are replaced.
+    # `_device_constructors` lists PyTorch's original functions and caches the list, so call it before they are replaced.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})

@@ -149,7 +149,7 @@ class SegmentMatcher:
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
         # At the end of a phase, ops without a recorded call share the GPU time of the recorded kernels that no op has used.
-        # `deferred` contains ops that match no recorded call, and their rows in the timeline.
+        # `deferred` contains these ops and their rows in the timeline.
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
         self.ops_on: dict[int, int] = {}

@@ -200,7 +200,7 @@ class TimelineWriter:
         """`devices` replaces the recorded list of devices."""
         self._stream = stream
         self._live = live
-        # The header is written first, because rows refer to the devices and to the first thread.
+        # The header contains the devices and the first thread. Rows refer to them, so the header is written first.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self.strings_of = KeptBySignature(self._strings_of)

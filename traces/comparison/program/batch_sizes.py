@@ -18,8 +18,8 @@ def batch_sizes(
 ) -> tuple[int, int] | None:
     """Return the batch sizes if the shapes of ops differ only in the first dimension, always by the same factor. The batch size
     is the smallest first dimension of all ops, because the first dimension of some ops is larger, for example of a matrix
-    product over all tokens. `replicas` is the number of replicas in the second trace, divided by that in the first trace. Ops
-    outside of the replicas may differ by this factor."""
+    product over all tokens. `replicas` is the number of nn.DataParallel replicas in the second trace, divided by that in the
+    first trace. Ops that nn.DataParallel does not split may have first dimensions that differ by this factor."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None

@@ -52,8 +52,7 @@ def otherwise_parallel(
 
 
 def verdict_on_parallel(first: Trace, second: Trace, evidence: Evidence, sizes: tuple[int, int] | None = None) -> Verdict:
-    """Return the verdict on two traces that run one model on different numbers of GPUs. `sizes` contains the batch sizes of one
-    rank in each trace."""
+    """Return the verdict "same model, other number of GPUs". `sizes` contains the batch sizes of one rank in each trace."""
     reason = f"the first trace runs the model {_gpus_text(first)}, and the second runs the same model {_gpus_text(second)}"
     return Verdict(Sameness.OTHER_PARALLELISM, evidence, reason, batch_sizes=sizes)
 
