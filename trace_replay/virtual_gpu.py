@@ -134,8 +134,8 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare this replay with another trace. The argument `other` is a trace, a file name, an entry of `trace library` such
-        as "v100/resnet50", or another virtual GPU. The report calls this replay B."""
+        """Compare this replay with another trace. The argument `other` is a trace, a file name, an entry of `trace library`
+        such as "v100/resnet50", or another virtual GPU. The report calls this replay B."""
         return self.compare_with(other, self.timeline(), tolerance)
 
     def compare_with(
@@ -236,9 +236,9 @@ def start(
     """Start a virtual GPU in the current process.
 
     The argument `what` is the path of a recording, an entry of `trace library` such as "v100/resnet50", or a GPU such as
-    "a100". For a GPU, the step times are published measurements of the script's model, or estimates if there are no measurements. All
-    other arguments work like the corresponding options of `trace replay`. Raises ValueError for an invalid argument, and
-    TraceError for an unknown recording or GPU.
+    "a100". For a GPU, the step times are published measurements of the script's model, or estimates if there are no
+    measurements. All other arguments work like the corresponding options of `trace replay`. Raises ValueError for an invalid
+    argument, and TraceError for an unknown recording or GPU.
     """
     global _running
     _check(values, clock, gpus, speed)
