@@ -168,6 +168,7 @@ def replay_of(
     trace.device.origin[:] = Origin.EXACT
     copies = trace.device.kind == DeviceKind.MEMCPY
     trace.device.origin[copies] = Origin.SCALED
+    notes = {"recording_source": recorded.run_of(0).source, **notes}
     found = replace(fitting(ReplayNotes, notes), config=fitting(ReplayConfig, notes), host=fitting(HostFigures, notes))
     trace.runs = {0: Run(REPLAY, replay=found, compiled=None if compiled is None else fitting(CompiledCode, compiled))}
     return trace

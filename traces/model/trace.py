@@ -603,9 +603,9 @@ class Trace:
         notes, run = self.run_of(self.ranks[0]).replay, recorded.run_of(recorded.ranks[0])
         if notes is None:
             return self.is_replay
-        if run.replay is None:
-            return not (notes.cells and run.source)  # library cells have no source
-        return notes.recording_source == run.source and notes.recording != run.replay.recording
+        if notes.recording_source != run.source:  # estimates and library cells have no source
+            return False
+        return run.replay is None or notes.recording != run.replay.recording
 
 
 TABLES: dict[str, type[Table]] = {

@@ -112,7 +112,8 @@ def test_data_loading_is_excluded_unless_recorded_waits_were_replayed() -> None:
     recorded = training()
     replay = replay_of(recorded)
     assert (compare(recorded, replay).judged, compare(recorded, replay).within_tolerance) == ("compute_side", True)
-    replay.runs = {0: Run(REPLAY, replay=ReplayNotes(config=ReplayConfig(loader="recorded")))}
+    notes = ReplayNotes(recording_source=recorded.run_of(0).source, config=ReplayConfig(loader="recorded"))
+    replay.runs = {0: Run(REPLAY, replay=notes)}
     judged = compare(recorded, replay)
     assert judged.judged == "steps" and not judged.within_tolerance
     assert judged.steps.error == pytest.approx(83 / 100 - 1)

@@ -54,7 +54,9 @@ CELLS = LibrarySteps(1, {}, ())
     ("notes", "recorded", "is_replay_of"),
     [
         (None, Run(RECORDER), False),
-        (ReplayNotes(), Run(RECORDER), True),
+        (ReplayNotes("a", RECORDER), Run(RECORDER), True),
+        (ReplayNotes("h100"), Run(RECORDER), False),  # an estimate
+        (ReplayNotes("a", KINETO), Run(RECORDER), False),
         (ReplayNotes(cells=(CELLS,)), Run(RECORDER), False),
         (ReplayNotes(cells=(CELLS,)), Run(), True),  # library cells have no source
         (ReplayNotes("a", RECORDER), Run(RECORDER, replay=ReplayNotes("b")), True),  # replay of a replay
