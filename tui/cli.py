@@ -214,7 +214,7 @@ def plot(
     what: Annotated[Literal["steps", "phases", "idle", "memory", "kernels"], option(None, "What the figure shows.")] = "steps",
     output: Annotated[Path, option("X.svg", "The file to write.", "-o", "--output")] = Path("plot.svg"),
 ) -> int:
-    """Draw one figure about one or two traces as SVG, for a paper or a slide."""
+    """Write a chart of one or two traces to an SVG file."""
     from tui.commands.plot import run
 
     return run(first, second, what, output)

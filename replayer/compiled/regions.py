@@ -36,7 +36,7 @@ class CompiledRegion:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # for each forward pass whose backward pass has not run yet: the shapes of its inputs, and the blocks that the backward
+        # one entry per forward pass, until its backward pass runs: the shapes of the inputs, and the blocks that the backward
         # pass may free
         self.forwards: list[tuple[Shapes, list[AllocationHandle]]] = []
         self._step = -1

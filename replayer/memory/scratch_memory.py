@@ -101,8 +101,8 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate an op's temporary memory and free it again, so that the memory peak includes it. Raises OutOfMemory, except for
-    convolutions."""
+    """Allocate an op's temporary memory and free it again. The memory peak then includes it. If memory is too small, raise
+    OutOfMemory. Convolutions raise nothing."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)

@@ -33,9 +33,9 @@ def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, dura
 
 
 def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
-    """Return the end times of kernels that run one after another, for example on a CUDA stream: `ends_ns[i] = max(alone_ns[i],
-    ends_ns[i - 1] + spans_ns[i])`. An entry ends at `alone_ns` if no entry precedes it, and at least `spans_ns` after the end
-    of the previous entry. The work before the first entry ends at `before_ns`."""
+    """Return the end times of kernels that run one after another on a CUDA stream. On an idle stream, kernel i would end at
+    `alone_ns[i]`. It ends at least `spans_ns[i]` after the kernel before it. The work before the first kernel ends at
+    `before_ns`."""
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns
     return ends_ns

@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -51,6 +50,7 @@ from traces.figures.measure import (
     busy_by_device,
     busy_by_stream,
     busy_ns,
+    by_label,
     device_time_by_origin,
     evaluation_steps,
     gpus_per_rank,
@@ -87,7 +87,6 @@ from traces.rates.estimate_errors import expected_error
 
 _UNDER_PROFILER = "All steps ran under torch.profiler, which slows the host. The steps of the other recording did not."
 
-T = TypeVar("T")
 
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "unmatched")
 
@@ -416,9 +415,9 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
     first = _first_with_memory(recorded) if other.is_replay_of(recorded) else 0
     kinds = _kinds_with_memory(recorded) & _kinds_with_memory(other)
     sides = (recorded, _memory_steps(recorded, 0, kinds)), (other, _memory_steps(other, first, kinds))
-    a, b = (_by_label(trace, memory_peaks(trace, steps)) for trace, steps in sides)
-    runs_a, runs = (_by_label(trace, memory_peaks(trace) | run_peaks(trace)) for trace in (recorded, other))
-    rises_a, rises_b = (_by_label(trace, step_rises(trace)) for trace in (recorded, other))
+    a, b = (by_label(trace, memory_peaks(trace, steps)) for trace, steps in sides)
+    runs_a, runs = (by_label(trace, memory_peaks(trace) | run_peaks(trace)) for trace in (recorded, other))
+    rises_a, rises_b = (by_label(trace, step_rises(trace)) for trace in (recorded, other))
     uses = {
         other.device_label(row): use
         for row, use in enumerate(notes.memory if notes is not None else ())
@@ -445,10 +444,6 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
             fits=not use.ooms if use else None,
         )
     return found
-
-
-def _by_label(trace: Trace, of_rows: Mapping[int, T]) -> dict[str, T]:
-    return {trace.device_label(row): of for row, of in of_rows.items()}
 
 
 def _first_with_memory(trace: Trace) -> int:

@@ -333,8 +333,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """If two traces use different numbers of GPUs, return both numbers, by which GPU times are divided, and a note about this
-    for the reader."""
+    """Return two divisors for GPU times, and words that say so. If the traces use different numbers of GPUs, GPU times are
+    divided by these numbers."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

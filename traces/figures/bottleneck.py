@@ -108,7 +108,7 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Return the longest phase at the end of which the GPU is nearly idle, or None."""
+    """Find the phases at whose end the GPU has almost no work left. Return the longest one, or None without such phases."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):

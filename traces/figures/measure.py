@@ -15,8 +15,9 @@ Note [Hooks of saved tensors]
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, distinct, grouped, sum_by
 from traces.model.trace import NONE, PHASES, Column, DeviceKind, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 from traces.names.device_names import LAUNCH_CALL, copy_direction
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +463,11 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     total = np.cumsum(events.bytes[rows])
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")
+
+
+def by_label(trace: Trace, of_rows: Mapping[int, T]) -> dict[str, T]:
+    """Replace the devices' rows, which are keys, by the devices' labels."""
+    return {trace.device_label(row): of for row, of in of_rows.items()}
 
 
 def run_peaks(trace: Trace) -> dict[int, MemoryPeak]:

@@ -83,8 +83,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare recorded step times with those of another trace. `ours` and `theirs` are the compared steps, as indices of
-    `our_ns` and `their_ns`. The noise is computed from `all_ours`, all recorded steps."""
+    """Compare the step times `our_ns` of a recording with the step times `their_ns` of another trace. `ours` and `theirs` are
+    the indices of the compared steps. The noise is computed from more recorded steps, `all_ours`."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None

@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Table)
 LEAST, ABOVE, ROW, ZERO = range(4)
 SIGNED = 4  # added for signed differences, stored as zigzag numbers
 
-# maximum number of rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
+# Tables with more rows are split, because a frame may hold at most MAX_CONTENT_BYTES.
 MAX_ROWS = 1 << 19
 
 PLAIN_NUMBERS = 256  # a longer column is packed; readers accept plain columns of any length that a msgpack list may have

@@ -276,7 +276,7 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a function, so that the phase begins and ends with each call. The function `begins` is called with the listener
+        """Wrap a function. Each call of the function is then one phase. The function `begins` is called with the listener
         and the call's arguments before the phase begins. After each call without an exception, `completed` is called with the
         listener and the positional arguments."""
         scope, hearing, phase = self, self._listener, self.phase

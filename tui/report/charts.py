@@ -1,4 +1,4 @@
-"""Draws line charts and bar charts as SVG, for the HTML page of `trace report` and the files of `trace plot`.
+"""Draws line charts and bar charts as SVG. `trace report` puts them into a page, `trace plot` into a file.
 
     chart = line_chart("Steps", [ChartLine("recorded", xs, ys, "a")], x_label="step", y_label="ms")
     page += chart.html()
