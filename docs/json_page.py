@@ -172,9 +172,15 @@ def described_keys(kind: type) -> tuple[str, dict[str, list[str]]]:
 
 
 def meaning_of_object(hint: Any) -> str:
-    """Return the first sentence about the innermost object in a type, or ""."""
+    """Return the first sentence about the innermost object in a type, without the verb "Contains" or "Stores", or ""."""
     *_, inner = [NoneType, *described(hint)]
-    return described_keys(inner)[0].partition(". ")[0].rstrip(".") if is_dataclass(inner) else ""
+    first = described_keys(inner)[0].partition(". ")[0].rstrip(".") if is_dataclass(inner) else ""
+    return re.sub(r"^(Contains|Stores) ", "", first)
+
+
+def in_json(text: str) -> str:
+    """Replace Python's constants by those of JSON."""
+    return re.sub(r"\b(True|False|None)\b", lambda found: {"True": "true", "False": "false", "None": "null"}[found[1]], text)
 
 
 def section(kind: type) -> str:
@@ -182,13 +188,13 @@ def section(kind: type) -> str:
     rows = []
     for name, hint in hints_of(kind).items():
         of_key = list(filter(None, (comments.get(name, ""), *of_keys.get(name, ())))) or [meaning_of_object(hint)]
-        meaning = "; ".join(filter(None, (*of_key, is_omitted(kind, name))))
-        rows.append(f"| `{name}` | {type_text(hint)} | {meaning} |".replace("|  |", "| |"))
+        assert any(of_key), f"{name_of(kind)}.{name} has no comment"
+        rows.append(f"| `{name}` | {type_text(hint)} | {in_json('; '.join(filter(None, (*of_key, is_omitted(kind, name)))))} |")
     return "\n".join([f"\n## {name_of(kind)}\n", "| key | type | meaning |", "|---|---|---|", *rows, ""])
 
 
 def object_row(kind: type) -> str:
-    meaning = described_keys(kind)[0].replace("\n\n", " ")
+    meaning = in_json(described_keys(kind)[0].replace("\n\n", " "))
     return f"| [{name_of(kind)}](#{name_of(kind).lower()}) | {meaning} |\n" if meaning else ""
 
 

@@ -43,7 +43,7 @@ _SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # from 100 Mbit/s Ethern
 class Conditions:
     gpu: str = ""  # name of the new GPU, or "" for the recorded one
     batch: int = 0  # new batch size, or 0
-    recorded_batch: int = 0
+    recorded_batch: int = 0  # batch size of the recording, or 0 to read it from the recording
     length: tuple[int, int] | None = None  # recorded and new sequence length
     gpus: int = 0  # number of GPUs with nn.DataParallel, or 0
     nproc: int = 0  # number of ranks, or 0

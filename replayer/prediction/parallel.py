@@ -26,7 +26,7 @@ from traces.model.trace import Trace, TraceError
 class Parallel:
     kind: str  # kind of parallelism
     gpus: int  # number of GPUs
-    step_ns: float
+    step_ns: float  # predicted step time
     parts_ns: dict[str, float]  # parts of the step time
     parameter_bytes: int  # size of all parameters
     moved_bytes: int = 0  # bytes that a rank sends per step

@@ -57,15 +57,15 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class PredictedTime:
-    recorded_ns: float
-    predicted_ns: float
+    recorded_ns: float  # time in the recording
+    predicted_ns: float  # time under the new conditions
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedFigures:
     device: str  # name of the GPU
     batch: int  # batch size
-    recorded_batch: int
+    recorded_batch: int  # batch size of the recording
     step: PredictedTime  # the step time
     busy: PredictedTime  # GPU busy time per step
     phases: dict[str, PredictedTime]  # by phase
@@ -75,7 +75,7 @@ class PredictedFigures:
     unscaled_share: float  # share of the recorded GPU time in kernels without shapes
     memory_peak_bytes: int | None  # predicted memory peak
     memory_bytes: int | None  # memory of the GPU
-    parallel: Parallel | None
+    parallel: Parallel | None  # the prediction for several GPUs
     notes: list[str]  # sentences about the prediction
 
 

@@ -32,13 +32,13 @@ class Inner:
 class Outer:
     """Contains one object."""
 
-    shade: Shade
-    kind: Literal["a", "b"]
+    shade: Shade  # None and True are Python's words
+    kind: Literal["a", "b"]  # one of two
     # where it is
     inner: list[Inner]
     pair: tuple[int, int] | None  # first and last
-    rest: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)
-    note: str | None = field(default=None, metadata=OMITTED_IF_NONE)
+    rest: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # further texts
+    note: str | None = field(default=None, metadata=OMITTED_IF_NONE)  # a remark
 
 
 SOUND = {"shade": "dark", "kind": "a", "inner": [{"at_ns": 3, "shares": {"x": 0.5}}], "pair": [1, 2]}
@@ -92,14 +92,19 @@ def test_a_section_of_the_json_page_lists_keys_and_types_and_comments() -> None:
         "",
         "| key | type | meaning |",
         "|---|---|---|",
-        '| `shade` | "dark" | |',
-        '| `kind` | "a" or "b" | |',
+        '| `shade` | "dark" | null and true are Python\'s words |',
+        '| `kind` | "a" or "b" | one of two |',
         "| `inner` | array of [Inner](#inner) | where it is |",
         "| `pair` | array of 2 integer or null | first and last |",
-        "| `rest` | array of string | omitted if empty |",
-        "| `note` | string or null | omitted if null |",
+        "| `rest` | array of string | further texts; omitted if empty |",
+        "| `note` | string or null | a remark; omitted if null |",
     ]
     assert PAGE.object_row(Outer) == "| [Outer](#outer) | Contains one object. |\n"
+
+
+def test_a_key_without_a_comment_is_an_error() -> None:
+    with pytest.raises(AssertionError, match=r"Inner\.at_ns has no comment"):
+        PAGE.section(Inner)
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -53,7 +53,7 @@ class PathSums:
     """Contains the duration of a step's critical path, and of its parts by kind and name."""
 
     step: int  # number of the step
-    rank: int
+    rank: int  # rank that ran the step
     duration_ns: int  # length of the critical path
     by_kind: dict[str, int]  # duration by kind, such as "kernel" or "host"
     by_name: dict[str, int]  # duration by name of the kernel, op or phase

@@ -44,8 +44,8 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 class StreamLaunches:
     """Contains the launch delays and the average queue length of one CUDA stream."""
 
-    device: str
-    stream: int
+    device: str  # device label, such as "cuda:0"
+    stream: int  # number of the CUDA stream
     count: int  # number of launches
     delay_median_ns: int  # time between launch and start
     delay_p95_ns: int  # 95th percentile

@@ -44,7 +44,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    name: str
+    name: str  # name of the function
     recorded: FunctionTime | None  # None if the first trace does not contain the function
     replayed: FunctionTime | None  # None if the second trace does not contain the function
 

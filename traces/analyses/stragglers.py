@@ -44,7 +44,7 @@ _FEW_SIMILAR = 8  # if there are more similar ranks, they are shown as one
 class RankLateness:
     """Counts how often a rank was the last to reach a collective, and sums up the delays."""
 
-    rank: int
+    rank: int  # number of the rank
     collectives: int  # number of compared collectives
     last: int  # number of collectives that the rank reached last
     waited_ns: int  # time in which the rank waited for other ranks

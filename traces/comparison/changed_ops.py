@@ -86,7 +86,7 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 class NameChange:
     """Compares how often a kernel or op runs per step, and how long, in two traces."""
 
-    name: str
+    name: str  # name of the kernel or op
     recorded_count: float  # per step
     replayed_count: float  # per step
     recorded_ns: int  # GPU time per step
@@ -100,11 +100,11 @@ class Replacement:
     """Compares GPU work that both traces contain under different names."""
 
     recorded_names: tuple[str, ...]  # sorted by time; counts and times are sums over all names
-    replayed_names: tuple[str, ...]
-    recorded_count: float
-    replayed_count: float
-    recorded_ns: int
-    replayed_ns: int
+    replayed_names: tuple[str, ...]  # names in the second trace
+    recorded_count: float  # calls per step in the first trace
+    replayed_count: float  # calls per step in the second trace
+    recorded_ns: int  # GPU time per step in the first trace
+    replayed_ns: int  # GPU time per step in the second trace
     op: str = ""  # the op that launched the kernels, or ""
 
 

@@ -51,17 +51,17 @@ class PhaseError(StageError):
     busy_recorded_median_ns: int | None  # median GPU busy time
     busy_replayed_median_ns: int | None  # median GPU busy time
     busy_error: float | None  # relative difference of these medians
-    wait_recorded_median_ns: int | None  # the host's waits for its devices; None if no wait was recorded
-    wait_replayed_median_ns: int | None
+    wait_recorded_median_ns: int | None  # median time in which the host waits for its GPUs; None if no wait was recorded
+    wait_replayed_median_ns: int | None  # the same for the second trace
 
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
     """Compares the busy time of a CUDA stream in two traces, as a fraction of the step time."""
 
-    device: str
-    recorded_stream: int | None
-    replayed_stream: int | None
+    device: str  # device label, such as "cuda:0"
+    recorded_stream: int | None  # number of the stream in the first trace
+    replayed_stream: int | None  # number of the stream in the second trace
     recorded_busy: float | None  # busy time divided by step time
     replayed_busy: float | None  # busy time divided by step time
 
@@ -70,7 +70,7 @@ class StreamShare:
 class Evaluation:
     """Compares the evaluation steps of two traces."""
 
-    steps_compared: Both[int]
+    steps_compared: Both[int]  # number of compared steps
     steps: Spread  # step times
     compute_side: Spread  # step times without waits for data
 
@@ -79,7 +79,7 @@ class Evaluation:
 class ValueReads:
     """Counts reads of tensor values by the script of a replay, if the recording lacks these values."""
 
-    unrecorded_reads: int | None  # values that the script read although they were not recorded
+    unrecorded_reads: int | None  # number of values that the script read although they were not recorded
     computed: bool | None  # whether the replay computed values (`--values compute`)
     sizes_assumed: int | None = None  # counts op outputs with an assumed size, such as those of `nonzero`
 
@@ -89,17 +89,17 @@ class MemoryComparison:
     """Compares the memory peaks of one device in two traces. The memory rise of a step is its peak memory minus the memory at
     its start."""
 
-    recorded_peak_bytes: int | None
-    replayed_peak_bytes: int | None
+    recorded_peak_bytes: int | None  # memory peak in the first trace
+    replayed_peak_bytes: int | None  # memory peak in the second trace
     recorded_source: str | None  # "recorded", "summed" or "run", see `source` of MemoryPeak
-    replayed_source: str | None
-    recorded_step_rise_bytes: int | None
-    replayed_step_rise_bytes: int | None
+    replayed_source: str | None  # the same for the second trace
+    recorded_step_rise_bytes: int | None  # median memory rise of a step in the first trace
+    replayed_step_rise_bytes: int | None  # median memory rise of a step in the second trace
     replayed_run_peak_bytes: int | None = None  # includes the steps that are not compared
     capacity_bytes: int | None = None  # memory of the virtual GPU
     capacity_given: bool | None = None  # whether --gpu-memory set the capacity
     outside_bytes: int | None = None  # capacity taken by anything other than PyTorch's allocator
-    reserved_peak_bytes: int | None = None
+    reserved_peak_bytes: int | None = None  # peak of the memory that the allocator reserved in the replay
     ooms: int | None = None  # number of out-of-memory errors in the replay
     fits: bool | None = None  # False if the replay ran out of memory, None if unknown
 
@@ -132,7 +132,7 @@ class ComparedFigures:
     compute_side: Spread  # the step time without waits for data
     gpu_busy: Spread  # GPU busy time per step
     phases: dict[str, PhaseError]  # by phase
-    host_phases_comparable: bool  # False if only one trace's phases are synchronized with the device (PhaseTiming)
+    host_phases_comparable: bool  # False if only one script waited for the GPU after each phase
     streams: list[StreamShare]
     coverage: dict[str, float] | None  # share of the GPU time from recorded, scaled, estimated and other operations
     host: HostFigures
@@ -141,7 +141,7 @@ class ComparedFigures:
     memory: dict[str, MemoryComparison]  # by device label
     missing: list[MissingOp]  # ops that were called in the replay but not in the recording
     missing_in_steps: list[MissingOp]  # excludes ops that were only called outside the compared steps
-    changes: Changes
+    changes: Changes  # kernels and ops with another number of calls or another time
     clock: str | None  # the replay's clock: "wall", or "virtual" (GPU waits took no time, so loading times are not realistic)
     speed: float | None  # 2 if a replay runs twice as fast as the recording; all times here are recorded time
     tolerance: float  # largest allowed difference of step times, as a fraction
@@ -154,6 +154,7 @@ class ComparedFigures:
     gpu_time_steps: int | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
+    # time that the GPUs spend on communication
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     compiled: Both[CompiledFigures] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if a trace has compiled code
     # eager ops and fused kernels of one step, if only one of the two traces has fused kernels
@@ -164,7 +165,7 @@ class ComparedFigures:
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of sides in `estimates`
     estimate_error: EstimateError | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of a replay's estimated times
-    version: int = VERSION
+    version: int = VERSION  # version of the JSON keys
 
 
 @dataclass(frozen=True, kw_only=True)

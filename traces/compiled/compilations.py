@@ -24,7 +24,7 @@ class Compilation:
     """Describes one compilation by torch.compile during the recording."""
 
     region: str  # "" if torch did not mark the compiled region
-    is_backward: bool
+    is_backward: bool  # whether the backward pass was compiled
     step: int | None  # number of the step in which the compilation starts
     host_ns: int  # duration
 

@@ -34,9 +34,9 @@ _FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_\d|
 class FusedKernel:
     """Describes a fused kernel of a compiled function, with launches and GPU time per step."""
 
-    name: str
+    name: str  # name of the kernel
     launches: float  # per step
-    gpu_ns: int
+    gpu_ns: int  # GPU time per step
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class CompiledFigures:
     graph_share: float = 0.0  # CUDA graphs' fraction of the rank's GPU time
     compiled_functions: int | None = None  # of the whole run, with recompilations; unknown for imported traces
     graph_breaks: int | None = None  # of the whole run; unknown for imported traces
-    break_reasons: Mapping[str, int] = field(default_factory=dict)
+    break_reasons: Mapping[str, int] = field(default_factory=dict)  # number of graph breaks by reason
     recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # by region
     compile_ns: int | None = None  # of the whole run; unknown for imported traces
     eager: tuple[EagerRegion, ...] = ()  # of the whole run; unknown for imported traces

@@ -23,12 +23,12 @@ class InputPipeline:
 
     loaders: list[LoaderSettings]
     waits: int  # number of waits for a batch
-    wait_median_ns: int | None
-    wait_total_ns: int
+    wait_median_ns: int | None  # median wait for a batch
+    wait_total_ns: int  # sum of all waits
     wait_per_step_ns: int | None  # median over `steady_steps`
     batch_bytes: int | None  # median
     pins: int  # number of copies to pinned memory
-    pin_median_ns: int | None
+    pin_median_ns: int | None  # median time of a copy to pinned memory
     pin_bytes_per_s: int | None  # counts only pins with a known size
 
 

@@ -385,7 +385,7 @@ def _last_of_chain(following: Column) -> Column:
 class WorkSum:
     """Counts the kernels or ops that have the same name, and adds up their GPU times."""
 
-    name: str
+    name: str  # name of the kernel or op
     count: int  # number of calls
     device_ns: int  # total GPU time
 
@@ -410,7 +410,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 class HostOpSum:
     """Counts the calls of ops with one name, and sums up the host times, excluding the time of inner ops."""
 
-    name: str
+    name: str  # name of the op
     count: int  # number of calls
     self_ns: int  # host time without inner ops
 
@@ -429,8 +429,8 @@ def host_op_table(trace: Trace) -> list[HostOpSum]:
 class MemoryPeak:
     """Stores the peak memory of one device."""
 
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int | None
+    peak_allocated_bytes: int  # peak of the memory in tensors
+    peak_reserved_bytes: int | None  # peak of the memory that the allocator reserved
     # "recorded" if memory events contain the device's total memory; "summed" if the peak is the sum of allocations minus frees
     # since the recording began, without memory that was allocated before and never freed, "run" if there are no memory events
     # and the peak is that of the whole run

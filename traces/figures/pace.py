@@ -166,7 +166,7 @@ class StepPace:
 
     steps: int  # number of steps in the set, of all ranks
     pace_ns: int  # the step time
-    limit: str  # see Note [What limits the pace]
+    limit: str  # what limits the pace: "device" or "host"
     host_runs_ahead: bool  # True if the host launches work faster than the GPU completes it
     host_ns: int  # step time on the host
     device_ns: int | None  # None without device work and CUDA events
@@ -174,10 +174,10 @@ class StepPace:
     gpu_time_ns: int | None  # GPU busy time per step, summed over GPUs
     busy_share: float | None  # of the busiest device: median of busy time divided by the step's time
     without_data_ns: int  # step time without waits for data
-    period: int  # the intervals repeat after this number of steps; see Note [Periodic steps] in `traces.figures.spread`
+    period: int  # the intervals repeat after this number of steps, or 1 if they do not repeat
     noise: float | None  # half the interquartile range divided by the median; None below four steps
     falls_behind_ns: int  # growth of the lag per step; 0 if the lag does not grow steadily
-    mean: MeanStep | None = None  # set if the steps vary a lot; see Note [What limits the pace]
+    mean: MeanStep | None = None  # means, if the steps vary a lot
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,8 @@ class Spread:
     """Compares the step times of two traces, usually a recording and its replay. If the absolute value of `error` is below
     `noise_floor`, the difference is not significant."""
 
-    recorded_median_ns: int | None
-    replayed_median_ns: int | None
+    recorded_median_ns: int | None  # median of the first trace
+    replayed_median_ns: int | None  # median of the second trace
     error: float | None  # relative difference of the medians or means
     # half the interquartile range of the recorded times, divided by their median; None below four steps
     noise_floor: float | None
@@ -56,7 +56,7 @@ class Spread:
     replayed_p95_ns: int | None  # 95th percentile
     # only if the means are compared instead of the medians, because the steps vary a lot
     recorded_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
-    replayed_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
+    replayed_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)  # likewise
 
     # see Note [Means of varying steps]
     @property

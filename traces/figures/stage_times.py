@@ -25,7 +25,7 @@ Key = tuple[str, str]  # the stage's name, then its device label or ""
 class StageMedians:
     """Stores the median times of one nn.DataParallel stage, such as scatter."""
 
-    name: str
+    name: str  # name of the stage
     device: str | None  # such as "cuda:0"
     count: int  # number of times that the stage ran
     median_ns: int | None  # host time

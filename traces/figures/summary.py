@@ -65,8 +65,8 @@ class StepsOfKind:
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
     name: str  # name of the GPU
-    total_memory_bytes: int | None
-    rank: int
+    total_memory_bytes: int | None  # memory of the GPU
+    rank: int  # rank that uses the GPU
     index: int  # PyTorch's device number
 
 
@@ -74,7 +74,7 @@ class DeviceSummary:
 class GpuUse:
     """Says how busy one GPU is."""
 
-    name: str
+    name: str  # name of the GPU
     busy_ns: int  # covers the whole trace
     idle_share: float | None  # covers only the training steps, and is None for a GPU without kernels
     streams: dict[int, int]  # GPU busy time by stream
@@ -87,7 +87,7 @@ class StepSummary:
     start_ns: int  # on the host
     duration_ns: int  # on the host
     number: int  # step number
-    rank: int
+    rank: int  # rank that ran the step
     kind: str  # such as "warmup", "steady" or "profiled"
     interval_ns: int  # the host or device interval, whichever determines the pace
     compute_side_ns: int  # `interval_ns` without the wait for data
@@ -102,9 +102,9 @@ class Summary:
 
     version: int  # version of the JSON keys
     grain: str  # "kernel", or "phase" if only the times of phases were recorded
-    ranks: list[int]
-    devices: list[DeviceSummary]
-    counts: Counts
+    ranks: list[int]  # numbers of the recorded ranks
+    devices: list[DeviceSummary]  # the GPUs of all ranks
+    counts: Counts  # numbers of rows in the trace
     window_ns: int  # from the first to the last event
     gpu_busy_ns: int  # time in which GPUs run kernels, copies or memsets, summed over all GPUs
     without_op_ns: int  # device time that no recorded op launched
@@ -124,7 +124,7 @@ class Summary:
     parts: list[StageMedians]  # stages of nn.DataParallel
     input_pipeline: InputPipeline | None
     collectives: list[CollectiveTotals]
-    communication: Communication | None
+    communication: Communication | None  # time that the GPUs spend on communication
     kernels: list[WorkSum]
     ops: list[WorkSum]  # innermost ops around kernel launches, at most TOP
     calls: list[WorkSum]  # outermost ops around kernel launches, at most TOP
@@ -141,7 +141,7 @@ class Summary:
     slowdown: Slowdown | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
     # all kernels of the steps counted in `analyses.idle`, if these steps launched less than half of the GPU's work
     step_kernels: list[WorkSum] | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
-    # GPU time in the only counted step that was launched before the recording began, if at least MUCH_SPREAD of the step
+    # if only one step counts: its GPU time that was launched before the recording began, if that is a large part of the step
     earlier_work_ns: int | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
 
     @property

@@ -29,7 +29,7 @@ class EntryFacts:
     source: str  # origin of the measurements
     batches: tuple[int, int] | None  # the first and the last measured batch size
     out_of_memory_batch: int | None  # smallest batch size that did not fit into memory
-    kind: Literal["recording", "cells"]
+    kind: Literal["recording", "cells"]  # "recording" for a trace file, "cells" for measured step times by batch size
 
 
 @dataclass(frozen=True)

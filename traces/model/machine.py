@@ -59,10 +59,10 @@ UNKNOWN_PROPERTIES = DeviceProperties()
 class TorchSettings:
     """Stores the PyTorch settings that affect GPU work, such as TF32."""
 
-    tf32_matmul: bool | None = None
-    tf32_cudnn: bool | None = None
-    cudnn_benchmark: bool | None = None
-    deterministic: bool | None = None
+    tf32_matmul: bool | None = None  # whether matrix products may use TF32
+    tf32_cudnn: bool | None = None  # whether cuDNN may use TF32
+    cudnn_benchmark: bool | None = None  # torch.backends.cudnn.benchmark
+    deterministic: bool | None = None  # whether PyTorch or cuDNN must use deterministic kernels
     allocator: str | None = None  # value of PYTORCH_ALLOC_CONF
 
 
@@ -78,10 +78,10 @@ class Machine:
     cuda: str | None = None  # torch.version.cuda, or the CUDA runtime's version
     hip: str | None = None  # version of HIP, on AMD GPUs
     cudnn: int | None = None  # such as 91002
-    nccl: str | None = None
+    nccl: str | None = None  # version of NCCL
     # "570.86.15", or "CUDA 12.8" if only the CUDA version is known
     driver: str | None = None
-    python: str | None = None
+    python: str | None = None  # version of Python
     system: str | None = None  # operating system
     processors: int | None = None  # number of CPU cores
     oom_text: str | None = None  # PyTorch's out-of-memory message, as a template

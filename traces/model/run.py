@@ -29,10 +29,10 @@ class LoaderSettings:
     """Stores the DataLoader arguments that affect loading speed."""
 
     workers: int | None = None  # DataLoader's `num_workers`
-    batch_size: int | None = None
-    prefetch_factor: int | None = None
-    pin_memory: bool | None = None
-    persistent_workers: bool | None = None
+    batch_size: int | None = None  # DataLoader's argument of this name
+    prefetch_factor: int | None = None  # DataLoader's argument of this name
+    pin_memory: bool | None = None  # DataLoader's argument of this name
+    persistent_workers: bool | None = None  # DataLoader's argument of this name
     samples: int | None = None  # length of the data set
 
 
@@ -61,8 +61,8 @@ class CleanSteps:
     """Compares steps that ran without the profiler (clean steps) with profiled steps."""
 
     steps: int = 0  # number of clean steps
-    step_median_ns: int = 0
-    profiled_step_median_ns: int = 0
+    step_median_ns: int = 0  # median time of a clean step
+    profiled_step_median_ns: int = 0  # median time of a profiled step
     slowdown: float = 1.0  # profiled step time / clean step time
 
 
@@ -83,11 +83,11 @@ class ProfilerCost:
 class ProcessGroup:
     """Describes one process group of torch.distributed. Field names are those of Kineto's `pg_config`."""
 
-    pg_name: str = ""
-    pg_desc: str = ""
-    backend_config: str = ""
-    pg_size: int | None = None
-    ranks: tuple[int, ...] = ()
+    pg_name: str = ""  # name of the group
+    pg_desc: str = ""  # PyTorch's description of the group
+    backend_config: str = ""  # backend of each device type, such as "cuda:nccl"
+    pg_size: int | None = None  # number of ranks in the group
+    ranks: tuple[int, ...] = ()  # the ranks in the group
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Distributed:
     """Describes a rank's view of torch.distributed. Field names are those of Kineto's `distributedInfo`."""
 
     backend: str | None = None  # such as "nccl"
-    world_size: int | None = None
+    world_size: int | None = None  # number of ranks
     pg_count: int | None = None  # number of process groups
     pg_config: tuple[ProcessGroup, ...] = ()
 
@@ -114,8 +114,8 @@ class HostFigures:
 class MissingOp:
     """Describes an op that was called in a replay, but not in the recording."""
 
-    op: str
-    shapes: str
+    op: str  # name of the op
+    shapes: str  # shapes of the op's inputs
     count: int  # number of calls
 
 
@@ -125,8 +125,8 @@ class MemoryUse:
 
     capacity_bytes: int = 0  # memory of the virtual GPU
     outside_bytes: int = 0  # memory taken by anything other than PyTorch's allocator
-    most_allocated_bytes: int = 0
-    most_reserved_bytes: int = 0
+    most_allocated_bytes: int = 0  # peak of the memory in tensors
+    most_reserved_bytes: int = 0  # peak of the memory that the allocator reserved
     ooms: int = 0  # number of out-of-memory errors
     given: bool = False  # True if `--gpu-memory` set the capacity
 
@@ -163,7 +163,7 @@ class CompiledCode:
     """Counts the functions that torch.compile compiled in a run, including recompilations."""
 
     regions: int = 0  # number of compiled functions
-    graph_breaks: int = 0
+    graph_breaks: int = 0  # number of graph breaks
     recompiles: int = 0  # number of repeated compilations of a function
     compile_ns: int = 0  # host time of all compilations; in a replay, on the machine that ran the replay
     eager: tuple[EagerRegion, ...] = ()  # functions that ran eagerly
@@ -177,8 +177,8 @@ class ReplayNotes:
     """Contains facts about a replay, such as its options and its recording."""
 
     recording: str = ""  # name of the recording
-    recording_source: str = ""  # RECORDER, KINETO, or a table of published figures
-    config: ReplayConfig = field(default_factory=ReplayConfig)
+    recording_source: str = ""  # "trace record", "kineto", or the name of a study
+    config: ReplayConfig = field(default_factory=ReplayConfig)  # options of `trace replay`
     host: HostFigures = field(default_factory=HostFigures)
     uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
     missing: tuple[MissingOp, ...] = ()  # ops that were not recorded
@@ -196,13 +196,13 @@ class ReplayNotes:
 class Run:
     """Describes how one rank was recorded or replayed. Unknown fields have their defaults."""
 
-    source: str = ""  # RECORDER, KINETO, REPLAY, or a table of published figures
+    source: str = ""  # "trace record", "kineto", "replay", or the name of a study
     clock: str = ""  # "unix", or "recording" if times begin at 0
-    script: Script | None = None
+    script: Script | None = None  # the script that ran
     argv: tuple[str, ...] | None = None  # arguments of the script
     loaders: tuple[LoaderSettings, ...] = ()
     recorder: RecorderNotes | None = None
-    profiler: ProfilerUse = field(default_factory=ProfilerUse)
+    profiler: ProfilerUse = field(default_factory=ProfilerUse)  # what torch.profiler recorded
     clean: CleanSteps | None = None
     # Host times in profiled steps are multiplied by a factor for each phase, because the profiler slows the script. The factor
     # applies after `profiler_cost` was subtracted. The key "backward#2/3" stands for the second of three backward passes in a

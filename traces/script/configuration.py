@@ -62,9 +62,9 @@ class RecordConfig:
     """Stores the user's options for a recording. All integer options are numbers of steps."""
 
     grain: str = "kernel"  # "kernel", or "phase" to record only the times of phases
-    warmup: int = 3
+    warmup: int = 3  # steps before the first recorded step
     clean: int = 10  # steps without the profiler before the first profile
-    profiled: int = 5
+    profiled: int = 5  # steps per profile
     stacks: bool = False  # Python functions too; needs the kernel grain
 
 

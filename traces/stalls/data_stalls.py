@@ -44,7 +44,7 @@ class Pace:
     steps: int  # number of measured steps
     step_ns: int  # mean step time
     wait_ns: int  # time in which the script waited for a batch
-    samples_per_s: float
+    samples_per_s: float  # training speed
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Modelled:
 
     workers: int  # number of DataLoader workers
     cores: int  # number of CPU cores
-    samples_per_s: float
+    samples_per_s: float  # training speed
     wait_share: float  # share of a step in which the script waits for a batch
 
 
@@ -79,7 +79,7 @@ class Stalls:
     enough: Modelled | None  # prediction for the fewest workers, each on its own core, that end the preparation stall
     by_cores: list[Modelled]  # predictions for more CPU cores
     disk_bytes_per_s: float | None  # the disk rate that would end the fetch stall
-    notes: list[str]
+    notes: list[str]  # messages about the measurement
 
     @property
     def preparation_share(self) -> float:

@@ -92,7 +92,7 @@ class Diagnosis:
     """Describes the result of one check."""
 
     check: str  # what was checked
-    state: Health
+    state: Health  # result of the check
     told: str  # the result in words
     advice: str = ""  # a suggested fix, empty if there is no problem
 

@@ -83,7 +83,7 @@ class Board:
 class CellMemory:
     """Contains the GPU memory needed to train a network at each batch size. All three lists have the same length."""
 
-    batches: list[int]
+    batches: list[int]  # the batch sizes
     peak_bytes: list[int]  # peak of a step
     persistent_bytes: list[int]  # held between steps
 
@@ -93,13 +93,13 @@ class CellFacts:
     """Contains the measured step times of one network on one GPU. Each list of times has one value for each batch size in
     `batches`."""
 
-    name: str
-    board: Board
+    name: str  # name in the library, such as "v100/resnet50"
+    board: Board  # the measured GPU
     virtual_gpu: Json = field(default=None, metadata=OMITTED_IF_NONE)  # set if the times are from a replay
-    software: Json = field(default=None, metadata=OMITTED_IF_NONE)
-    settings: Json = field(default=None, metadata=OMITTED_IF_NONE)
+    software: Json = field(default=None, metadata=OMITTED_IF_NONE)  # releases of PyTorch and cuDNN
+    settings: Json = field(default=None, metadata=OMITTED_IF_NONE)  # PyTorch settings such as TF32
     protocol: Json = field(default=None, metadata=OMITTED_IF_NONE)  # how the times were measured
-    grain: Json = field(default=None, metadata=OMITTED_IF_NONE)
+    grain: Json = field(default=None, metadata=OMITTED_IF_NONE)  # "phase", because the times are those of phases
     spread: Json = field(default=None, metadata=OMITTED_IF_NONE)  # what is known about the spread of the times
     estimated: Json = field(default=None, metadata=OMITTED_IF_NONE)  # what is an estimate
     source: dict[str, Json]  # study, repository, commit, source, date, done
@@ -107,7 +107,7 @@ class CellFacts:
     measured_batches: int  # number of measured batch sizes
     out_of_memory_batch: int | None  # smallest batch size that did not fit into memory
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py, at batch 1
-    batches: list[int]
+    batches: list[int]  # the batch sizes
     phases_ns: dict[str, list[int]]  # by phase
     spread_ns: dict[str, list[int]]  # standard deviations
     memory: CellMemory

@@ -31,7 +31,7 @@ class PredictionFacts(PredictedFigures):
     """Contains the predicted times of a program on another GPU or at another batch size. Times are in nanoseconds per step."""
 
     estimated: bool  # always true
-    conditions: Conditions
+    conditions: Conditions  # the options of the command
     samples_per_s: float | None  # null if the batch size is unknown
     cost_per_sample: float | None  # with `--price`, in the unit of the price
 

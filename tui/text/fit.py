@@ -25,10 +25,10 @@ class Need:
     batch_option: str | None  # the script's option for the batch size, None if unknown
     steps_run: int  # number of training steps
     devices: int  # number of GPUs
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
+    peak_allocated_bytes: int  # peak of the memory in tensors
+    peak_reserved_bytes: int  # peak of the memory that the allocator reserves
     workload: WorkloadSignature
-    notes: list[str]
+    notes: list[str]  # messages about the run
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class CardFacts:
     alloc_retries: int  # how often the allocator freed cached memory to avoid running out of memory
     out_of_memory: OutOfMemoryFacts | None  # null if the script fits
     largest_batch: int | None  # null if unknown
-    largest_batch_from: Literal["measured", "estimated"] | None
+    largest_batch_from: Literal["measured", "estimated"] | None  # how `largest_batch` was found
     largest_batch_by_allocator: int | None  # in the simulation
     largest_batch_verified: bool | None  # with `--verify`
     measured: LimitFacts | None
