@@ -51,8 +51,6 @@ _WITH_SEVERAL_TENSORS = (
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Tells PyTorch's C++ code whether the virtual GPU is available."""
-
     def is_available(self) -> bool:
         return registered()
 
@@ -76,7 +74,7 @@ def register(*, compute: bool = False) -> None:
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
-    # Scripts still see PyTorch's default name. Otherwise they would test "cuda" twice.
+    # Scripts that test every device type still see PyTorch's default name, so they do not test "cuda" twice.
     PATCHES.set(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)

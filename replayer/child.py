@@ -52,7 +52,6 @@ _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distribut
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Patch torch, so that CUDA calls use the virtual GPU."""
     replay_session = from_json(ReplaySession, session)
     _start(replay_session, None, _patched_time(replay_session.config))
 
@@ -82,7 +81,6 @@ def watch_waits(listener: Callable[[], None] | None) -> None:
 
 
 def now_ns() -> int | None:
-    """Return the virtual time in ns, or None before the first use of the GPU."""
     made = state.started()
     return None if made is None else made.streams.host_now_ns()
 

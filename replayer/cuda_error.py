@@ -10,7 +10,7 @@ from enum import Enum
 
 import torch
 
-# Since PyTorch 2.14, the messages of CUDA errors are shorter.
+# PyTorch 2.14 shortened the messages of CUDA errors.
 SINCE_2_14 = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 

@@ -39,7 +39,7 @@ def _is_internal(frame: FrameType) -> bool:
 
 
 def warn_at_script(text: str) -> None:
-    """Show a warning with the line of the script, or of a library's Python code, that calls the virtual GPU."""
+    """Show a warning with the line of Python code that called the replayer."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_internal(frame):
         frame = frame.f_back
@@ -48,8 +48,8 @@ def warn_at_script(text: str) -> None:
 
 
 class NotEmulated(NotImplementedError):
-    """Raised if a script calls a function that the virtual GPU does not emulate. `call` is the call as written in the script,
-    and `advice` is what the user can do instead."""
+    """Raised if a script calls a function that is not emulated. `call` is the call as written in the script, and `advice` is
+    what the user can do instead."""
 
     def __init__(self, call: str, advice: str) -> None:
         super().__init__(f"{call} is not emulated by the virtual GPU: {advice}")
@@ -58,7 +58,7 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Raised with the option `--strict` if an op was not recorded with the same shapes."""
+    """Raised with `--strict` if an op was not recorded with the same shapes."""
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
@@ -66,15 +66,13 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script if the library of published measurements has no step times for the script's model or batch size."""
+    """Ends the script if the library has no step times for the script's model or batch size."""
 
     def __init__(self) -> None:
         super().__init__(2)
 
 
 class DataDependentShape(NotImplementedError):
-    """Raised if the shape of an op's result depends on unknown values."""
-
     def __init__(self, op: str) -> None:
         super().__init__(
             f"{op}: the shape of the result depends on tensor values, which are neither recorded nor computed in this replay;"

@@ -11,13 +11,13 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-# The cache has a maximum size, because some scripts use new shapes in each step.
+# Limited, because some scripts use new shapes in each step.
 _MOST_KEPT = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """The fields `shapes` and `dtypes` include tensors in lists."""
+    """Describes one call of an op. The shapes and dtypes include those of tensors in lists."""
 
     op: str  # a name with namespace but without overload ("aten::add_")
     shapes: tuple[Shape, ...]
@@ -30,7 +30,7 @@ class OpSignature:
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # Copying a batch to the GPU does not yet begin the forward pass.
+        # Copying a batch to the GPU is not part of the forward pass.
         self.phase_class = ASIDE if self.direction == "h2d" else op_class(self.op)
 
 

@@ -27,7 +27,7 @@ _EXTERNAL = (
 
 
 class _Value:
-    """Inputs of the graph have the kernel number -1."""
+    """Describes one value of the graph. Inputs of the graph count as results of kernel -1."""
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
         self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES
@@ -40,8 +40,8 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Return the memory requests of a compiled graph, distributed over its `ops` recorded ops. Return None if a shape is
-    symbolic. If an input of the graph is freed, `BlockRequest.block` is None."""
+    """Return the memory requests of a compiled graph, or None if a shape is symbolic. The argument `ops` is the number of
+    recorded ops in the graph."""
     found = _values(graph)
     if found is None:
         return None

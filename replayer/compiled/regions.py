@@ -23,7 +23,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
-# The ops `_local_scalar_dense`, `cond` and `while_loop` copy the value of a GPU tensor to the host.
+# These ops copy the value of a GPU tensor to the host.
 _READING_CALLS = (
     torch.ops.aten._local_scalar_dense.default, torch.ops.higher_order.cond, torch.ops.higher_order.while_loop,
 )  # fmt: skip
@@ -31,8 +31,7 @@ _READS = frozenset({"aten::item", "aten::_local_scalar_dense"})
 
 
 class CompiledRegion:
-    """Represents one compilation of a function. torch.compile gives compiled code names such as "0/1", compilation 1 of
-    function 0."""
+    """Represents one compilation of a function. The name "0/1" means compilation 1 of function 0, as in torch.compile."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -69,8 +68,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # If the graph calls an op such as `item`, the op itself launches the copy to the host, so recorded copies to the host
-        # are ignored.
+        # An op such as `item` launches its own copy to the host, so the recorded copies to the host are left out.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()

@@ -28,7 +28,7 @@ TABLE = Path(__file__).with_name("all_reduce.json")
 
 
 def wire_share(ranks: int) -> float:
-    """Return how many bytes a ring all-reduce sends per byte of the tensor: 2(n-1)/n for n ranks."""
+    """Return how many bytes each of n ranks sends per byte of the tensor in a ring all-reduce: 2(n-1)/n."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
 
 
@@ -41,8 +41,8 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the all-reduce durations for a GPU model. The argument `bus_gbps` replaces the measured bus bandwidth of the
-        GPU model."""
+        """Return the all-reduce durations for a GPU model. If `bus_gbps` is given, it replaces the measured bandwidth between
+        GPUs."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:

@@ -4,7 +4,8 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-Estimates use the rank with the shortest kernel, because the kernels on all other ranks also wait for this rank.
+A collective's kernel also waits until all ranks have started theirs. The shortest kernel of all ranks therefore shows how long
+the operation takes.
 
 Note [Operations of a step]
     A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at
@@ -74,7 +75,7 @@ def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
 
 
 def ring_steps(name: str, ranks: int) -> int:
-    """Return how many ring steps NCCL needs for a collective operation (src/graph/tuning.cc)."""
+    """Return the number of steps in NCCL's ring algorithm for a collective (src/graph/tuning.cc)."""
     if ranks <= 1:
         return 0
     if name in ("all_reduce", "barrier"):
@@ -100,8 +101,8 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Adjust the estimates to the recorded collective operations of all ranks. The argument `bus_gbps` replaces the
-        recorded bus bandwidth."""
+        """Return costs that are based on the recorded collectives of all ranks. If `bus_gbps` is given, it replaces the
+        recorded bandwidth between GPUs."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:
@@ -165,7 +166,6 @@ class CollectiveCosts:
         return PositionInStep(recorded_step, nth)
 
     def next(self, name: str, size_bytes: int, ranks: int, position: PositionInStep | None = None) -> Transfer:
-        """Return the recorded duration of a collective operation, or an estimate."""
         kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
         key = (name, size_bytes, ranks)
         recorded = self._recorded.get(key)
@@ -197,7 +197,7 @@ def kernel_label(name: str) -> str:
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
-# With one rank, NCCL launches no kernels for in-place collectives (recorded on an H200).
+# NCCL launches no kernel for an in-place collective of a single rank (recorded on an H200).
 _IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
 # maps torch.distributed's operations to the NCCL functions that they call

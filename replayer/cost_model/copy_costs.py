@@ -92,21 +92,22 @@ class CopyCosts:
             self._bandwidths[direction, False] = pinned, Origin.ROOFLINE
 
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
-        """Return the estimated duration of a copy. The argument `kind` is the direction of a copy: "h2d", "d2h", "d2d" or
-        "p2p"."""
+        """Return the estimated duration of a copy. The argument `kind` is "h2d" (host to device), "d2h", "d2d" or "p2p"
+        (between GPUs)."""
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
         duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, KERNEL_FLOOR_NS)
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Return the duration of the GPU-to-CPU copy that `item()` makes."""
+        """Return the duration of the copy to the host in `item()`."""
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """Return the direction of each recorded copy: "h2d", "d2h" or "p2p". The keys are indices into `trace.strings`."""
+    """Return the direction of each recorded copy: "h2d" (host to device), "d2h" or "p2p" (between GPUs). The keys are indices
+    into `trace.strings`."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}

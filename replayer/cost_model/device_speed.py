@@ -18,7 +18,7 @@ from traces.names.cards import card_of
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """Stores a GPU's memory bandwidth in bytes per ns (= GB/s) and its shortest kernel duration in ns."""
+    """Stores a GPU's memory bandwidth (1 byte per ns = 1 GB/s) and the duration of its shortest kernels."""
 
     bytes_per_ns: float
     floor_ns: int = KERNEL_FLOOR_NS
@@ -29,14 +29,13 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Estimate the GPU's memory bandwidth as the 90th percentile of the bandwidths that recorded ops longer than 20 us reach.
-    Return `fallback` if there are fewer than five such ops."""
+    """Return the 90th percentile of the bandwidths that recorded ops longer than 20 us reach. Return `fallback` if there are
+    fewer than five such ops."""
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:
-    """Return the first percentile of all kernel durations in ns, or `KERNEL_FLOOR_NS` if there are fewer than a hundred
-    kernels."""
+    """Return the first percentile of the durations, or `KERNEL_FLOOR_NS` for fewer than a hundred kernels."""
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

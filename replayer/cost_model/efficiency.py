@@ -51,9 +51,9 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of the neural network `net` ("matmul", "conv3" or "rows"), one row per operator. `kinds` are indices in
-    ROWS_KINDS for "rows", otherwise 0. `sizes` has one column per size in op_work.py. The columns of `peaks` are GFLOP/s, GB/s
-    and the number of multiprocessors."""
+    """Return the inputs of the neural network `net` ("matmul", "conv3" or "rows"), one row per operator. The columns of `sizes`
+    are described in op_work.py. The columns of `peaks` are GFLOP/s, GB/s and the number of multiprocessors. For the network
+    "rows", `kinds` contains indices of ROWS_KINDS."""
     within = np.clip(sizes, 1, np.array(CURVE_LIMITS[net], dtype=np.float64))
     part = (within / np.maximum(sizes, 1)).prod(1)
     sizes, flops, moved_bytes, log = within, flops * part, moved_bytes * part, np.log2(within)
@@ -83,13 +83,12 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Return how well sizes are aligned: 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes.
-    Kernels read aligned rows faster."""
+    """Return 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes. Kernels read aligned rows
+    faster."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
 def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
-    """Return a GPU's sustained GFLOP/s, its memory bandwidth in GB/s and its number of multiprocessors."""
     tflops = card.tflops.get(unit, card.tflops["fp32"]) * _sustained(card)
     of = card.architecture
     if (unit == "fp32" or unit not in card.tflops) and not of.name and (of.major, of.minor) > (8, 0):
@@ -162,7 +161,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return the predicted time of the op divided by its time in the roofline model, and the source of the prediction."""
+        """Return how many times longer the op takes than in the roofline model, and the origin of this figure."""
         net = NETS[kind]
         gpus, origin = _measured_gpus_like(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)

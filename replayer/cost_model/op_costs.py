@@ -90,7 +90,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Store how the recorded durations of ops differ from the estimated durations. Very short ops are ignored."""
+        """Compare the estimates with recorded durations, to correct later estimates. Very short ops are ignored."""
         seen = set()
         for op, shapes, outputs, dtype, layout, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -113,14 +113,14 @@ class OpCosts:
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
 
     def plain(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate an op's duration without using the durations of recorded ops."""
+        """Return an estimate that does not use the durations of recorded ops."""
         ns, origin = self._ns(op_work(op, shapes, dtype, outputs, self.settings))
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return the op's estimated duration with new shapes, divided by its estimated duration with the recorded shapes.
+        """Return how many times longer an op takes with new shapes than with the recorded shapes.
 
-        An op does not take less time with larger shapes.
+        Larger shapes never make an op faster.
         """
         # see Note [Convolutions with another batch size]
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
@@ -191,7 +191,7 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # Bytes that an op reads from the L2 cache are not read from GPU memory.
+        # Data in the L2 cache is not read again from GPU memory.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 
@@ -217,7 +217,7 @@ def _amount(works: list[OpWork]) -> float:
 
 
 def _is_as_large(works: list[OpWork], others: list[OpWork]) -> bool:
-    # A padded product may take less time: Tensor Cores are faster if the lengths are multiples of eight.
+    # Padding can make a matrix product faster, because Tensor Cores are faster if all lengths are multiples of eight.
     return len(works) == len(others) and all(
         work.kind == other.kind
         and work.calls >= other.calls

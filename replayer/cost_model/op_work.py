@@ -1,4 +1,4 @@
-"""Lists the computations that an op consists of, such as matrix products.
+"""Splits ops into computations such as matrix products.
 
     op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
 
@@ -75,7 +75,7 @@ def op_work(
     settings: TorchSettings = DEFAULT_SETTINGS,
     layout: str = CHANNELS_LAST,
 ) -> list[OpWork]:
-    """Split an op into computations, such as matrix products, with the FLOPs and bytes of each computation."""
+    """Return the op's computations, such as matrix products, with the FLOPs and bytes of each computation."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -148,7 +148,7 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def _transposes(works: list[OpWork], layout: str, image: Shape, weight: Shape, output: Shape) -> list[OpWork]:
-    """Return the kernels that change the layout of images before and after a convolution on tensor cores."""
+    """Return the kernels that transpose images before and after a convolution on tensor cores."""
     if layout == CHANNELS_LAST or (prod(weight[2:]) == 1 and image[2:] == output[2:]):
         return []
     convolutions = [work for work in works if work.kind in _ON_TENSOR_CORES]
@@ -165,8 +165,8 @@ def is_part(op: str, shapes: Shapes) -> bool:
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """Return the shapes of the gradient, the image and the weight in the backward pass of a convolution. In the convolution ops
-    of PyTorch 1.10 and earlier, the gradient is the second input."""
+    """Return the shapes of the gradient, the image and the weight in the backward pass of a convolution. PyTorch 1.10 and
+    earlier passed the gradient as the second argument."""
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
     if first[1] == second[1]:

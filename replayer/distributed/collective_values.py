@@ -80,8 +80,8 @@ def concatenated(ranks: list[RankValues]) -> torch.Tensor | None:
 
 
 def part_of_rank(combine: Combine, rank: int, sizes: list[int]) -> Combine:
-    """Return a function that computes the part of the result that belongs to `rank`. The list `sizes` contains the number of
-    elements for each rank."""
+    """Return a function that computes only this rank's part of the result. The list `sizes` contains the number of elements for
+    each rank."""
 
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)

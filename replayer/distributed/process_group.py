@@ -88,7 +88,7 @@ class Options:
         self.config = NcclConfig()
 
 
-# PyTorch uses several names for some methods, but its type stubs contain only one of the names.
+# PyTorch gives some methods several names, and its type stubs contain only one of them.
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
@@ -171,7 +171,7 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing. The virtual GPU has no NCCL communicators to split."""
+        """Do nothing, because the virtual GPU has no NCCL communicators."""
 
     eager_connect_single_device = perform_nocolor_split
 
@@ -184,7 +184,7 @@ class VirtualNccl(_NcclGroup):
         group_desc: str | None = None,
         device_types: TorchAny = None,
     ) -> VirtualNccl | None:
-        """Return a process group of the given ranks, or None if this rank is not a member."""
+        """Return a process group of the given ranks, or None if this rank is not one of them."""
         self._splits += 1
         if self._rank not in ranks:
             return None
@@ -334,7 +334,7 @@ class VirtualNccl(_NcclGroup):
         return self.operations.global_ranks[rank]
 
     def _require_member(self, operation: str, rank: int) -> None:
-        """Raise NCCL's error if the root or the peer is not in the group."""
+        """Raise NCCL's error if the root or peer rank is not in the group."""
         if not 0 <= rank < self._size:
             raise dist.DistBackendError(
                 "NCCL error: ncclInvalidArgument: Invalid value for an argument.\nLast error:\n"

@@ -43,7 +43,7 @@ from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
-# A waiting rank checks for messages less and less often, to save CPU time.
+# A waiting rank checks for messages at longer and longer intervals, to save CPU time.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
 _ALL_READ_UP_TO, _ALL_CHECK_UP_TO = 8, 64  # ranks
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
@@ -73,8 +73,8 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def arrives_within(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the messages of all ranks, and return True if all messages have arrived. The first call of
-        this method starts the process group's timeout."""
+        """Wait up to `seconds` for the messages of all ranks, and return True if all have arrived. The first call of this
+        method starts the process group's timeout."""
         if self._messages is None:
             self._polls = self._polls or self._exchange.new_wait()
             poll = self._polls, seconds
@@ -82,8 +82,8 @@ class PendingExchange:
         return True
 
     def messages(self) -> list[RankMessage]:
-        """Return the messages of all ranks, with times converted to this rank's clock. Raise RuntimeError if a rank has ended,
-        sends no message before the timeout, or calls a different operation."""
+        """Return the messages of all ranks, with times on this rank's clock. Raise RuntimeError if a rank has ended, calls
+        another operation, or sends no message before the timeout."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
@@ -98,8 +98,8 @@ class _Wait:
     busy_s: float = 0.0
 
     def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
-        """Add the processor time that missing ranks have used since the last check. The argument `used_ns` contains the
-        processor time of each rank until now."""
+        """Add the processor time that missing ranks have used since the last call. The argument `used_ns` contains each rank's
+        total processor time."""
         longest_ns = max((now_ns - self.used_ns.get(rank, now_ns) for rank, now_ns in used_ns.items()), default=0)
         busy_s = min(max(longest_ns, 0) * 1e-9, waited_s - self.looked_s)
         self.busy_s = min(self.busy_s + busy_s, _BUSY_AT_MOST_S)
@@ -119,8 +119,7 @@ class DeadlockDetector:
         self._of_group.set(_process_key(rank), json.dumps([boot_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
-        """Return how long a rank's threads have used a processor or waited for one, or 0 if the rank runs on another
-        machine."""
+        """Return how long a rank's threads have used a processor or waited for one. Return 0 for a rank on another machine."""
         if not self._of_group.check([_process_key(rank)]):
             return 0
         boot, pid = json.loads(self._of_group.get(_process_key(rank)))
@@ -137,11 +136,10 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def ended(self, ranks: list[int]) -> list[int]:
-        """Return the ranks that have destroyed the default process group."""
         return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
 
     def end(self) -> None:
-        """Empty this rank's entry in the key-value store. Do not delete the entry, because other ranks would wait for it."""
+        """Clear this rank's entry in the key-value store. If the entry were deleted, other ranks would wait for it."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -169,8 +167,8 @@ class DeadlockDetector:
 
 
 class StoreExchange:
-    """Exchanges messages through channels. A channel is a sequence of operations between the same ranks. `offset_ns`: see Note
-    [Clocks of several processes]."""
+    """Exchanges messages through channels. A channel is a sequence of operations between the same ranks. For `offset_ns`, see
+    Note [Clocks of several processes]."""
 
     def __init__(
         self,
@@ -235,7 +233,7 @@ class StoreExchange:
         return convert_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. On rank 0, also wait until all other ranks have ended, because they may need rank 0's
+        """Announce that this rank ends. Rank 0 then waits until all other ranks have ended, because its process may contain the
         key-value store."""
         if self._left:
             return
@@ -354,8 +352,7 @@ class StoreExchange:
     def _missing_members(
         self, keys: Sequence[str], members: Sequence[int], own: RankMessage, wait: _Wait, waited_s: float
     ) -> list[int]:
-        """Return members that have not posted. Raise an error if a rank that has sent no message has ended, or if the timeout
-        has passed."""
+        """Return the ranks that have not sent a message yet. Raise an error if one of them has ended, or after the timeout."""
         is_late = waited_s >= self.timeout_s + wait.busy_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
@@ -401,7 +398,7 @@ class StoreExchange:
         return missing
 
     def _ranks(self, members: Sequence[int]) -> str:
-        """Return text such as "ranks 1, 3", with rank numbers of the default process group."""
+        """Return text such as "ranks 1, 3", with the rank numbers of the default process group."""
         numbers = ", ".join(str(self._global_ranks[member]) for member in members)
         return f"rank{'s' if len(members) > 1 else ''} {numbers}"
 

@@ -29,7 +29,6 @@ from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
-# PyTorch uses several names for some methods, but its type stubs contain only one of the names.
 _Work: TorchAny = dist.Work
 
 _LONGEST_POLL_S = 1.0
@@ -51,7 +50,7 @@ class _Awaited(_Work):  # type: ignore[misc]
         return WorkFuture.of(list(self.result()), self.device, self.finished_ns, self.wait)
 
     def get_future_result(self) -> WorkFuture:
-        """Return a future with the value 0 (WorkResult.SUCCESS in PyTorch). The future's method `wait` blocks the host."""
+        """Return a future with the value 0 (PyTorch's WorkResult.SUCCESS). The future's method `wait` makes the host wait."""
         result = WorkFuture(NONE, self.finished_ns, self._block_host)
         result.set_result(0)
         return result
@@ -99,7 +98,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Finish the collective. Call this method only after all earlier collectives on the stream are finished."""
+        """Finish the collective. All earlier collectives on the stream must be finished."""
         with self._waiting():
             messages = self._pending.messages()
             self._refuse_after_limit(max(message.arrived_ns for message in messages))
@@ -151,7 +150,8 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # Each poll advances a virtual clock. Without this wait for the other ranks, the clock would run ahead of theirs.
+            # Each poll advances a virtual clock. Waiting for the other ranks first keeps this clock from running ahead of
+            # theirs.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False
@@ -162,7 +162,7 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """Represents an all-gather. The future of an all-gather contains one tensor with all ranks' data."""
+    """Represents an all-gather. Its future contains one tensor with the data of all ranks."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
@@ -218,7 +218,7 @@ class CapturedWork(_Awaited):
         self._values = None
 
     def finished_ns(self) -> int:
-        """Return 0, because the collective runs only when the CUDA graph is replayed."""
+        """Return 0. The collective runs later, when the CUDA graph is replayed."""
         return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -255,8 +255,8 @@ class WorkGroup(_Awaited):
 
 
 class CommStream:
-    """Represents a CUDA stream of an NCCL communicator. NCCL uses one stream for collectives, and one for each pair of ranks
-    that send and receive."""
+    """Represents a CUDA stream of NCCL. NCCL uses one stream for collectives, and another for each pair of ranks that send and
+    receive."""
 
     def __init__(self, device: int) -> None:
         self.device = device

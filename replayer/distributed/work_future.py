@@ -30,7 +30,6 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """Represents the future of a collective. For the CPU, the device index is NONE."""
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:
         super().__init__()
@@ -91,14 +90,14 @@ class WorkFuture(_Future):  # type: ignore[misc]
 
 
 class ScriptFuture(WorkFuture):
-    """Replaces `torch.futures.Future(devices=...)` for virtual CUDA devices. A future is ready when all GPU work that was
-    launched before `set_result` has ended."""
+    """Replaces `torch.futures.Future(devices=...)` for virtual GPUs. The future is ready when all GPU work that was launched
+    before `set_result` has ended."""
 
     _devices: list[TorchAny]
 
     @staticmethod
     def init(init: Callable[..., None], self: TorchAny, *, devices: Iterable[TorchAny] | None = None) -> None:
-        """Replace `torch.futures.Future.__init__`, because the C++ code rejects virtual GPUs."""
+        """Replace `Future.__init__`, because PyTorch's C++ code rejects virtual GPUs."""
         given = [torch.device(device) for device in devices or ()]
         of_gpus = [device for device in given if device.type == "cuda"]
         init(self, devices=[] if of_gpus else given)

@@ -27,7 +27,7 @@ _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
 class NodeStreams(threading.local):
-    """Stores the current stream of each autograd node created since the last backward pass."""
+    """Stores the current stream at the creation of each autograd node since the last backward pass."""
 
     def __init__(self) -> None:
         self._ranges: deque[tuple[int, int, VirtualStream]] = deque(maxlen=_RANGES)
@@ -40,7 +40,7 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that finds the stream of an autograd node. Return None if all nodes use the current stream."""
+        """Return a function that finds the stream of an autograd node, or None if all nodes use the current stream."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()
@@ -81,12 +81,12 @@ class CurrentStreams:
         return thread
 
     def known_thread(self) -> HostThread | None:
-        """Return the calling thread, or None if the thread has not used the GPU yet."""
+        """Return the calling thread, or None if it has not used the GPU yet."""
         thread: HostThread | None = getattr(self.local, "thread", None)
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, and set its virtual time to that of the parent thread."""
+        """Register the calling thread. It starts at the virtual time of the thread that created it."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

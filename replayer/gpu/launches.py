@@ -107,7 +107,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class LockedGpu:
-    """Context manager that locks the virtual GPU, after all launched ops have been simulated."""
+    """Simulates all launched ops, and then locks the virtual GPU until the `with` block ends."""
 
     __slots__ = ("_clock", "_launches", "_lock")
 
@@ -166,7 +166,7 @@ class ScriptLaunches(LaunchPath):
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """Store the autograd sequence number of each op from now on (Note [Numbered steps] in steps.py)."""
+        """From now on, store the autograd sequence number of each op (Note [Numbered steps] in steps.py)."""
         numbers, note = self._numbers, self._note
 
         def launch_numbered(caller: Caller, signature: OpSignature) -> None:
@@ -219,8 +219,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all GPU launches until the `with` block ends, and then simulate the first launch of each thread, the second
-        launch of each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all launches until the `with` block ends. Then simulate the first launch of each thread, the second launch of
+        each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -242,7 +242,7 @@ class ScriptLaunches(LaunchPath):
 
     @property
     def takes_turns(self) -> bool:
-        """Return True if `in_turns` delays the launches of the calling thread."""
+        """Return True if the launches of the calling thread are delayed by `in_turns`."""
         return self._in_turns is not None and self.current.known_thread() in self._in_turns
 
     def calls(self) -> int:
@@ -276,8 +276,8 @@ class ScriptLaunches(LaunchPath):
         pinned: bool = False,
         moves_tensor: bool = False,
     ) -> None:
-        """Launch a copy of the kind "h2d", "d2h" or "d2d". The host waits for the end of a blocking copy. `Tensor.to`,
-        `Tensor.cuda` and `Tensor.copy_` move tensors."""
+        """Launch a copy of the kind "h2d", "d2h" or "d2d". A blocking copy makes the host wait for its end. The argument
+        `moves_tensor` is True for `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         library_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
@@ -308,8 +308,8 @@ class ScriptLaunches(LaunchPath):
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another GPU. Before and after a copy between two GPUs, the current streams of the GPUs wait for each
-        other, as in PyTorch's Copy.cu."""
+        """Launch a copy to another GPU. The current streams of both GPUs wait for each other before and after the copy, as in
+        PyTorch's Copy.cu."""
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -352,7 +352,7 @@ class ScriptLaunches(LaunchPath):
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Raise the error of a CUDA kernel, either now or when the host next waits for the GPU."""
+        """Raise the error of a CUDA kernel now, or when the host next waits for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()
@@ -369,8 +369,8 @@ class ScriptLaunches(LaunchPath):
         return next((capture for capture in self.captures if captured in capture), None)
 
     def check_may_wait(self, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise the error of an earlier device-side assert. During the capture of a CUDA graph, raise CUDA's error if the host
-        must not wait."""
+        """Raise the error of a device-side assert that has failed. Raise CUDA's error if the host must not wait during the
+        capture of a CUDA graph."""
         self.raise_fault()
         for capture in self.captures:
             capture.refuse(self.current.thread(), of)
@@ -387,8 +387,8 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Return the order in which threads take turns: the indices of the first op of each thread, of the second op of each
-    thread, and so on. The list `threads` contains each op's thread number."""
+    """Return the order in which ops run if their threads take turns: the index of each thread's first op, then of each thread's
+    second op, and so on. The list `threads` contains each op's thread number."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -39,7 +39,6 @@ class RankOperations:
             group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
-        """Compute the end times of collectives. With `wait=False`, skip collectives that some ranks have not called yet."""
         for group in self._groups:
             group.finish(wait)
 

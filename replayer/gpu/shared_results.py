@@ -15,7 +15,7 @@ import zlib
 from hashlib import blake2b
 from time import sleep
 
-# The shared memory has room for about 32 000 results of 500 bytes.
+# Room for about 32 000 results of 500 bytes.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16
@@ -24,11 +24,10 @@ _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Stores computed results in memory that all ranks share. An empty result means that a rank is still computing the result.
-    A checksum detects incomplete results."""
+    """Stores computed results in memory that all ranks share. An empty result means that a rank is still computing it. A
+    checksum detects incomplete results."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        """Raises OSError if the machine does not provide shared memory or semaphores."""
         self._memory = mmap.mmap(-1, most_bytes)
         self._lock = multiprocessing.get_context("fork").Lock()
         self._places: dict[bytes, slice] = {}  # where each value is, by the digest of its key
@@ -36,8 +35,8 @@ class SharedResults:
         self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
-        """Return a stored result, or None if this rank must compute the result. Wait up to 25 ms if another rank is already
-        computing the result."""
+        """Return a stored result, or None if this rank must compute it. If another rank is computing the result, wait for it up
+        to 25 ms."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)
@@ -52,11 +51,10 @@ class SharedResults:
         return None
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Store the value of a key if the key has no value yet."""
         self._write(_digest(key), value)
 
     def _write(self, digest: bytes, value: bytes) -> None:
-        # If a rank is killed while it holds the lock, the lock is never released.
+        # A rank that was killed while it held the lock never releases it.
         if not self._lock.acquire(timeout=_PAUSE_S):
             return
         try:

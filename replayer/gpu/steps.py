@@ -39,8 +39,7 @@ from traces.script.workload_observer import WorkloadObserver
 # phases with published times, see Note [The host's time in a library call]
 _OF_LIBRARY = frozenset({"zero_grad", "backward", "optimizer"})
 
-# number of training steps in which autograd's numbers are read; the first step may differ from later steps (lazy states,
-# warm-up)
+# number of training steps in which autograd's numbers are read; the first step may differ from later ones
 _NUMBERED_STEPS = 3
 
 StepEnded = Callable[[int, int], None]
@@ -99,7 +98,7 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.forward_begins)
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Do nothing, because a replay detects new autograd nodes in `watch_nodes`."""
+        """Do nothing, because a replay finds new autograd nodes in `watch_nodes`."""
 
     def region_called(self) -> None:
         with self._launches.looking as thread:
@@ -207,12 +206,12 @@ class ScriptSteps:
             self._freeze_objects()
 
     def _freeze_objects(self) -> None:
-        """Exclude about 100,000 long-lived objects from garbage collection. Later calls do nothing."""
+        """Exclude all objects that exist now from garbage collection. Later calls do nothing."""
         if self._has_warmed_up:
             return
         self._has_warmed_up = True
-        # Ranks must not call `gc.unfreeze`, because it writes to memory that all ranks share. `gc.get_freeze_count` takes 30 ms
-        # in each rank.
+        # Ranks must not call `gc.unfreeze`, because writing to the objects copies the memory that all ranks share.
+        # `gc.get_freeze_count` takes 30 ms in each rank.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

@@ -43,7 +43,7 @@ class Streams:
                 self._stats.events_never_recorded -= 1
 
     def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
-        """Make work that is launched later on a stream wait for a CUDA event. Events that were never recorded are ignored."""
+        """Make later work on a stream wait for a CUDA event. An event that was never recorded has no effect."""
         with self._launches.looking:
             capture = self._launches.capture_of(event)
             if capture is not None:

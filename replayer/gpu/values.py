@@ -31,7 +31,7 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # If the script reads a value after the last training step, the value has no step number.
+            # Values that the script reads after the last training step have no step number.
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:
@@ -51,7 +51,7 @@ class RecordedValues:
 
 
 class ReadValues:
-    """Supplies recorded values of tensors that the host reads. Values that were not recorded come from `assumed`."""
+    """Supplies recorded values of tensors that the host reads. If a value was not recorded, `assumed` supplies it."""
 
     def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
         self._launches = launches
@@ -63,7 +63,7 @@ class ReadValues:
 
     def read(self, signature: OpSignature, device: int, count: int, is_recorded: bool = True) -> list[float] | None:
         """Return the next `count` recorded values of a tensor, or None if no values were recorded. The host waits for the
-        stream. If `is_recorded` is False, return None, because recordings do not contain values of this op."""
+        stream. With `is_recorded=False`, for ops that the recorder ignores, return None."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream
@@ -80,6 +80,6 @@ class ReadValues:
             return values
 
     def output_size(self, op: str, shape: Shape) -> int | None:
-        """Return the recorded output size for the op's next call, or None if no size was recorded."""
+        """Return the recorded output size for the op's next call, or None."""
         tracker = self._simulator.tracker
         return self._sizes.next(op, shape, tracker.number, tracker.step.step.row, tracker.row_of_values)

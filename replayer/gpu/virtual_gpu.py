@@ -77,12 +77,12 @@ class ScriptProfile:
 
 @dataclass(frozen=True)
 class GpuOptions:
-    strict: bool = False  # The replay raises an error at the first op without an exact recorded match.
+    strict: bool = False  # raise an error at the first op without an exact recorded match
     pad_loader: bool = False  # a wait for data takes at least as long as the recorded wait
     memory_bytes: Sequence[int] = ()  # capacity of all devices, or one capacity per device, instead of the recorded capacities
-    devices: Sequence[Device] = ()  # The script sees these devices instead of the recorded devices.
-    gpus: int = 0  # The script sees this number of devices, and 0 means the recorded number.
-    # bandwidth of copies between GPUs; 0 means the recorded bandwidth or, if unknown, the default of the GPU model
+    devices: Sequence[Device] = ()  # replace the recorded devices
+    gpus: int = 0  # number of devices that the script sees, or 0 for the recorded number
+    # bandwidth of copies between GPUs; 0 means the recorded bandwidth or, if unknown, the GPU model's usual one
     link_gbps: float = 0
     slowdown: float = 1.0  # GPU work takes this many times as long
     keep_requests: bool = False  # each device's memory logs its requests (memory/device/request_log.py)

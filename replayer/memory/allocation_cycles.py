@@ -44,7 +44,7 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 class AllocationCycle:
     """Represents a sequence of memory requests that is repeated. `steps` contains the events of each training step in the
-    sequence. `before_bytes` are allocated at its start. `totals` is the increase of `MemoryStats.totals` per repetition."""
+    sequence. When the sequence starts, `before_bytes` are allocated. Each repetition adds `totals` to `MemoryStats.totals`."""
 
     def __init__(self, steps: list[list[Event]], device: int, before_bytes: int, totals: list[int]) -> None:
         events = [event for step in steps for event in step]
@@ -54,7 +54,7 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # A training step may free memory that the previous step has allocated.
+        # A training step may free memory of the previous step.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:
@@ -126,7 +126,6 @@ class CycleDetector:
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """Return the repeated sequence of memory requests, or None if the steps do not repeat."""
         if memory.usage.driver_calls != self._driver_calls or events is None:
             self._steps.clear()
         self._driver_calls = memory.usage.driver_calls

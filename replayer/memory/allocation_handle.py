@@ -15,11 +15,11 @@ from replayer.memory.device.blocks import Block, UsedStream
 class HandleOwner(Protocol):
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that marks an allocation to be freed later. The function takes no lock, so Python finalizers may
-        call it."""
+        """Return a function that queues an allocation to be freed later. Python finalizers may call it, because it takes no
+        lock."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Do not reuse the memory of `handle` before the queued work on a stream has ended."""
+        """Keep the memory of `handle` from being reused before the work that is queued on the stream has ended."""
 
 
 class AllocationHandle:

@@ -18,14 +18,14 @@ from traces.names.cards import UNKNOWN_CARD, card_of
 
 class Capacity(NamedTuple):
     capacity_bytes: int
-    outside_bytes: int  # counts the memory that the CUDA context, loaded kernels and NCCL buffers use
+    outside_bytes: int  # memory that the CUDA context, loaded kernels and NCCL buffers use
     oom_text: str  # the text of PyTorch's out-of-memory error
     tie_rule: TieRule = TieRule.SEGMENT_AGE
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return a GPU's recorded memory size. If the memory size was not recorded, the usual size for the GPU model is returned.
-    If the size of the CUDA context is unknown, it is estimated (Note [What a context takes] in traces/names/cards.py)."""
+    """Return a GPU's recorded memory size, or the usual size of the GPU model if it was not recorded. If the size of the CUDA
+    context is unknown, it is estimated (Note [What a context takes] in traces/names/cards.py)."""
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes
     outside_bytes = max(device.outside_bytes, 0) or (0 if card is UNKNOWN_CARD else card.context_bytes)

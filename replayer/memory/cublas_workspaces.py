@@ -1,4 +1,4 @@
-"""Emulates cuBLAS workspaces, which PyTorch allocates at a thread's first matrix product on a stream.
+"""Emulates cuBLAS workspaces. PyTorch allocates one when a thread computes its first matrix product on a stream.
 
     workspaces = BlasWorkspaces(trace.machine_of(0), [8])   # devices of compute capability 8.x
     workspaces.use(allocator, stream)       # the first call on a stream allocates 8.125 MiB, later calls nothing
@@ -76,8 +76,7 @@ class BlasWorkspaces:
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate the calling thread's cuBLAS workspace for a stream if it does not exist yet. Raises
-        torch.OutOfMemoryError."""
+        """Allocate the calling thread's cuBLAS workspace for a stream, if there is none yet. Raises torch.OutOfMemoryError."""
         device = stream.device
         key = self._handle(device), device, stream.own_number
         held = self._held.get(key)
@@ -105,7 +104,7 @@ class BlasWorkspaces:
             handle.allocator.free(handle)
 
     def _handle(self, device: int) -> Handle:
-        """PyTorch's autograd threads share one cuBLAS handle per GPU. Compiled autograd runs in the calling thread."""
+        """All autograd threads share one cuBLAS handle per GPU, as in PyTorch. Compiled autograd runs in the calling thread."""
         compiled = sys.modules.get("torch._dynamo.compiled_autograd")
         if _in_backward() >= 0 and not getattr(compiled, "in_compiled_autograd_region", False):
             return "autograd", device

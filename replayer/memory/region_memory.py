@@ -1,6 +1,6 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs the original ops instead of fused kernels, but uses as much memory as the fused kernels.
+A replay runs the original ops instead of fused kernels. This module makes them use as much memory as the fused kernels.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -27,7 +27,7 @@ _FIRST_ADDRESS = 0x7F_0000_0000_0000
 
 
 class BlockRequest(NamedTuple):
-    """Describes a recorded allocation (positive bytes) or free (negative bytes) of a memory block."""
+    """Describes a recorded allocation (positive bytes) or free (negative bytes)."""
 
     size_bytes: int
     block: int | None  # number of the block; None if the block was allocated before the compiled function was called
@@ -60,7 +60,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Do not count the memory of tensors that are created in the `with` block."""
+        """Tensors that are created in the `with` block use no memory of the device."""
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
         with temporarily_set(self._allocator, **own, **kept):
@@ -115,7 +115,7 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Return the recorded blocks that no tensor uses. A new tensor may reuse a freed block of the same size."""
+        """Return the recorded blocks that no tensor uses."""
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)
             if reused is not None:

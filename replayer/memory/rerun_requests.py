@@ -1,4 +1,4 @@
-"""Repeats a script's memory requests for another GPU model or batch size, to find out whether the script fits.
+"""Repeats a script's memory requests for another GPU or batch size, to find out whether the script fits.
 
     outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
     scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script with different batch sizes
@@ -42,8 +42,8 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Execute memory requests on an emulated GPU until memory runs out. If `has_optional` is False, the optional workspaces of
-    cuDNN are left out."""
+    """Execute memory requests on an emulated GPU until memory runs out. With `has_optional=False`, skip the optional workspaces
+    of cuDNN."""
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
@@ -88,7 +88,7 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Find out how the sizes of memory requests depend on the batch size, from two runs with different batch sizes."""
+        """Compare two runs with different batch sizes, to find out how each memory request depends on the batch size."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_is_same_request, a, b)):
             return None
@@ -106,7 +106,8 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return the largest batch size that fits, 0 if one sample does not fit, or MAX_BATCH if memory use is constant."""
+    """Return the largest batch size that fits. Return 0 if one sample does not fit, and MAX_BATCH if the batch size does not
+    matter."""
     low, high, step = 0, start, max(1, start // 2)
     while fits(high):
         if high >= MAX_BATCH:

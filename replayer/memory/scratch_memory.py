@@ -31,7 +31,7 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Winograd workspaces]
 
 
 def winograd_workspaces(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes that a convolution allocates (positive) or frees (negative)."""
+    """Return the bytes that a convolution allocates (positive) and frees (negative)."""
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:
         return ()
@@ -71,8 +71,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces that an op uses after its latest output. Call this method before the first output
-        and after each output. Raises OutOfMemory, except for convolutions."""
+        """Allocate and free the workspaces that an op uses after its latest output. Call this method once before the first
+        output, and after each output. Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -101,8 +101,8 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate an op's temporary memory and free it again. The memory peak then includes it. If memory is too small, raise
-    OutOfMemory. Convolutions raise nothing."""
+    """Allocate an op's temporary memory and free it again, so that it counts toward the memory peak. Raises OutOfMemory, except
+    for convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)

@@ -34,9 +34,8 @@ _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
 class TensorAllocator:
-    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`. `note` receives a table of memory
-    events, the next op of each event and the virtual time. The columns of the table are device, 0, bytes, address, allocated
-    and reserved. `op_rows` finds the next op of each event."""
+    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`. The function `note` receives
+    memory events: a table (device, 0, bytes, address, allocated, reserved), the next op of each event, and the virtual time."""
 
     def __init__(
         self,
@@ -65,7 +64,6 @@ class TensorAllocator:
         self._used_pools: list[tuple[int, int | None]] = []  # private pool, and the thread that allocates from the pool
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
-        """Allocate GPU memory for `stream`, or return None for 0 bytes. Raises OutOfMemory."""
         if self._used_pools:
             stream = self._in_pool(stream)
         self._lock.acquire()  # not `with`, which is twice as slow
@@ -83,8 +81,7 @@ class TensorAllocator:
     malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order. If memory runs out, `malloc_several` frees the blocks that it has already
-        allocated."""
+        """Allocate several sizes in order. If memory runs out, free those that are already allocated."""
         made: list[AllocationHandle | None] = []
         if self._used_pools:
             stream = self._in_pool(stream)
@@ -120,8 +117,7 @@ class TensorAllocator:
         return handle
 
     def begin_pool(self, pool: int, thread: int | None) -> bool:
-        """Allocate memory for one thread, or for all threads, from a private pool. Return False if the memory pool is already
-        in use."""
+        """Allocate from a private pool, for one thread or for all threads. Return False if the pool is already in use."""
         if any(number == pool for number, _ in self._used_pools):
             return False
         self._used_pools.append((pool, thread))
@@ -133,7 +129,7 @@ class TensorAllocator:
         return is_used
 
     def _in_pool(self, stream: int) -> int:
-        # On a GPU, backward passes run in autograd's threads.
+        # On a real GPU, backward passes run in autograd's threads.
         in_autograd = torch._C._current_graph_task_id() >= 0 and torch._C._is_multithreading_enabled()
         threads = (None, None if in_autograd else threading.get_ident())
         pools = (pool for pool, thread in reversed(self._used_pools) if thread in threads)
@@ -154,7 +150,7 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """Whenever the script frees memory, call a function with the address."""
+        """Call `report` with the address of each block that the script frees."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:

@@ -67,14 +67,13 @@ class Autocast:
         self._casts.made.clear()
 
     def cast(self, op: Op, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in the given dtype, or in the dtype of autocast, such as float16."""
+        """Run the op in the given dtype, or else in autocast's dtype, such as float16."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             named = {name: self._cast_one(value, to) if _is_on_device(value) else value for name, value in kwargs.items()}
             return op(*self._cast(args, to), **named)
 
     def in_float32_and_back(self, op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in float32, and cast the result to the dtype of the first argument."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result

@@ -4,8 +4,8 @@
     clone = x._lazy_clone()     # no kernel, and no memory
     x += 1                      # allocates memory for x, copies, and adds
 
-The rules follow c10/core/impl/COW.cpp. Scripts without lazy clones are not slowed down, because writes are only checked after
-the first lazy clone.
+The rules follow c10/core/impl/COW.cpp. Writes are only checked after the first lazy clone, so other scripts are not slowed
+down.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from traces.script.patching import PATCHES, patch_around
 
 
 class SharedMemory:
-    """Counts the storages that share an allocation, and frees the memory when no storage is left."""
+    """Counts the storages that share an allocation, and frees the memory with the last storage."""
 
     def __init__(self, handle: AllocationHandle) -> None:
         self._handle = handle
@@ -67,7 +67,7 @@ def lazy_clone(source: TorchAny) -> TorchAny:
 
 
 def own_memory(allocation: Allocation, device: int) -> None:
-    """If an allocation shares memory with other storages, give it its own copy of the memory."""
+    """Give an allocation that shares memory with others its own copy of the memory."""
     memory = memory_shared_by(allocation)
     if memory is None:
         return

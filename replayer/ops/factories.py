@@ -70,7 +70,7 @@ class Factories:
         return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
 
     def _filled(self, made: TorchAny) -> TorchAny:
-        """In deterministic mode, fill a new tensor with NaN or the largest integer (`fill_empty_deterministic_`)."""
+        """Fill a new tensor with NaN or the largest integer in deterministic mode (`fill_empty_deterministic_`)."""
         if torch.are_deterministic_algorithms_enabled() and _DETERMINISTIC.fill_uninitialized_memory:
             floating = made.dtype.is_floating_point or made.dtype.is_complex
             value = nan if floating else made.dtype is torch.bool or torch.iinfo(made.dtype).max
@@ -83,7 +83,6 @@ class Factories:
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:
-        """Create a Kaiser window on the CPU, and copy the window to the virtual GPU."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
@@ -102,7 +101,7 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Create a CPU tensor for DistributedDataParallel, which stores in it which parameters were used."""
+    """Create a CPU tensor in which DistributedDataParallel marks the parameters that were used."""
     # see Note [The map of used parameters] in process_group.py
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index

@@ -55,7 +55,7 @@ class HostReads:
 
     def _fill(self, run: TorchFunction, at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # If the fill value is a GPU tensor, the host waits for the GPU and reads the value.
+            # The host reads a fill value that is a GPU tensor, and waits for it.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
@@ -67,7 +67,7 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel, is_recorded(signature))
-        # Ignore a recorded value such as 0.5 if the tensor has an integer dtype.
+        # A value such as 0.5 was not recorded for an integer tensor.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)
@@ -120,7 +120,7 @@ def is_recorded(signature: OpSignature) -> bool:
     return STATE.reading.within or signature.op != "aten::_local_scalar_dense"
 
 
-# Ops for which the host reads a fill value from the GPU, with the position of the value among the arguments
+# ops with a fill value that the host reads from the GPU, and the position of this value among the arguments
 _FILL_VALUES = {
     aten.masked_fill.Tensor: 2,
     aten.masked_fill_.Tensor: 2,
@@ -149,8 +149,8 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# Maps each op to a function that returns True if a call of the op makes the host wait for the GPU. The functions were tested
-# with PyTorch 2.11 on an NVIDIA H100.
+# For each op, a function that returns True if a call makes the host wait for the GPU. Tested with PyTorch 2.11 on an NVIDIA
+# H100.
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)
@@ -171,7 +171,7 @@ _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._i
 
 
 def reads_an_argument(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> bool:
-    """Return True if PyTorch reads the value of an argument on the host before the op runs. See `masked_fill__cuda` and
+    """Return True if the host reads the value of an argument before the op runs. See `masked_fill__cuda` and
     `canDispatchToMaskedFill` in ATen/native."""
     at = _FILL_VALUES.get(func)
     if at is not None:
@@ -190,7 +190,7 @@ def wait_for_device(index: int) -> None:
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal`, or None if the result depends on the values (ATen/native/cuda/Equal.cpp)."""
+    """Return the result of `torch.equal` if it does not depend on the values, or else None (ATen/native/cuda/Equal.cpp)."""
     if tuple(one.shape) != tuple(other.shape):
         return False
     if not (hasattr(one, "allocation") and hasattr(other, "allocation")):

@@ -70,7 +70,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: torch.Tensor, values: TorchAny, size: TorchAny) -> torch.Tensor:  # type: ignore[override]
-        """Create a sparse tensor, as the old constructor `Tensor.new` does. Optimizers call `new`."""
+        """Create a sparse tensor like `Tensor.new`, which optimizers call."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:
@@ -112,7 +112,7 @@ NestedVirtualTensor.__module__, NestedVirtualTensor.__name__, NestedVirtualTenso
 
 
 class _SplitNested(torch.autograd.Function):
-    """Implements `unbind` and `split_with_sizes`. In the backward pass, parts without a gradient get zeros."""
+    """Implements `unbind` and `split_with_sizes`. Parts without a gradient get zeros."""
 
     @staticmethod
     def forward(ctx: TorchAny, op: TorchAny, nested: torch.Tensor, *arguments: TorchAny) -> TorchAny:
@@ -160,7 +160,7 @@ _WITH_DENSE = (aten.add.Tensor, aten.mul.Tensor)
 
 
 def _nested_and_dense(func: TorchAny, nested: torch.Tensor, dense: TorchAny, *_: TorchAny) -> torch.Tensor | None:
-    """Add or multiply a nested and a dense tensor, which only CUDA supports (`NestedTensor_elementwise_Tensor` in
+    """Add or multiply a nested and a dense tensor. PyTorch supports this only on CUDA (`NestedTensor_elementwise_Tensor` in
     ATen/native/nested/NestedTensorBinaryOps.cpp). Return None for other arguments."""
     is_dense = isinstance(dense, torch.Tensor) and not dense.is_nested
     if not (is_dense and nested.is_nested and nested.dtype is dense.dtype):
@@ -235,7 +235,7 @@ class Layouts:
         return result
 
     def _adopt_changes(self, written: SparseVirtualTensor, call: HostCall) -> None:
-        """An in-place op has changed the host copy of a virtual sparse tensor. Update the virtual tensor's sizes and memory."""
+        """Update a virtual sparse tensor after an in-place op has changed its host copy."""
         made = self.wrapped(written.host, written.index, call.allocations, known=call.known)
         if not written.host.is_nested and written.shape != made.shape:
             _set_data(written, made)
@@ -270,7 +270,7 @@ class Layouts:
 
 
 def register() -> None:
-    """Replace PyTorch's kernels that would crash for virtual nested tensors, because they cast the tensors to a C++ class."""
+    """Replace PyTorch's kernels that would crash for virtual nested tensors."""
     library = torch.library.Library("aten", "IMPL")
     STATE.kept.append(library)
     with warnings.catch_warnings():

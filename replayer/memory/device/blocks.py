@@ -60,7 +60,7 @@ _STREAMS_OF_A_POOL = 1 << 20
 
 
 def stream_in_pool(pool: int, stream: int) -> int:
-    """Return a number that is different for each stream of each memory pool. Pool 0 is PyTorch's default pool."""
+    """Return a number that identifies a stream in a memory pool. Pool 0 is PyTorch's default pool."""
     return pool * _STREAMS_OF_A_POOL + stream_of(stream)
 
 
@@ -105,7 +105,7 @@ class Unmapped(Block):
 
 
 class Pool:
-    """Stores the free memory blocks of one stream. Small blocks (up to 1 MiB) and large blocks have separate pools."""
+    """Stores one stream's free memory blocks of one kind: small (up to 1 MiB) or large."""
 
     __slots__ = ("blocks", "expandable", "keys", "min_split_bytes", "small", "stats", "stream")
 
@@ -119,7 +119,7 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
-        """Return the index of the smallest block of at least `size_bytes`, or `len(blocks)` if all blocks are smaller."""
+        """Return the index of the smallest block of at least `size_bytes`, or `len(blocks)` if there is none."""
         return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
 
     def add(self, block: Block) -> None:

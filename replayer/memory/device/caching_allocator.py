@@ -85,7 +85,7 @@ class DeviceMemory:
     # --- allocating and freeing
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        """Allocate the smallest free block that is large enough. Return None for 0 bytes. Raises OutOfMemory."""
+        """Allocate the smallest free block of sufficient size. Return None for 0 bytes. Raises OutOfMemory."""
         if size_bytes <= 0:
             return None
         if not self._lock.acquire(True, _LOCK_TIMEOUT_S):
@@ -117,7 +117,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block. A freed block is reused only after the work on all streams that use the block has ended."""
+        """Free a block. It is reused only after the work on all streams that use it has ended."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -411,7 +411,7 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block. Return None if future allocations also depend on other
+        """Return the address, size, state and age of each block, or None if future allocations depend on more than these
         values."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:

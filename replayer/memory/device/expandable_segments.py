@@ -22,7 +22,6 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """Return the free block that PyTorch would choose for `size` bytes, or None if all free blocks are too small."""
     candidates = _by_size(plain, size)
     found = next(candidates, None)
     if found is None:
@@ -63,8 +62,8 @@ class ExpandableSegments:
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
-        """Return a free block of at least `size` bytes, or None if the GPU has too little memory. If memory runs out, pages
-        that are already mapped stay mapped (try_allocate_expandable_block in PyTorch's CUDACachingAllocator.cpp)."""
+        """Return a free block of at least `size` bytes, or None if the GPU has too little memory. Pages that were mapped before
+        memory ran out stay mapped (try_allocate_expandable_block in PyTorch's CUDACachingAllocator.cpp)."""
         pool = plain.expandable
         if pool is None:
             pool = plain.expandable = ExpandablePool(plain)

@@ -46,9 +46,9 @@ _OURS = f"{Path(__file__).parents[2]}/"
 
 
 class History:
-    """Stores the last `max_entries` actions of one GPU's memory allocator, such as allocations and frees, except those in
-    `skipped`. `context` says which stack frames to keep: None, "state" (live blocks), "alloc" (also allocations) or "all" (also
-    frees)."""
+    """Stores the last `max_entries` actions of one GPU's memory allocator, such as allocations and frees. Actions in `skipped`
+    are not stored. The argument `context` selects the stack frames to keep: None, "state" (live blocks), "alloc" (also
+    allocations) or "all" (also frees)."""
 
     def __init__(self, context: str | None, max_entries: int = sys.maxsize, skipped: Container[str] = ()) -> None:
         self.context = context

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-# PyTorch raises a different error for requests of more than an exabyte.
+# PyTorch raises a different error above one exabyte.
 EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 
@@ -26,7 +26,7 @@ DEFAULT_OOM_TEXT = (
     " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 
-# Since PyTorch 2.11, the out-of-memory message recommends another environment variable (pytorch/pytorch#172327).
+# PyTorch 2.11 and later recommend another environment variable (pytorch/pytorch#172327).
 _ADVICE_OF_2_10 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
 _ADVICE_SINCE_2_11 = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"
@@ -35,7 +35,6 @@ _ADVICE_SINCE_2_11 = (
 
 
 def oom_text_of(torch_version: str) -> str:
-    """Return the out-of-memory message of a PyTorch release, with all numbers replaced by zeros."""
     release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
     return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_10, _ADVICE_SINCE_2_11) if release >= (2, 11) else DEFAULT_OOM_TEXT
 
@@ -111,7 +110,7 @@ def oom_text(template: str, figures: Figures) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """Format a size as PyTorch does in error messages: "1024 bytes", "1.50 KiB", "20.00 MiB", "16.00 GiB"."""
+    """Return a size as in PyTorch's error messages: "1024 bytes", "1.50 KiB", "20.00 MiB", "16.00 GiB"."""
     if size_bytes <= 1 << 10:
         return f"{size_bytes} bytes"
     for unit, shift in (("KiB", 10), ("MiB", 20)):

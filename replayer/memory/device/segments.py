@@ -45,7 +45,7 @@ class Holes:
         self.starts, self.sizes = [start], [size_bytes]
 
     def allocate(self, size_bytes: int) -> int | None:
-        """Return the lowest address with `size_bytes` free bytes, or None if no address range is large enough."""
+        """Return the lowest address with `size_bytes` free bytes, or None if there is none."""
         hole = next((i for i, size in enumerate(self.sizes) if size >= size_bytes), None)
         if hole is None:
             return None
@@ -175,8 +175,8 @@ class Segments:
         self.returned += 1
 
     def reserve(self, size_bytes: int) -> int:
-        """Reserve a range of addresses without mapping memory into it, and return the first address. Raises RuntimeError if no
-        addresses are left."""
+        """Reserve a range of addresses without memory, and return its first address. Raises RuntimeError if no addresses are
+        left."""
         address = self._reserved_addresses.allocate(size_bytes)
         if address is None:
             raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")

@@ -86,13 +86,13 @@ class AllocatorSettings:
 
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> AllocatorSettings:
-    """Return the allocator settings from the environment variables. Raises SettingsError or NotEmulated."""
+    """Return the allocator settings in the environment variables. Raises SettingsError or NotEmulated."""
     return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), AllocatorSettings())
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Parse PYTORCH_CUDA_ALLOC_CONF. Other settings are copied from `before`. Raises SettingsError for text that PyTorch
-    rejects, and NotEmulated for allocator backends other than "native"."""
+    """Parse the value of PYTORCH_CUDA_ALLOC_CONF. Settings that are not in the text are copied from `before`. Raises
+    SettingsError for text that PyTorch rejects, and NotEmulated for backends other than "native"."""
     settings, remaining = replace(before or AllocatorSettings(), **_RESET), re.sub(r"\s", "", text)
     while remaining:
         item = _ITEM.match(remaining)

@@ -30,7 +30,7 @@ _ACTIVE = {"active": ("blocks", "waiting"), "active_bytes": ("blocks_bytes", "wa
 
 
 class Quantity:
-    """Counts one quantity, such as allocated bytes, in the pools of small and large blocks."""
+    """Counts one quantity, such as allocated bytes, for small blocks and for large blocks."""
 
     __slots__ = ("large", "peak", "small")
 
@@ -88,7 +88,7 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # `waiting` counts freed blocks that are still in use by another CUDA stream. The memory peak includes waiting blocks.
+    # Freed blocks count as `waiting` while another CUDA stream still uses them. They count toward the memory peak.
     waiting: Count
     waiting_bytes: Count
 

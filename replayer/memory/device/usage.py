@@ -58,7 +58,7 @@ class DeviceUsage:
         return self._segments.taken + self._segments.returned
 
     def stats(self) -> StatsDict:
-        """Return statistics in the format of torch._C._cuda_memoryStats in PyTorch 2.13."""
+        """Return statistics in the format of torch._C._cuda_memoryStats (PyTorch 2.13)."""
         max_split_bytes = self._max_split_bytes()
         with self._lock:
             return {
@@ -69,7 +69,7 @@ class DeviceUsage:
             }
 
     def usage_of_run(self) -> MemoryUse:
-        """Return the memory peaks of the whole run, even if the script has reset the peaks."""
+        """Return the memory peaks of the whole run. The script cannot reset these peaks."""
         return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._counts.of_run())
 
     def reset_peak(self) -> None:

@@ -29,7 +29,7 @@ class HostBlock:
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # With MAP_PRIVATE, forked DataLoader workers cannot change the memory of the parent process.
+        # MAP_PRIVATE protects the memory from writes by forked DataLoader workers.
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes
@@ -52,7 +52,7 @@ class HostMemory:
     # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Return writable pinned memory of `size_bytes` bytes. Raises OSError if the system has too little memory."""
+        """Return writable pinned memory. Raises OSError if the system has too little memory."""
         rounded_bytes = 1 << (size_bytes - 1).bit_length()
         with self._lock:
             self._process_returned()
@@ -67,7 +67,7 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """Pin memory without holding the lock, because pinning is slow."""
+        """Pin memory. Pinning is slow, so the caller does not hold the lock."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)
@@ -80,7 +80,7 @@ class HostMemory:
 
     def _give_back(self, block: HostBlock) -> None:
         if block.streams:
-            # All copies from pinned memory have been simulated before this call, so each stream's end time includes them.
+            # The end time of each stream already includes all copies from this block.
             block.ready_ns = max(stream.ready_ns for stream in block.streams)
             block.streams = set()
         self._returned.append(block)
@@ -108,8 +108,8 @@ class HostMemory:
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
                 self.stats.block_removed(block.size_bytes, took_ns)
-        # The memory is not unmapped here, because a memoryview's finalizer may still use it. Python frees the memory with the
-        # last reference to a block.
+        # The memory stays mapped, because a finalizer of a memoryview may still use it. Python unmaps it when nothing refers to
+        # the block anymore.
 
     # --- memory of the script (cudaHostRegister)
 

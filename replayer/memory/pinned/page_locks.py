@@ -13,15 +13,14 @@ import resource
 import sys
 from pathlib import Path
 
-# Linux kills processes if nearly all memory is locked, so 1/16 of the memory stays unlocked.
+# Linux kills processes if nearly all memory is locked, so a part stays unlocked.
 _RESERVED_SHARE = 1 / 16
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning
 
 
 class PageLocks:
-    """Locks and unlocks pages of host memory. If several processes cannot lock memory, only the first process prints a
-    warning."""
+    """Locks and unlocks pages of host memory. Only the first process that cannot lock memory prints a warning."""
 
     def __init__(self, run_folder: Path | None = None) -> None:
         self.refused = False
@@ -31,7 +30,7 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Lock the pages of an address range in memory. Print a warning and return False if the pages cannot be locked."""
+        """Lock the pages of an address range. If this is impossible, print a warning and return False."""
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{_size(size_bytes)} more pinned memory would leave less than 1/16 of this machine's memory free")

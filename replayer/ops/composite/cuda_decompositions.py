@@ -3,8 +3,7 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch's C++ code chooses CUDA kernels only for tensors with the device type CUDA. In C++, virtual tensors have the device type
-Lazy.
+PyTorch's C++ code would not choose these kernels, because it sees virtual tensors as tensors on the device "lazy".
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _COMPOSITE = "CompositeImplicitAutograd"
 
 _MASK_STEP = 8  # alignment of mask rows, in elements
 
-# torch.compile traces functions with fake tensors, which have special dispatch keys.
+# dispatch keys of the fake tensors with which torch.compile traces functions
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
@@ -57,8 +56,7 @@ def attention_kernel(
     `enable_gqa` for memory-efficient attention, as since torch 2.14."""
     if params.query.dim() != 4:
         return MATH
-    # Some GPUs prefer cuDNN's attention kernel. On most GPUs, PyTorch uses cuDNN's attention kernel only if no other kernel is
-    # available.
+    # On most GPUs, PyTorch uses cuDNN's attention kernel only if no other kernel is available.
     comes_first = capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER
     considered = comes_first or (capability >= (8, 0) and not torch.backends.cuda.math_sdp_enabled())
     keeps_dropout = rounds_dropout or (params.dropout * _CUDNN_DROPOUT_STEPS).is_integer()
@@ -73,7 +71,7 @@ def attention_kernel(
 
 
 def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> bool:
-    """Return True if an attention kernel supports the inputs, as `torch.backends.cuda.can_use_flash_attention` does."""
+    """Return True if an attention kernel supports the inputs (`torch.backends.cuda.can_use_flash_attention`)."""
     if not params.query.dim() == params.key.dim() == params.value.dim() == 4:
         return False
     capability = torch.cuda.get_device_capability(params.query.get_device())
@@ -85,7 +83,7 @@ def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> boo
 
 
 def _suits_all(params: TorchAny, grouped: bool) -> bool:
-    """Return True if query, key and value have matching shapes, and no gaps between the elements of a row."""
+    """Return True if query, key and value have matching shapes, and the elements of each row are contiguous."""
     tensors = params.query, params.key, params.value
     (batch, heads, tokens, _), (of_key, key_heads, keys, _), (of_value, value_heads, *_) = (of.shape for of in tensors)
     if not batch == of_key == of_value or not (tokens and keys) or key_heads != value_heads:
@@ -98,11 +96,11 @@ def _suits_all(params: TorchAny, grouped: bool) -> bool:
 def _suits_flash(params: TorchAny, capability: tuple[int, int]) -> bool:
     query, key, value = params.query, params.key, params.value
     size = query.size(-1)
-    # Some GPUs have too little shared memory for the backward pass of large attention heads.
+    # The backward pass of large attention heads needs more shared memory than these GPUs have.
     is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and params.dropout))
     if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False
-    # Flash attention aligns causal masks at the bottom right, but PyTorch aligns them at the top left.
+    # For causal masks, flash attention aligns query and key at their ends, but PyTorch at their beginnings.
     if params.is_causal and query.size(2) != key.size(2):
         return False
     return (
@@ -235,7 +233,7 @@ def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`. The softmax kernel on CUDA can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
+    """Run `torch.softmax`. CUDA's kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -249,7 +247,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. On CUDA, `one_hot` does not check the class numbers, but `scatter` does (ATen/native/Onehot.cpp)."""
+    """Run `one_hot`. On CUDA, the class numbers are checked by `scatter` (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if num_classes < 1 and (num_classes != -1 or not labels.numel()):
@@ -270,7 +268,6 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    """Run `torch.ctc_loss` with the lengths in host memory."""
     sizes = inputs.flatten().tolist(), lengths.flatten().tolist()  # without a batch dimension, a length has no dimensions
     return aten.ctc_loss.IntList(log_probs, targets, *sizes, blank, reduction, zero_infinity)
 
@@ -285,7 +282,7 @@ def observed_fake_quantization(
     zero: TorchAny,
     *how: TorchAny,
 ) -> TorchAny:
-    """Resize empty buffers of the observer (native/quantized/cuda/FusedObsFakeQuant.cu)."""
+    """Resize the observer's empty buffers (native/quantized/cuda/FusedObsFakeQuant.cu)."""
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
         for buffer in (low, high, scale, zero):

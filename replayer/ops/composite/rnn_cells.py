@@ -67,8 +67,8 @@ def layers(
     data: torch.Tensor, sizes: list[int], hidden: Sequence[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
     """Return the last layer's output and the final hidden states. `data` has the shape (steps, batch, features), or (rows,
-    features) for packed sequences. `sizes` are the batch sizes of the steps of packed sequences, otherwise empty. The tensors
-    in `hidden` have the shape (layers * directions, batch, features)."""
+    features) for packed sequences. For packed sequences, `sizes` contains the batch size of each step. The tensors in `hidden`
+    have the shape (layers * directions, batch, features)."""
     directions = 1 + how.bidirectional
     step = len(weights) // (how.layers * directions)
     before = list(zip(*(state.unbind(0) for state in hidden), strict=True))

@@ -23,7 +23,7 @@ from replayer.torch_types import TorchAny, TorchFunction
 aten = torch.ops.aten
 pad = torch.nn.functional.pad
 
-# The argument `custom_mask_type` is 1 for masks aligned at the top left, and 2 for masks aligned at the bottom right.
+# values of the argument `custom_mask_type`
 _FROM_TOP_LEFT, _FROM_BOTTOM_RIGHT = 1, 2
 _FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # rows; the kernels round lengths up to these multiples
 
@@ -75,8 +75,8 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return the attention weights as flash attention returns them for debugging: dropped weights are negative, and the
-        matrix is padded to multiples of 128."""
+        """Return the attention weights in flash attention's debug format: dropped weights are negative, and the matrix is
+        padded to multiples of 128."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
         weights = torch.where(self._kept(weights), weights, -weights).to(q.dtype)
@@ -98,8 +98,8 @@ class _Attention:
 
 
 def uniform(shape: TorchAny, seed: int, offset: int) -> torch.Tensor:
-    """Return random numbers for dropout, one for each attention weight. An attention weight is dropped if its random number is
-    smaller than the dropout probability."""
+    """Return one random number per attention weight. A weight is dropped if its random number is smaller than the dropout
+    probability."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(host_seed(seed, offset)), device="cpu")
 
 
@@ -121,7 +121,7 @@ def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
 
 
 def _padded(lse: torch.Tensor, rows: int) -> torch.Tensor:
-    """The memory-efficient kernel pads the logsumexp with infinity to a multiple of 32 rows."""
+    """Pad the logsumexp with infinity to a multiple of 32 rows, as the memory-efficient kernel does."""
     return pad(lse, (0, rows - lse.size(-1) + -rows % _EFFICIENT_BLOCK), value=float("inf"))
 
 
@@ -183,8 +183,8 @@ Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
-    """Yield the sequences of a call. The tensors `of_q` and `of_k` contain the cumulative lengths of the sequences. The tensor
-    `used` contains the number of keys to use in each sequence."""
+    """Yield the sequences of a call. `of_q` and `of_k` are cumulative lengths, and `used` contains the number of keys to use in
+    each sequence."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return
@@ -204,7 +204,7 @@ def _part(x: torch.Tensor, entry: slice, tokens: slice) -> torch.Tensor:
 def _forward(
     attention: _Attention, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, sequences: list[Sequence]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the output and the logsumexp of each sequence. See Note [Layouts of attention]."""
+    """Return the output, and the logsumexp of each sequence. See Note [Layouts of attention]."""
     out, lses = q.new_zeros((*q.shape[:-1], v.size(-1))), []
     for i, (entry, queries, keys) in enumerate(sequences):
         mask = None if bias is None else bias[entry, :, queries, keys]

@@ -131,14 +131,14 @@ def _nansum(data: torch.Tensor, *reduction: TorchAny, **dtype: TorchAny) -> Torc
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Replace the integer divisor 0 by 1, because CUDA raises no error for it."""
+    """Replace the integer divisor 0 by 1, because CUDA raises no error for a division by zero."""
     if torch.result_type(one, other) in _INTEGERS:
         other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
     return op(one, other, **options)
 
 
 def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offsets: torch.Tensor, *rest: TorchAny) -> TorchAny:
-    """The first offset of `embedding_bag` is replaced by 0, as in the CUDA kernel, because the CPU kernel accepts only 0."""
+    """Replace the first offset of `embedding_bag` by 0, as the CUDA kernel does. The CPU kernel accepts only 0."""
     bounds = offsets.clone()
     bounds[:1] = 0
     if len(rest) > 4 and rest[4]:  # with the end of the last bag
@@ -173,7 +173,7 @@ def _product(op: TorchAny) -> TorchFunction:
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
 def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: TorchAny) -> TorchAny:
-    """Run an op on a copy of its input, because CPU kernels reject results that overlap with the input."""
+    """Run an op on a copy of its input, because CPU kernels cannot write to their input."""
     return op(data.clone(), *args, **options)
 
 
