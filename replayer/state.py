@@ -89,7 +89,7 @@ os.register_at_fork(after_in_child=STATE.after_fork)
 
 
 def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
-    """Set the function that creates the virtual GPU. All processes of a replay share `run_folder`."""
+    """Set the function that creates the virtual GPU. All processes of a replay use the same `run_folder`."""
     STATE.make, STATE.gpu, STATE.described, STATE.forked_in_use, STATE.run_folder = make, None, None, False, run_folder
 
 
@@ -102,8 +102,8 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the script's training steps, or None before the first use of the virtual GPU. Return None while AOTAutograd traces
-    a graph."""
+    """Return the object that counts the script's steps. Return None before the first use of the GPU, and while AOTAutograd
+    traces a graph."""
     made = STATE.gpu
     if made is None or (STATE.compiling and STATE.compiling == threading.get_ident()):
         return None
@@ -111,7 +111,7 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync(stream: TorchAny = None) -> None:
-    """Print a warning or raise an error if the script has called `torch.cuda.set_sync_debug_mode`."""
+    """Warn or raise an error if the script has called `torch.cuda.set_sync_debug_mode`."""
     if STATE.on_sync is not None:
         STATE.on_sync(stream)
     if STATE.sync_debug_mode == 1:
@@ -125,7 +125,7 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process. Raises CUDA's error in a forked process if the parent process has used the
+    """Return the virtual GPU of this process. Raises CUDA's error if the process was forked from a process that has used the
     GPU."""
     made = STATE.gpu
     if made is not None:
@@ -141,7 +141,6 @@ def gpu() -> VirtualGpu:
 
 
 def describe_gpu() -> VirtualGpu:
-    """Return the virtual GPU without initializing CUDA."""
     with STATE.lock:
         found = STATE.gpu or STATE.described
         if found is None:

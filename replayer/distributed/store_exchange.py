@@ -168,7 +168,7 @@ class DeadlockDetector:
 
 class StoreExchange:
     """Exchanges messages through channels. A channel is a sequence of operations between the same ranks. For `offset_ns`, see
-    Note [Clocks of several processes]."""
+    Note [Clocks of several processes] in clock_offset.py."""
 
     def __init__(
         self,

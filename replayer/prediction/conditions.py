@@ -13,7 +13,7 @@ from traces.rates.estimate_errors import prediction_errors
 
 _ROWS = prediction_errors()
 
-# The expected error of each kind of prediction was measured by benchmarks/what_if.py (docs/what_if.md).
+# measured by benchmarks/what_if.py for each kind of prediction (docs/what_if.md)
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],
@@ -101,7 +101,6 @@ def short_gpu_name(name: str) -> str:
 
 
 def require_link(gbps: float) -> None:
-    """Raise TraceError for a bandwidth that no known GPU link has."""
     if not _SLOWEST_LINK_GBPS <= gbps <= _FASTEST_LINK_GBPS:
         raise TraceError(
             f"no link between GPUs moves {gbps:g} GB/s; PCI Express 3.0 has 16, NVLink of an H100 450 GB/s in one direction"

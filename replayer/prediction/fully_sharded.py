@@ -46,7 +46,7 @@ class ShardedStep:
         scatter: Callable[[str], float],
     ) -> ShardedStep:
         """Simulate one training step. The list `units` contains the name and forward duration of each FSDP unit. The functions
-        `gather` and `scatter` return the durations of a unit's all-gather and reduce-scatter."""
+        `gather` and `scatter` return how long a unit's all-gather and reduce-scatter take."""
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
         root_ns = gather(ROOT)
@@ -153,7 +153,7 @@ def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with
 
 
 def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[str, int]:
-    """Return the size in bytes of the parameters, gradients and optimizer state on one rank."""
+    """Return the size in bytes of one rank's parameters, gradients and optimizer state."""
     shard = sum(_input_bytes(GATHER, size, ranks) for size in sizes.values())
     memory = {"parameters": shard}
     if states is not None:

@@ -39,7 +39,7 @@ class Layer:
 
 
 def _forward_rows(trace: Trace) -> list[int]:
-    """Return the row numbers of the ops in the forward pass of a step, except ops without recorded shapes."""
+    """Return the row numbers of a step's forward ops with recorded shapes."""
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes != NONE))
     if len(trace.phases):

@@ -19,7 +19,6 @@ _STATES = {
 
 
 def states_of(trace: Trace) -> int:
-    """Return the number of state tensors per parameter, or 0 if the optimizer is unknown."""
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)

@@ -91,7 +91,7 @@ class Prediction(PredictedFigures):
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Return one prediction. Raises TraceError if necessary data is missing."""
+    """Return one prediction. Raises TraceError if the recording lacks necessary data."""
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
@@ -236,7 +236,7 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
 
 
 def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace, gpu_share: float) -> float:
-    # Host times are recorded, so only the estimated GPU times contribute to the expected error.
+    # Recorded host times are exact, so only estimated GPU times have an error.
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     of_origin = EXPECTED_ERROR
@@ -278,7 +278,7 @@ def step_ns(trace: Trace) -> float:
 
 
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
-    """Return the predicted step time: the median, or the average if the recorded steps vary a lot."""
+    """Return the median of the predicted step times, or their average if the recorded steps vary a lot."""
     found, after, rows = pace(recorded), pace(predicted), steady_steps(recorded)
     if found is None or after is None:
         return step_ns(predicted)
@@ -295,8 +295,8 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
 
 
 def gpu_ns(trace: Trace, recorded: Trace) -> float:
-    """Return the median GPU time per step, or the average if the steps vary a lot. If a trace contains no steps, the whole
-    trace counts as one step."""
+    """Return the median GPU time per step, or the average if the steps vary a lot. Without steps, return the GPU time of the
+    whole trace."""
     found, before = pace(trace), pace(recorded)
     if found is None or found.gpu_time_ns is None:
         return float(busy_ns(trace))

@@ -1,4 +1,4 @@
-"""Given other durations of the kernels, computes when each recorded event would have started.
+"""Computes when each recorded event would have started if the kernels had other durations.
 
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 
@@ -46,7 +46,7 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def retimed(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """Return a copy of the trace with new kernel durations and with a CPU that is `host_speed` times as fast."""
+        """Return a copy of the trace with new kernel durations. The new CPU is `host_speed` times as fast."""
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
         placed = np.zeros(len(start_ns), dtype=bool)
@@ -167,7 +167,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """Set the time at which the GPU finished each phase to the end of the phase's last kernel."""
+    """Let each phase end on the GPU when its last kernel ends."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     if not len(work) or not (phases.device_end_ns != NONE).any():

@@ -3,8 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-The predicted duration is the recorded duration times the estimate for the new conditions, divided by the estimate for the
-recorded conditions.
+The recorded duration is multiplied by a ratio of two estimates: one for the new conditions and one for the recorded conditions.
 """
 
 from __future__ import annotations
@@ -220,7 +219,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # The new GPU may have a faster or slower bus than the recorded GPU, so its copy times are estimates.
+        # Copies are estimates, because the new GPU may have another bus than the recorded GPU.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 
@@ -271,5 +270,5 @@ def parameter_bytes(trace: Trace) -> int:
             by_op[op] = by_op.get(op, 0) + 4 * sum(map(prod, sizes))
     with_optimizer = len(np.unique(trace.phases.step[trace.phases.name == strings.find("optimizer")]))
     most = max(by_op.values(), default=0)
-    # A larger total may count each parameter twice.
+    # A larger total may count some parameters twice.
     return min((total for total in by_op.values() if total > 0.4 * most), default=0) // max(with_optimizer, 1)

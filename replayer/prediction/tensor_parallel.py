@@ -46,7 +46,7 @@ _Call = tuple[ScaledOp, Shapes]
 
 @dataclass(frozen=True)
 class Product:
-    """Describes the product of activations (rows x depth) and a weight (depth x columns)."""
+    """Describes the product of activations (rows x depth) and weights (depth x columns)."""
 
     rows: int
     depth: int
@@ -121,8 +121,8 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Find the matrix products that the GPUs can share (Note [Pairs of matrix products]). Without such products, raise
-        TraceError."""
+        """Find the matrix products to divide among the GPUs (Note [Pairs of matrix products]). Raises TraceError if there are
+        none."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _forward_and_backward(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
@@ -266,7 +266,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return an op's input shapes on one rank if the work is split among several ranks."""
+    """Return the input shapes of one rank's part of an op that is divided among several ranks."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)

@@ -1,4 +1,4 @@
-"""Reads the recorded stages of nn.DataParallel, such as scatter, parallel_apply and gather.
+"""Reads the recorded times of nn.DataParallel's functions, such as scatter, parallel_apply and gather.
 
     of_phase = recorded_stages(trace, ordinals)     # by row of the trace's phases
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
@@ -38,7 +38,7 @@ def nccl_ops(trace: Trace) -> dict[int, str]:
 
 
 def copy_method_of(trace: Trace) -> CopyMethod:
-    """Find out how nn.DataParallel copied the parameters to the GPUs: with NCCL, or with copies."""
+    """Find out whether nn.DataParallel copied the parameters with NCCL or with plain copies."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return CopyMethod.NCCL

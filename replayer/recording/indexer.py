@@ -77,8 +77,7 @@ class RecordingIndexer:
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
         device = trace.device
-        # The recorded durations of communication between ranks include waits for other ranks, so process_group.py simulates the
-        # communication.
+        # The recorded time of a collective includes waits for other ranks, so process_group.py computes the time anew.
         own = device.is_work & np.isin(device.device, list(ordinals))
         communicates = communication_kernels(trace) & bool(len(trace.collectives))
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)
@@ -90,7 +89,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # A kernel may have been launched before the recording began.
+        # Kernels that were launched before the recording began have no launch row.
         unlaunched = self.launch_row == NONE
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -99,14 +98,13 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # If the recording contains no steps, recorded host times are not corrected (factor 1).
+        # If the recording contains no steps, the host times are used as they are (factor 1).
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """Return the launch time of each kernel. If a kernel's launch time is unknown, it is estimated from the kernel's start
-        time."""
+        """Return the launch time of each kernel. A missing launch time is estimated from the kernel's start time."""
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows
@@ -147,16 +145,16 @@ class RecordingIndexer:
     def _blocked(self) -> None:
         # see Note [Active host time]
         trace, host = self.trace, self.trace.host
-        # Calls that free memory, such as `cudaFree`, do not wait for the GPU in a replay.
+        # Calls that free memory, such as `cudaFree`, do not wait in a replay.
         calls = synchronous_calls(trace, self.rank)
         documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If the GPU had already finished its work, the whole duration of a synchronizing call is CPU time.
+        # A synchronizing call that did not have to wait counts as CPU time.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
-        # A replay repeats the recorded delay between the launch and the start of a copy.
+        # The replay repeats the recorded delay between the launch and the start of a copy.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         place_of = np.full(len(trace.device), NONE)
         place_of[self.work] = np.arange(len(self.work))
@@ -241,8 +239,8 @@ class RecordingIndexer:
                     self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]
 
     def _main_stream(self, begin: int, end: int) -> int:
-        """Return the CUDA stream that most ops use, or NONE if there are no kernels. Ops are counted instead of kernels,
-        because a single `aten::lstm` op may launch hundreds of kernels on other streams."""
+        """Return the CUDA stream of most ops, or NONE if there are no kernels. The number of kernels does not matter, because a
+        single `aten::lstm` op may launch hundreds of kernels on other streams."""
         launches = self.launch_row[begin:end]
         op = np.where(launches == NONE, NONE, np.append(self.trace.host.parent, NONE)[launches])
         op = np.where(op == NONE, -2 - np.arange(end - begin), op)  # work without an op counts as an op
@@ -281,7 +279,7 @@ class RecordingIndexer:
         batch_there_active = self._pace.own_ns(self.batch_there).tolist()
         self.host_start = self._pace.own_ns(host.start_ns).tolist()
         self.host_end = self._pace.own_ns(host.end_ns).tolist()
-        # The launch of a CUDA graph counts as one op.
+        # A launch of a CUDA graph counts as one op.
         is_op = (host.kind == HostKind.OP) | is_graph_launch(self.trace)
         # see Note [Hooks of saved tensors] in measure.py
         parent = np.where(copies_of_hooks(self.trace), NONE, host.parent)
@@ -290,7 +288,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # Times between CUDA events include waits for the host, so kernel times are used if they were recorded.
+        # Times between CUDA events include waits for the host, so recorded kernel times are preferred.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
@@ -370,7 +368,7 @@ class RecordingIndexer:
                 segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
 
     def _ops_of(self, first: int, phases: list[int]) -> dict[int, list[int]]:
-        """For each op, return the kernels that the op launched, directly or in nested ops."""
+        """For each op, return the kernels that it launched, directly or in nested ops."""
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         above: dict[int, int] = {}
@@ -433,7 +431,7 @@ class RecordingIndexer:
     def _kernels(self) -> list[Kernel]:
         device = self.trace.device.take(self.work)
         queue = device.device * (device.stream.max(initial=0) + 1) + device.stream
-        # With programmatic dependent launch, a kernel may start before the previous kernel on the stream ends.
+        # With programmatic dependent launch, a kernel may start before the kernel ahead of it on the stream has ended.
         own_ns = device.duration_ns - _beside_earlier(queue, device.start_ns, device.end_ns)
         duration_ns = self._slowed(np.maximum(own_ns, 1))
         columns = (

@@ -91,7 +91,7 @@ class _Pending:
 
 
 class LibraryPace:
-    """Looks up the published step times of the script's model. The class is not thread-safe."""
+    """Looks up published step times. The class is not thread-safe."""
 
     def __init__(self, choice: LibraryChoice, optimizers: Optimizers) -> None:
         self._choice = choice
@@ -118,7 +118,7 @@ class LibraryPace:
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """Look up the published step times of a PyTorch module. Raises NotInLibrary if there are none."""
+        """Look up the published step times of the module that the script calls. Raises NotInLibrary if there are none."""
         self._call = None
         self.has_next_time = bool(self._pending.ns) and type(module).__module__ == _LOSSES
         parameters = initialized_parameters(module)
@@ -145,8 +145,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """If the batch was too large for the measured GPU, return a memory limit in bytes that the batch exceeds. Otherwise
-        return None."""
+        """Return a memory limit in bytes at which the current batch does not fit, or None if the batch fits on the measured
+        GPU."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None
@@ -171,7 +171,7 @@ class LibraryPace:
         return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
 
     def copy_ns(self, size_bytes: int) -> int | None:
-        """Return the duration of a copy from pageable memory, or None if it was not measured."""
+        """Return the measured duration of a copy from pageable memory, or None."""
         if size_bytes < BANDWIDTH_FROM_BYTES or (found := self._copies()) is None:
             return None
         of_bytes, of_ns = found
@@ -180,8 +180,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return its index in the list of published step times. If a batch was too large for the
-        measured GPU, there are no measurements of it, so the fourth step with this batch raises NotInLibrary."""
+        """End the training step, and return its index in the list of published step times. The first three steps with a batch
+        that was too large for the measured GPU count; the fourth raises NotInLibrary."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:
@@ -205,7 +205,6 @@ class LibraryPace:
         return tuple(self._played)
 
     def estimates_all(self) -> bool:
-        """Return True if all steps until now have estimated times."""
         return bool(self._played) and not any(steps.calls for steps in self._played)
 
     def messages(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Creates the dictionary keys for finding the recorded calls of an op.
+"""Creates dictionary keys that find the recorded calls of an op.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -30,10 +30,10 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
-        # The direction of a copy is unknown if an AMD kernel made the copy.
+        # The direction is unknown if an AMD kernel made the copy.
         directions = set(directions_of(trace).values())
         self.has_directions = bool(directions)
-        # In some recordings, copies between two GPUs have the same name as copies within one GPU.
+        # In some recordings, copies between GPUs have the same name as copies within a GPU.
         self._has_unnamed_peers = "p2p" not in directions and len(np.unique(trace.device.device[trace.device.is_work])) > 1
         self._unindexed = _ops_without_indices(trace)
         graphs = launches_by_graph(trace)
@@ -42,7 +42,7 @@ class RecordedKeys:
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def graph_of(self, row: int) -> str:
-        """Return the number of the CUDA graph as text if the call launches one, otherwise ""."""
+        """Return the number of the CUDA graph that the call launches, or ""."""
         return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:
@@ -68,8 +68,8 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Number the CUDA graphs, and return for each launch call which graph it launched. If PyTorch has captured a compiled
-    function several times, all captures with the same kernels get the same number."""
+    """Return which CUDA graph each launch call launched, as numbers. Captures of the same compiled function with the same
+    kernels get the same number."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}

@@ -31,7 +31,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of the recorded rank, repeated until there are `local_count` GPUs."""
+        """Return the recorded rank's GPUs, repeated until there are `local_count`."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -33,10 +33,10 @@ Ops = tuple[OpSignature, ...]
 GraphOps = dict[str, set[Shapes]]  # maps the canonical name of each op in a graph to the op's shapes, and INPUTS to the inputs'
 INPUTS = ""
 
-# Before a compiled function launches a CUDA graph, `_foreach_copy_` copies the inputs into the memory of the graph.
+# copies the inputs of a compiled function into the memory of its CUDA graph
 _COPIES_INPUTS = "aten::_foreach_copy_"
 
-# Two compiled functions with different input shapes count as one function if their similarity (0 to 1) is at least 0.25.
+# Two compiled functions count as one from this similarity on (0 to 1).
 _ALIKE = 0.25
 
 
@@ -55,8 +55,8 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function, grouped by their input shapes. If input shapes were not recorded, calls with
-    the same ops form a group."""
+    """Stores the calls of one compiled function, grouped by their input shapes or, if shapes were not recorded, by their
+    ops."""
 
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)
@@ -93,7 +93,7 @@ class RecordedRegions:
         return len(self._regions)
 
     def calls(self, name: str, inputs: Shapes, graph_ops: Callable[[], GraphOps], *, is_backward: bool) -> list[RecordedCall]:
-        """Return the recorded calls of a compiled function, such as "0/1", in one step."""
+        """Return one step's recorded calls of a compiled function, such as "0/1"."""
         region = self._regions.get(name)
         if not inputs or (region is not None and inputs in region.forward):
             return self._calls(region, inputs, graph_ops, is_backward)
@@ -112,8 +112,8 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # The new shapes are guesses, and may be wrong if the batch size is equal to another size, such as the
-                    # number of attention heads.
+                    # The new shapes are guesses. They are wrong if another size, such as the number of attention heads, is
+                    # equal to the batch size.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))
@@ -149,23 +149,23 @@ class RecordedRegions:
 
 
 def call_of(calls: list[RecordedCall], number: int) -> RecordedCall | None:
-    """Return the recorded call with the given number, or the last recorded call if there are fewer."""
+    """Return the recorded call with the given number, or else the last one."""
     return calls[min(number, len(calls) - 1)] if calls else None
 
 
 def octaves_apart(some: Shapes, others: Shapes) -> float:
-    """Return how much two lists of shapes differ: the sum of |log2(a / b)| over all pairs of sizes."""
+    """Return the sum of |log2(a / b)| over all pairs of sizes in two lists of shapes."""
     if [len(shape) for shape in some] != [len(shape) for shape in others]:
         return inf
     return sum(abs(log2(max(a, 1) / max(b, 1))) for a, b in zip(chain(*some), chain(*others), strict=True))
 
 
 def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
-    """Map recorded sizes to new sizes. The result is empty for ambiguous sizes."""
+    """Map recorded sizes to new sizes. The result is empty if a size is ambiguous."""
     if [len(shape) for shape in recorded] != [len(shape) for shape in inputs]:
         return {}
     pairs = {pair for old, new in zip(recorded, inputs, strict=True) for pair in zip(old, new, strict=True)}
-    # Compiled code may merge the first two dimensions of a tensor into one dimension.
+    # Compiled code may merge a tensor's first two dimensions.
     pairs |= {(prod(old[:2]), prod(new[:2])) for old, new in zip(recorded, inputs, strict=True) if len(old) > 1}
     sizes = dict(pairs)
     return {old: new for old, new in sizes.items() if old != new} if len(sizes) == len(pairs) else {}

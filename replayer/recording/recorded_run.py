@@ -32,7 +32,7 @@ from traces.rates.op_cost import flops, size_bytes
 
 class RecordedRun:
     def __init__(self, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> None:
-        """Index the steps of one rank. The durations of all kernels except communication are multiplied by `slowdown`."""
+        """Index the steps of one rank. All kernels except communication take `slowdown` times as long."""
         self.trace = trace
         self.slowdown = slowdown
         self.devices = [device for device in trace.devices if device.rank == rank]
@@ -106,8 +106,7 @@ def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, 
         within.append([])
         open_calls.append((-end_ns, row))
     last_ns = [max(-end_ns - start_ns, 0) for start_ns, end_ns, _ in calls]
-    # The host time of an op lasts until the next op starts, and is divided among its inner ops in proportion to their
-    # durations.
+    # An op's host time lasts until the next op starts. Nested ops share it in proportion to their durations.
     paces = [0.0, *last_ns]
     for row, following in pairwise(within[0]):
         paces[row] = calls[following - 1][0] - calls[row - 1][0]

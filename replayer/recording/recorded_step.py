@@ -22,7 +22,7 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """Stores one recorded op call. All times are in nanoseconds since the start of a phase."""
+    """Stores one recorded op call. Times are in nanoseconds since the start of the phase."""
 
     start_ns: int
     end_ns: int
@@ -69,7 +69,7 @@ class RecordedSegment:
     predicted: bool = False  # True for a predicted segment (replicas.py); unmatched work may not exist in the script
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
-        """Add a recorded op call. Calls of ops must be added in the order of their start times."""
+        """Add a recorded op call. The calls must be added in the order of their start times."""
         self.exact.setdefault(keys.exact, []).append(instance)
         self.equivalent.setdefault(keys.equivalent, []).append(instance)
         self.named.setdefault(keys.named, []).append(instance)
@@ -111,8 +111,7 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """Stores one recorded step. The dictionary `segments` contains the phases of a step, by name and index, such as
-    ("backward", 0)."""
+    """Stores one recorded step. The keys of `segments` are the name and the index of a phase, such as ("backward", 0)."""
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]
@@ -131,19 +130,18 @@ class RecordedStep:
         return names.count("backward"), names.count("optimizer")
 
     def differs_by_ns(self, other: RecordedStep) -> int:
-        """Compare the phases of two steps, and return the total duration of phases that only one of the steps contains."""
+        """Return the total duration of the phases that only one of the two steps contains."""
         either = {**self.segments, **other.segments}
         return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
 
     def calls(self, exact: str) -> bool:
-        """Return True if the step calls an op with the given key."""
         return any(exact in segment.exact for segment in self.segments.values())
 
     def work_ns(self, kernels: Iterable[int]) -> int:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step in which each phase takes at least as much host time as in the step `slow`."""
+        """Return a copy of this step, in which each phase takes at least as much host time as in the step `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

@@ -36,7 +36,7 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """If too few GPUs were recorded, the first GPU is repeated."""
+    """Return the recorded GPUs. If there are too few, the first GPU is repeated."""
     if not gpus:
         return recorded
     return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]

@@ -40,7 +40,7 @@ from traces.model.trace import StepKind
 
 class StepChoice:
     def __init__(self, steps: list[RecordedStep], grain: str) -> None:
-        """Replace each warm-up step without recorded kernels by a slower copy of a profiled step."""
+        """Warm-up steps without recorded kernels are replaced by slower copies of profiled steps."""
         self._steps = steps
         self._alike: dict[tuple[object, ...], list[int]] = {}
         self._nearest: dict[tuple[object, ...], list[RecordedStep]] = {}
@@ -102,7 +102,7 @@ class StepChoice:
         return self._steps[alike[turn % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """Return a recorded evaluation step, or a recorded training step if no evaluation step was recorded."""
+        """Return a recorded evaluation step or, if there is none, a training step."""
         if not self._evaluations:
             return self._steps[self.cycle[number % len(self.cycle)]]
         recorded = self._steps[self._evaluated[number % len(self._evaluated)]]
@@ -119,7 +119,7 @@ class StepChoice:
 
     @cached_property
     def _windows(self) -> list[tuple[int, set[int]]]:
-        """For each profile, return the position of its first step in `_trained`, and the set of its steps."""
+        """For each profile, return its steps, and the position of its first step in `_trained`."""
         profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
         for place, i in enumerate(self._trained):
             if i in profiled and not (place and self._trained[place - 1] in profiled):
@@ -138,9 +138,9 @@ class StepChoice:
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return the recorded steps that call the op with the same shapes and dtypes. Only steps with the same numbers of
-        backward passes and optimizer steps as `step` are searched. The tuple `place` contains the phase's name and its number
-        in the step, and `exact` is the op's key in `RecordedSegment.exact`."""
+        """Return the recorded steps that call the op with the same shapes and dtypes, and that have as many backward passes and
+        optimizer steps as `step`. The tuple `place` contains the phase's name and its number in the step. The argument `exact`
+        is the op's key in `RecordedSegment.exact`."""
         found = [self._steps[i] for i in self._steps_by_call.get((place, exact), ())]
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 
@@ -156,9 +156,9 @@ class StepChoice:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return the recorded steps that call the op with the most similar shapes. Only steps with the same numbers of backward
-        passes and optimizer steps as `step` are searched. The argument `place` is the same as in `steps_with`, and `named` is
-        the op's key in `RecordedSegment.named`."""
+        """Return the recorded steps that call the op with the most similar shapes, and that have as many backward passes and
+        optimizer steps as `step`. The argument `named` is the op's key in `RecordedSegment.named`. For `place`, see
+        `steps_with`."""
         key = step.kind, step.passes, place, named, shapes
         if key not in self._nearest:
             apart: dict[int, float] = {}
@@ -172,8 +172,8 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step whose tensor values a step of the replay reads. If the replay has more steps than the
-        recording, recorded steps are repeated."""
+        """Return the recorded step that provides the values for a step of the replay. Recorded steps are repeated if the replay
+        has more steps."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:
@@ -183,5 +183,5 @@ class StepChoice:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
-    # If input shapes alternate from step to step, the repeated steps alternate too.
+    # If the input shapes alternate, the repeated steps alternate too.
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]

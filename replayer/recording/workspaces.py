@@ -1,4 +1,4 @@
-"""Finds recorded workspaces, which are the temporary memory of cuDNN and cuBLAS.
+"""Finds recorded workspaces: the temporary memory of cuDNN and cuBLAS.
 
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
@@ -28,8 +28,8 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return True if cuBLAS kept its workspace between calls in the recorded run, or None if unknown. The set `sizes_bytes`
-    contains the possible sizes of the workspace."""
+    """Return True if cuBLAS kept its workspace between calls, or None if unknown. The set `sizes_bytes` contains the possible
+    sizes of the workspace."""
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:
         return True

@@ -1,7 +1,6 @@
 """Replaces the functions of PyTorch and Python that a script can call to reach a GPU.
 
-Each file is named after the module that it patches, so torch_cuda.py patches `torch.cuda`. The function `install_all` applies
-all patches.
+Each file is named after the module that it patches, so torch_cuda.py patches `torch.cuda`.
 
     start(lambda: VirtualGpu(...))      # replayer.state
     install_all(torch)                  # this process now has a GPU, created at first use
@@ -38,7 +37,7 @@ def surfaces() -> list[ModuleType]:
 
 
 def install_all(torch_module: ModuleType) -> None:
-    """Patch PyTorch and Python for a replay. Call this function once per process."""
+    """Patch PyTorch and Python for a replay. Call this function only once."""
     refuse_c_functions(torch_module)
     for surface in surfaces():
         surface.install(torch_module)

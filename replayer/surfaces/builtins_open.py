@@ -3,7 +3,7 @@
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
 
-Files that C or C++ code opens, as in `cv2.imread`, are not counted.
+Reads in C or C++ code, such as `cv2.imread`, are not counted.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the CPU time of all processes, including time used by other virtual machines (/proc/stat)."""
+    """Return the CPU time of the whole machine, including other virtual machines on it (/proc/stat)."""
     try:
         with _open("/proc/stat", encoding="ascii") as file:
             rows = [line.split() for line in file if line.startswith("cpu")]

@@ -1,4 +1,4 @@
-"""Patches gc.collect to also free objects that were frozen with `gc.freeze`.
+"""Patches gc.collect, so that it also frees frozen objects (`gc.freeze`).
 
     del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
 """

@@ -5,8 +5,8 @@
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-The command prints "[N/A]" for temperature, power, clocks and utilization. The file runs as a separate script, so it imports
-only the standard library.
+The command prints "[N/A]" for temperature, power, clocks and utilization. This file runs as a separate script and imports only
+the standard library.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main(words: list[str]) -> int:
 
 
 def answer(facts: SmiFacts, options: list[str]) -> list[str]:
-    """Return the lines that `nvidia-smi` prints. Raise ValueError for an unknown option."""
+    """Return the lines to print. Raise ValueError for an unknown option."""
     parsed, unknown = _OPTIONS.parse_known_args(options)
     if unknown:
         raise ValueError(unknown[0])

@@ -4,7 +4,7 @@
     import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 
-Queries of temperature, power and clock rates raise NVML's error "Not Supported".
+Temperature, power and clock rates are not supported, and queries raise NVML's error for this case.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ ASSUMED_DRIVER = "550.54.15"
 
 
 class NVMLError(Exception):
-    """Replaces the exception class of pynvml. `value` is NVML's error code."""
-
     def __init__(self, value: int = 999) -> None:
         super().__init__(value)
         self.value = value
@@ -55,7 +53,7 @@ class Handle:
 
 
 class _Utilization:
-    """Computes the GPU utilization since the previous query. NVML averages the utilization of a GPU over at least 1/6 s."""
+    """Computes the GPU utilization since the previous query, as an average over at least 1/6 s."""
 
     _LEAST_NS = 1_000_000_000 // 6
 

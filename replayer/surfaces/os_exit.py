@@ -14,11 +14,11 @@ from traces.script.deferred_signals import before_abrupt_ends
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the functions. Forked processes, such as DataLoader workers, write no timeline."""
+    """Patch the functions. Forked processes such as DataLoader workers write no timeline."""
 
     def before_signal() -> None:
-        # `finish` tells the other ranks that this rank has ended. After a signal, a real GPU does not tell them, so they wait
-        # until their NCCL timeout.
+        # `finish` tells the other ranks that this rank ends. After a signal, the ranks must find out by themselves, as on a
+        # real GPU.
         distributed = torch_module.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
             state.STATE.finish()

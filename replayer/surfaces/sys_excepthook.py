@@ -25,14 +25,14 @@ _OF_DRIVER = re.compile(
     r"|must be (?:a |on )?(?:CUDA|GPU)|\bCUDA tensor|is_cuda\b|Pointer argument .* cannot be accessed from Triton",
     re.IGNORECASE,
 )
-# If a DataLoader worker fails, the error message in the main process contains the worker's traceback.
+# the worker's traceback in the error message of a failed DataLoader worker
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 _OF_CUDA = re.compile(r"(?:[\w.]+: )?CUDA error")
 _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Patch sys.excepthook. If the folder `keep_in` is given, errors are written to a file in this folder instead of stderr."""
+    """Patch sys.excepthook. With `keep_in`, errors are written to a file in this folder instead of stderr."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -61,8 +61,8 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message. If the message contains a traceback of another process, return the error
-    message of the other process."""
+    """Return the first line of an error message. If another process sent the error, return the first line of the original
+    message."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -1,4 +1,4 @@
-"""Patches torch.accelerator so that it reports "cuda" as the accelerator.
+"""Makes torch.accelerator report the accelerator "cuda".
 
     torch.accelerator.current_accelerator()     # device(type='cuda')
 """

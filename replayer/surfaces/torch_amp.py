@@ -1,4 +1,4 @@
-"""Patches torch.amp, torch.autocast and torch.cuda.amp to support autocast on the virtual GPU.
+"""Patches torch.amp, torch.autocast and torch.cuda.amp for autocast on the virtual GPU.
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled() is True

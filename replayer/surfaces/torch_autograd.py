@@ -1,5 +1,5 @@
-"""Patches torch.autograd so that the replay detects the backward pass and inference mode. The autograd engine runs backward
-passes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp)."""
+"""Patches torch.autograd so that the replay detects the backward pass and inference mode. The backward pass runs in the calling
+thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _run_backward(run: TorchFunction, outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run the backward pass. Raise PyTorch's error if a gradient is on the wrong device."""
     for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
         if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")
@@ -52,7 +51,7 @@ def _run_backward(run: TorchFunction, outputs: TorchAny, gradients: TorchAny, *a
 
 @contextmanager
 def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
-    """Run each backward function on the stream of its forward op, as PyTorch's engine does."""
+    """Run each backward function on the stream of its forward op."""
     here = started()
     if here is None:
         yield

@@ -1,9 +1,9 @@
-"""Makes autograd store the same tensors for the backward pass as PyTorch 1.10 does.
+"""Makes autograd save the same tensors for the backward pass as PyTorch 1.10.
 
     install(torch)      # if the recording was made with PyTorch before 1.11
 
-In PyTorch 1.10, in-place ReLU6 and Hardtanh store their results for the backward pass (tools/autograd/derivatives.yaml).
-Convolutions store a contiguous copy of the input (`_convolution` in aten/src/ATen/native/Convolution.cpp).
+PyTorch 1.10 saves the results of in-place ReLU6 and Hardtanh (tools/autograd/derivatives.yaml). For convolutions, it saves a
+contiguous copy of the input (`_convolution` in aten/src/ATen/native/Convolution.cpp).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, when_imported
 
-# The function `torch.compiler.reset` imports C functions that CPU builds of PyTorch do not have.
+# `torch.compiler.reset` imports these C functions, which CPU builds of PyTorch do not have.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 
@@ -44,7 +44,7 @@ def install(torch_module: ModuleType) -> None:
     decided = torch_module._C._conv_determine_backend_memory_format
 
     def memory_format(data: TorchAny, weight: TorchAny, kind: TorchAny) -> TorchAny:
-        """Dynamo asks for the layout of a convolution's result. Without a driver, PyTorch does not choose cuDNN."""
+        """Return the memory layout of a convolution's result for Dynamo. Without a driver, PyTorch would not choose cuDNN."""
         return conv_format(data, weight) if data.device.type == "cuda" else decided(data, weight, kind)
 
     patch(torch_module._C, _conv_determine_backend_memory_format=memory_format)
@@ -58,7 +58,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _break_graphs_at_generators(variables: TorchAny) -> None:
-    """Make Dynamo break the graph where the script uses a random generator. Dynamo checks for the exact class
+    """Make Dynamo break the graph where the script uses a random generator. Dynamo recognizes only the class
     `torch._C.Generator`."""
 
     def matches(matching: TorchAny, kind: type) -> bool:

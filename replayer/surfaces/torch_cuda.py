@@ -109,7 +109,7 @@ class TorchDeviceProperties(DeviceProperties):
 
     @classmethod
     def create(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
-        """Return the properties of device `index`. The UUID and other identifiers of a virtual GPU are invented."""
+        """Return the properties of device `index`. Its UUID and other identifiers are invented."""
         unknown: dict[str, TorchAny] = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
         card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())
@@ -185,8 +185,8 @@ class CudaDriver:
         self._visible = visible
 
     def device_count(self) -> int:
-        """Return the number of recorded GPUs that CUDA_VISIBLE_DEVICES makes visible. CUDA counts the GPUs only once, and a
-        forked process inherits the number."""
+        """Return the number of GPUs that CUDA_VISIBLE_DEVICES makes visible. As with CUDA, the GPUs are counted only once, and
+        a forked process inherits the number."""
         if self._visible is not None:
             return self._visible
         if in_bad_fork():
@@ -197,7 +197,6 @@ class CudaDriver:
         return min(recorded, len(torch.cuda._parse_visible_devices()))
 
     def available_devices(self) -> int:
-        """Initialize CUDA's runtime, and return the number of GPUs."""
         if not in_bad_fork():
             gpu()
             self._visible = self.device_count()
@@ -276,7 +275,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # Some functions are attributes of both torch._C and torch.cuda, so both modules are patched.
+    # These functions are attributes of both torch._C and torch.cuda.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

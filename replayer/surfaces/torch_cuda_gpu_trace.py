@@ -2,7 +2,7 @@
 
     TORCH_CUDA_SANITIZER=1 trace replay train.py --trace TRACE      # or torch.cuda._sanitizer.enable_cuda_sanitizer()
 
-The wrappers in this file are installed when a script starts the sanitizer, so other scripts are not slowed down.
+The wrappers are installed when a script starts the sanitizer, so other scripts are not slowed down.
 """
 
 from __future__ import annotations
@@ -115,5 +115,5 @@ def _handle(stream: TorchAny) -> int:
 
 
 def _fire(what: str, *handles: int) -> None:
-    # This module is imported here and not at the top of the file, because most scripts do not need it.
+    # Imported here, because most scripts do not need this module.
     getattr(importlib.import_module("torch.cuda._gpu_trace"), f"{what}Callbacks").fire_callbacks(*handles)

@@ -1,5 +1,4 @@
-"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops. The method `replay` launches the kernels of all
-captured ops.
+"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops, and `replay` launches their kernels.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
@@ -33,7 +32,7 @@ _NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 
 REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
 
-# The methods `debug_dump` and `get_graph_data` need a real CUDA graph, so they raise NotEmulated.
+# These methods need a real CUDA graph, so they raise NotEmulated.
 _READERS = ("debug_dump", "get_graph_data")
 
 _EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
@@ -49,7 +48,7 @@ _NO_EXECUTABLE = "You cannot access the raw cudaGraphExec_t instance until insta
 
 
 def _forbid_reserving() -> None:
-    """Raise CUDA's error if a thread must not allocate memory while another thread captures a CUDA graph."""
+    """Raise CUDA's error if a thread allocates memory while another thread captures a CUDA graph."""
     launches = gpu().launches
     for capture in launches.captures:
         if capture.forbids_allocation(launches.current.thread()):
@@ -162,7 +161,6 @@ class VirtualGraph:
         return capture.graph
 
     def instantiate(self) -> None:
-        """Check that the graph was captured. Virtual graphs are not compiled."""
         if self._graph is None:
             raise RuntimeError("capture_end() must have been called before calling instantiate")
         if self._executable is not None and not self._keeps_graph:
@@ -206,13 +204,13 @@ class VirtualGraph:
         return id(self._template)
 
     def raw_cuda_graph_exec(self) -> int:
-        """Return an invented CUDA handle, which changes each time the graph is instantiated."""
+        """Return an invented handle (cudaGraphExec_t), which changes with each instantiation."""
         if self._executable is None:
             raise RuntimeError(_NO_EXECUTABLE)
         return id(self._executable)
 
     def _retain_pool(self, pool: VirtualMemPool) -> None:
-        """A CUDA graph that was captured in a `use_mem_pool` block keeps the block's memory pool alive."""
+        """Keep the memory pool of a `use_mem_pool` block alive if a CUDA graph was captured in it."""
         self._memory_pools.append(pool)
 
 
@@ -227,7 +225,7 @@ def _is_alive(storage_is_alive: TorchAny, self: TorchAny) -> bool:
 
 
 def _check_inputs_by_memory(debug: TorchAny) -> None:
-    """Make the option `check_input_liveness` check whether the memory of virtual tensors is still allocated."""
+    """Make `check_input_liveness` check whether the memory of virtual tensors is still allocated."""
     patch_around(debug._TrackedTensorInfo, __init__=_watch_memory, is_alive=_is_alive)
 
 

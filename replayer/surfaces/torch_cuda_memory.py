@@ -54,7 +54,6 @@ STATS_SINCE = {"num_oom_rejections": (2, 12), "reserved_bytes_by_private_pools":
 
 
 def memory_of(index: int, missing: str = "Invalid device argument ") -> DeviceMemory:
-    """Return the memory of device `index`. Raise PyTorch's error if the device does not exist."""
     devices = gpu().devices
     if not 0 <= index < len(devices):
         raise RuntimeError(f"{missing}{chr(index % 256)}: did you call init?")  # PyTorch prints a `signed char`
@@ -112,7 +111,7 @@ def install(torch_module: ModuleType) -> None:
     raw = RawBlocks()
 
     def memory(device: TorchAny) -> DeviceMemory | None:
-        """Return the memory of a device, or None if CUDA is not initialized yet."""
+        """Return the memory of a device, or None before CUDA is initialized."""
         return None if not cuda.is_initialized() else memory_of(module._get_device_index(device, optional=True))
 
     def amount(name: str, of: Callable[[DeviceMemory], int]) -> Callable[..., int]:

@@ -32,8 +32,8 @@ def record_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Start, change or stop the recording of allocations on all devices. None for `enabled` stops the recording. Raise
-    PyTorch's RuntimeError for invalid arguments. PyTorch 2.15 added the last two parameters."""
+    """Start, change or stop the recording of allocations. None for `enabled` stops the recording. Raise PyTorch's RuntimeError
+    for invalid arguments. PyTorch 2.15 added the last two parameters."""
     if record_pinned_host_memory:
         raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out; only GPUs have a history")
     _expect("enabled", enabled, (None, "state", "all"))

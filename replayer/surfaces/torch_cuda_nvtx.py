@@ -29,7 +29,7 @@ _End = Callable[[str], None]
 
 
 def begin_range() -> _End | None:
-    """Begin a range in the timeline. Return None if the script has not used a GPU yet."""
+    """Begin a range in the timeline. Return None before the first use of a GPU."""
     return None if started() is None else gpu().profile.begin_range()
 
 

@@ -1,9 +1,9 @@
-"""Patches torch.cuda's random generators to use the virtual generators in tensor/generators.py.
+"""Patches the random functions of torch.cuda (tensor/generators.py).
 
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-Random functions raise PyTorch's error for a generator of another device.
+
 """
 
 from __future__ import annotations

@@ -168,8 +168,8 @@ class ExternalStream(Stream):
 
 
 class _CudaEventBase(BaseEvent):  # type: ignore[misc]
-    """Replaces torch._C._CudaEventBase. The argument `blocking` has no effect. An event with `interprocess=True` works only in
-    its own process."""
+    """Replaces torch._C._CudaEventBase. The argument `blocking` has no effect. Events with `interprocess=True` cannot be sent
+    to other processes."""
 
     virtual: VirtualEvent
     enable_timing: bool
@@ -224,8 +224,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
         gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: TorchAny) -> float:
-        """Return the time until `end_event` in milliseconds. Raises an error if the elapsed time is undefined, for example
-        between events on two devices."""
+        """Return the time until `end_event` in milliseconds. Raises an error, for example, for events on two devices."""
         if not isinstance(end_event, _CudaEventBase):
             raise RuntimeError("expected other to be a torch.cuda.Event object")
         if not (self.enable_timing and end_event.enable_timing):
@@ -246,8 +245,8 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
 
 def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-    """Raise the errors of cudaStreamWaitEvent. While a script captures a CUDA graph, a captured stream may wait only for
-    captured work, and the default stream must not wait for captured work."""
+    """Raise the errors of cudaStreamWaitEvent during the capture of a CUDA graph: captured work must not wait for other work,
+    and the default stream must not wait for captured work."""
     launches = gpu().launches
     capture, own = launches.capture_of(awaited), launches.capture_of(stream)
     if capture is not None:
@@ -283,7 +282,6 @@ def _stream_of(stream: TorchAny) -> VirtualStream:
 
 
 def stream_index(index: int) -> int:
-    """Return the index of an existing GPU."""
     count = len(gpu().devices)
     if not 0 <= index < count:
         raise RuntimeError(f"Device index value {index} is out of index range [0, {count})")

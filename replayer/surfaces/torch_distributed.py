@@ -95,8 +95,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """Return the future of the bucket's all-reduce. PyTorch's own futures, written in C++, would not wait for the virtual
-    GPU."""
+    """Return the future of the bucket's all-reduce. A future of PyTorch's C++ code would not wait for the virtual GPU."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)
@@ -104,14 +103,14 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Remember that DistributedDataParallel waits for this collective in the backward pass. A reference to the Work object is
-    needed, because PyTorch's C++ code does not keep Python objects alive."""
+    """Store the collective that DistributedDataParallel waits for in the backward pass. PyTorch's C++ code does not keep the
+    Python object alive."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
-    """Replace the fp16 hook of DistributedDataParallel, because the C++ version cannot read virtual tensors."""
+    """Replace the fp16 hook of DistributedDataParallel, because its C++ version cannot read virtual tensors."""
     if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
         hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
@@ -127,18 +126,18 @@ def _join_first(collect: TorchFunction, futures: list[TorchAny]) -> TorchAny:
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the time statistics of DistributedDataParallel, which would print a warning about the device type."""
+    """Skip the time statistics of DistributedDataParallel, because they would print a warning about the device type."""
     if started() is None:
         collect(self)
 
 
 def _no_split_source(source: TorchFunction, group: TorchAny, *args: TorchAny) -> TorchAny:
-    """Return None for a virtual NCCL group, because PyTorch's C++ code cannot split the group."""
+    """Return None for a virtual NCCL group, which C++ code cannot split."""
     return None if isinstance(group, VirtualNccl) else source(group, *args)
 
 
 def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Attach PyTorch's flight recorder to a process group. A virtual NCCL group is skipped, because it has no C++ backend."""
+    """Attach PyTorch's flight recorder to a process group, except to virtual NCCL groups, which have no C++ backend."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
@@ -156,7 +155,7 @@ def _init_and_set_rank(init: TorchFunction, *args: TorchAny, **kwargs: TorchAny)
 
 
 def _new_group(make: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Prevent PyTorch from replacing gloo by NCCL."""
+    """Keep PyTorch from replacing gloo by NCCL."""
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
 

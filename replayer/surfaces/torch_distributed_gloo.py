@@ -61,17 +61,17 @@ _METHODS += [f"{name}_single{more}" for name in ("all_gather", "reduce_scatter")
 
 
 class GlooCall:
-    """A call of an operation that waits for the ranks `sources`."""
+    """Describes a call of an operation, which waits for the ranks `sources`."""
 
     def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int]) -> None:
         self._group, self._channel, self._number, self._sources = group, channel, number, sources
 
     def times_ns(self) -> dict[int, int]:
-        """Return when each source called the operation, on this rank's clock."""
+        """Return when each source called the operation, as times of this rank's clock."""
         return self._group.read(self._channel, self._number, self._sources)
 
     def finish(self, duration_ns: int = 0) -> None:
-        """Wait for the last source. Raise RuntimeError if this source called the operation after the group's timeout."""
+        """Wait for all sources. Raise RuntimeError if the last source called the operation after the group's timeout."""
         here = gpu()
         now_ns, latest_ns = here.streams.host_now_ns(), max(self.times_ns().values(), default=0)
         limit_ns = int(self._group.timeout.total_seconds() * 1_000_000_000 * here.clock.speed)
@@ -84,7 +84,7 @@ class GlooCall:
 
 
 class GlooCalls:
-    """The calls of a gloo group's operations. One channel has the collectives. Each pair of ranks has a channel per tag."""
+    """Contains the calls of a gloo group. One channel has all collectives. Each pair of ranks has one channel per tag."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout: timedelta) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
@@ -181,7 +181,7 @@ def _finish_received(calls: GlooCalls, tag: list[int], work: TorchAny) -> None:
 
 
 def _integers(args: Sequence[TorchAny]) -> list[int]:
-    """Return the rank of the root or peer, and the tag, of a call."""
+    """Return the rank (root or peer) and the tag from the arguments of a call."""
     values = [getattr(arg, "rootRank", arg) for arg in args]
     return [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
 
@@ -221,7 +221,7 @@ def _monitored_barrier(
 
 
 def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run an operation on host copies of virtual tensors. See Note [Gloo and tensors on the device]."""
+    """Run an operation on copies in host memory. See Note [Gloo and tensors on the device]."""
     pairs: list[tuple[TorchAny, TorchAny]] = []
     known = True
 
@@ -256,8 +256,8 @@ def _refuse_device_memory(*_args: TorchAny) -> NoReturn:
 
 
 def _neighbours(place: int, size: int) -> list[int]:
-    """Return the places above `place` in gloo's broadcast tree, and those directly below. In round i, each place p below 2**i
-    sends to p + 2**i and waits until the receiver has called the operation."""
+    """Return the neighbors of `place` in gloo's broadcast tree: first those that send to it. In round i, each place p below
+    2**i sends to p + 2**i and waits until the receiver has called the operation."""
     places = [place + (1 << i) for i in range(place.bit_length(), (size - 1).bit_length()) if place + (1 << i) < size]
     while place:
         place -= 1 << (place.bit_length() - 1)

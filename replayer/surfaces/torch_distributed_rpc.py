@@ -1,4 +1,4 @@
-"""Patches torch.distributed.rpc so that calls with tensors on the virtual GPU raise NotEmulated.
+"""Makes torch.distributed.rpc raise NotEmulated for tensors on the virtual GPU.
 
     rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # works as usual
     rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated

@@ -1,4 +1,4 @@
-"""Inside torch.func transforms, makes tensors report the device "cuda".
+"""Makes tensors report the device "cuda" inside torch.func transforms.
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
@@ -34,7 +34,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _run_eagerly(torch_module: ModuleType) -> None:
-    """Run the ops of an operator such as flex_attention or cond one by one."""
+    """Run operators such as flex_attention or cond op by op."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     operator: TorchAny = torch_module._ops.HigherOrderOperator

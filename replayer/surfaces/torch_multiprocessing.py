@@ -35,14 +35,14 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # A process that unpickles a tensor must import torch, because this import starts the replayer.
+    # A process that unpickles a tensor must first import torch, which starts the replayer.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})
     others = reductions.reduce_tensor
 
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
-        # PyTorch sends a sparse tensor as two dense tensors, one for the indices and one for the values.
+        # PyTorch sends a sparse tensor as two dense tensors: its indices and its values.
         is_strided = isinstance(tensor, VirtualTensor) and tensor.layout is torch.strided
         return sharing.reduce(tensor) if is_strided else others(tensor)
 

@@ -1,4 +1,4 @@
-"""Patches torch.nn.Module. When a module moves to the GPU, the Python objects of its parameters stay the same.
+"""Patches torch.nn.Module. A module's parameters stay the same Python objects when the module moves to the GPU.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

@@ -136,5 +136,5 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # nn.DataParallel passes a device without a type, such as `torch.device(0)`.
+    # nn.DataParallel passes a device without a type: `torch.device(0)`.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

@@ -1,4 +1,4 @@
-"""Patches torch.nn.SyncBatchNorm to assume that no rank has an empty batch.
+"""Patches torch.nn.SyncBatchNorm, which then assumes that no rank has an empty batch.
 
     net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
 """

@@ -20,7 +20,7 @@ from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_everywhere
 
-# These functions have the parameter `pin_memory`. Functions in EMPTY return uninitialized tensors.
+# Functions with the parameter `pin_memory`. Those in EMPTY return uninitialized tensors.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"

@@ -1,4 +1,4 @@
-"""Patches torch.profiler, so that profiles contain the virtual GPU's kernels and memory.
+"""Adds the virtual GPU's kernels and memory to profiles of torch.profiler.
 
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
         step()
@@ -94,7 +94,7 @@ def install(torch_module: ModuleType) -> None:
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    # The setting KINETO_LOG_LEVEL=5 hides the profiler's error about the missing CUDA driver.
+    # hides the profiler's error about the missing CUDA driver
     patch_item(os.environ, "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL", "5"))
     patch_around(
         cls,
@@ -109,8 +109,8 @@ def install(torch_module: ModuleType) -> None:
 def _add_device(
     torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], begin_ns: int, *, profile_memory: bool
 ) -> None:
-    """Add the virtual GPU's kernels, ranges and memory to the events of a profile that began at `begin_ns`. Ops are matched by
-    name and order."""
+    """Add the virtual GPU's kernels, ranges and memory to the events of a profile, which began at `begin_ns`. Ops are matched
+    by name and order."""
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
     known, made = defaultdict(list), list[TorchAny]()

@@ -34,7 +34,7 @@ _INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
 def install(torch_module: ModuleType) -> None:
-    # `_device_constructors` lists PyTorch's original functions and caches the list, so call it before they are replaced.
+    # `_device_constructors` caches PyTorch's original functions, so it must be called before they are replaced.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})
@@ -57,7 +57,8 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_data(make: TorchFunction) -> TorchFunction:
-    """Wrap `torch.tensor`, which pins only tensors on the CPU (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp)."""
+    """Wrap `torch.tensor`. As in PyTorch, only CPU tensors are pinned (`internal_new_from_data` in
+    torch/csrc/utils/tensor_new.cpp)."""
 
     @wraps(make)
     def made(*args: TorchAny, **options: TorchAny) -> TorchAny:
@@ -78,8 +79,7 @@ def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: Torch
 
 
 def _install_dlpack(torch_module: TorchAny) -> None:
-    """Let torch.from_dlpack make views of virtual tensors. Virtual tensors cannot be exported to other libraries, which would
-    read the memory of the tensors."""
+    """Let torch.from_dlpack make views of virtual tensors. Other libraries cannot read virtual tensors, which have no data."""
     dlpack = torch_module.utils.dlpack
 
     def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:
@@ -161,7 +161,7 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
         reading = STATE.reading
         before, reading.within = reading.within, True
         try:
-            # PyTorch may print a warning when a script first reads a tensor that requires a gradient.
+            # The first read of a tensor that requires a gradient may print a warning of PyTorch.
             if has_read_with_grad or not args or has_torch_function_unary(args[0]) or not args[0].requires_grad:
                 return read(*args)
             has_read_with_grad = not torch.is_warn_always_enabled()
@@ -173,7 +173,7 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _warning_the_caller(read: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-    """Read a value. If PyTorch prints a warning, the warning names the script's line."""
+    """Read a value. A warning of PyTorch names the script's line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = read(*args)

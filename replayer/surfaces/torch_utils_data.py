@@ -3,7 +3,7 @@
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-An evaluation step ends when the script asks for the next batch (traces/script/step_rule.py).
+
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the DataLoader's original iterator. Clearing `_iterator` stops persistent workers."""
+        """Return the DataLoader's original iterator. Persistent workers stop when `_iterator` is cleared."""
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
             loader._iterator = None
@@ -73,7 +73,7 @@ def _length(loader: TorchAny, without: int) -> int:
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy a batch's lists and dicts, because a script may remove their items. Tensors are not copied."""
+    """Copy a batch's lists and dicts, because the script may change them. Tensors are not copied."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

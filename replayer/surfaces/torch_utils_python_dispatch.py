@@ -1,5 +1,4 @@
-"""Patches TorchDispatchMode, so that scripts see the device "cuda" instead of the internal device "lazy" in the arguments of
-ops.
+"""Makes TorchDispatchMode show scripts the device "cuda" instead of the internal device "lazy".
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

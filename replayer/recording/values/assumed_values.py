@@ -31,7 +31,6 @@ class AssumedValues:
         self._made_at: Counter[Hashable] = Counter()
 
     def loss(self, call_site: Hashable = None) -> float:
-        """Return a plausible loss, which decreases with each training step."""
         if not self.improving:
             return 1.0
         step = self._step_now()
@@ -42,7 +41,7 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """Return the assumed fraction of True elements in a comparison such as `predictions == labels`."""
+        """Return the assumed share of true elements in a comparison such as `predictions == labels`."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
@@ -52,7 +51,7 @@ class AssumedValues:
         return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
-        """Choose the result of `bool(tensor)` for a tensor with an unknown value."""
+        """Choose the result of `bool(tensor)` for an unknown value."""
         # see Note [Loops with assumed values]
         self.note_scalar()
         return self.improving and self._asked % PATIENCE == 0
