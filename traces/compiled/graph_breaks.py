@@ -1,15 +1,22 @@
 """Finds graph breaks: places where a compiled function runs eager code between two compiled graphs.
 
-    (first,) = graph_breaks(trace, region_calls(trace))
+    (first,) = graph_breaks(trace, region_calls(trace), functions)
     first.after, first.before, first.host_ns      # "0/0", "1/0", 412_000: from the end of one graph to the start of the next
+
+Note [What follows a graph break]
+    Dynamo compiles the rest of a function after a graph break as another function. Its name contains the line of the break. The
+    code between the two graphs may call other compiled functions, which may have graph breaks themselves. The time of these
+    graphs and of these graph breaks does not count as time of the outer graph break.
+    Traces from `trace import` do not contain the names of functions. In such a trace, the range of a region encloses the range
+    of the function's rest, after the ranges of all other compiled functions that the region calls.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
@@ -19,7 +26,8 @@ from traces.figures.measure import op_of
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, Trace
 
-RESUMED = "torch_dynamo_resume_in_"  # Dynamo's name of the function that continues after a graph break
+# a function that Dynamo compiled, such as "forward (model.py:3)" or "torch_dynamo_resume_in_forward_at_5 (model.py:5)"
+_FUNCTION = re.compile(r"(torch_dynamo_resume_in_)?(.*?)(?(1)_at_\d+) \((.*):(\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,42 +42,85 @@ class GraphBreak:
     ops: tuple[str, ...]  # eager ops between the two graphs
 
 
+@dataclass
+class _Found:
+    steps: list[int] = field(default_factory=list)  # the step of each graph break
+    between: list[tuple[RegionCall, RegionCall]] = field(default_factory=list)  # successive graphs with eager code in between
+
+
 def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
-    found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
-    threads, starts, ends = trace.host.thread, trace.host.start_ns, trace.host.end_ns
-    for one, other in pairwise(call for call in calls if not call.is_backward):
-        is_same_run = one.step == other.step and threads[one.row] == threads[other.row]
-        follows = is_same_run and ends[one.row] <= starts[other.row]  # a graph may call a compiled function within an op
-        is_inner = one.region_row in [*trace.host.outward(other.region_row)][1:]
-        if follows and (is_inner or functions.get(other.region, "").startswith(RESUMED)):
-            found.setdefault((one.region, other.region), []).append((one, other))
-    if not found:
-        return ()
-    launcher = op_of(trace, outermost=True)
-    return tuple(_break(trace, launcher, pairs) for pairs in found.values())
+    # see Note [What follows a graph break]
+    host = trace.host
+    forwards: dict[tuple[int, int], list[RegionCall]] = {}
+    for call in calls:
+        if not call.is_backward:
+            forwards.setdefault((call.step, int(host.thread[call.row])), []).append(call)
+    found: dict[tuple[str, str], _Found] = {}
+    for (step, _), of_step in forwards.items():
+        pairs = _by_name(of_step, functions) if functions else _by_nesting(trace, of_step)
+        # compiled code may call a compiled function
+        pairs = [(i, j) for i, j in pairs if host.end_ns[of_step[i].row] <= host.start_ns[of_step[j].row]]
+        for i, j in pairs:
+            found.setdefault((of_step[i].region, of_step[j].region), _Found()).steps.append(step)
+        for place in range(len(of_step) - 1):
+            around = [(j - i, i, j) for i, j in pairs if i <= place < j]
+            if around:
+                _, i, j = min(around)
+                between = of_step[place], of_step[place + 1]
+                found[of_step[i].region, of_step[j].region].between.append(between)
+    launcher = op_of(trace, outermost=True) if found else np.array([])
+    return tuple(_break(trace, launcher, names, of) for names, of in found.items())
 
 
-def _break(trace: Trace, launcher: Column, pairs: list[tuple[RegionCall, RegionCall]]) -> GraphBreak:
+def _by_name(calls: Sequence[RegionCall], functions: Mapping[str, str]) -> list[tuple[int, int]]:
+    parsed = {region: match.groups() for region, text in functions.items() if (match := _FUNCTION.fullmatch(text))}
+    first_lines: dict[tuple[str, str], list[int]] = {}
+    for resumed, name, file, line in parsed.values():
+        if not resumed:
+            first_lines.setdefault((name, file), []).append(int(line))
+    found = []
+    last: dict[tuple[str, str, int], tuple[int, int]] = {}
+    for place, call in enumerate(calls):
+        if call.region in parsed:
+            resumed, name, file, text = parsed[call.region]
+            line = int(text)
+            whole = name, file, max((one for one in first_lines.get((name, file), ()) if one <= line), default=0)
+            if resumed and whole in last and last[whole][1] < line:
+                found.append((last[whole][0], place))
+            last[whole] = place, line
+    return found
+
+
+def _by_nesting(trace: Trace, calls: Sequence[RegionCall]) -> list[tuple[int, int]]:
+    found: dict[int, tuple[int, int]] = {}
+    last: dict[int, int] = {}
+    for place, call in enumerate(calls):
+        outer = next((row for row in [*trace.host.outward(call.region_row)][1:] if row in last), None)
+        if outer is not None:
+            found[outer] = last[outer], place
+        last[call.region_row] = place
+    return list(found.values())
+
+
+def _break(trace: Trace, launcher: Column, names: tuple[str, str], of: _Found) -> GraphBreak:
     host, device = trace.host, trace.device
-    ends = host.end_ns
-    steps = len({one.step for one, _ in pairs})
+    steps = len(set(of.steps))
     launch = device.launch
     start_ns = np.where(launch == NONE, -1, host.start_ns[launch])
     work = np.zeros(len(device), bool)
-    for one, other in pairs:
-        within = (start_ns >= ends[one.row]) & (start_ns < host.start_ns[other.row])
+    host_ns = Counter(dict.fromkeys(of.steps, 0))
+    for one, other in of.between:
+        end_ns = int(host.end_ns[one.row])
+        within = (start_ns >= end_ns) & (start_ns < host.start_ns[other.row])
         work |= within & (host.thread[launch] == host.thread[one.row])
+        host_ns[one.step] += max(int(host.start_ns[other.row]) - end_ns, 0)
     rows = np.flatnonzero(work & (launcher != NONE))
     ops = launcher[rows][~is_region_range(trace)[launcher[rows]]]  # the function may launch kernels without an op
-    names = dict.fromkeys(trace.strings[host.name[row]] for row in ops.tolist())
-    host_ns: Counter[int] = Counter()
-    for one, other in pairs:
-        host_ns[one.step] += int(host.start_ns[other.row] - ends[one.row])
+    eager = dict.fromkeys(trace.strings[host.name[row]] for row in ops.tolist())
     return GraphBreak(
-        after=pairs[0][0].region,
-        before=pairs[0][1].region,
-        count=len(pairs) / steps,
+        *names,
+        count=len(of.steps) / steps,
         host_ns=round(median(host_ns.values())),
         gpu_ns=Intervals(device.start_ns[rows], device.end_ns[rows]).total_ns // steps,
-        ops=tuple(names),
+        ops=tuple(eager),
     )

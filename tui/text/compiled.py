@@ -103,13 +103,14 @@ def _gain(comparison: Comparison, *, is_reversed: bool) -> str:
         replaced = f"{counted(ops, 'eager op')} ({time_text(eager_ns)})"
         verb = "replaces" if kernels == 1 else "replace"
         sentences.append(f"In a step, {counted(kernels, 'fused kernel')} ({time_text(compiled_ns)}) {verb} {replaced}")
-        most = max(fused, key=lambda one: one.eager_ns - one.compiled_ns)
-        if most.eager_ns > most.compiled_ns:
+        sign, kind = (1, "gain") if compiled_ns <= eager_ns else (-1, "loss")
+        most = max((one for one in fused if one.ops), key=lambda one: sign * (one.eager_ns - one.compiled_ns), default=None)
+        if most is not None and most.eager_ns != most.compiled_ns:
             more = len(most.kernels) - 1
             names = fit(most.kernels[0], _KERNEL_NAME) + (f" + {more} more" if more else "")
             runs = f"{'run' if more else 'runs'} {most.op_counts}"
             taken = f"{time_text(most.compiled_ns)} instead of {time_text(most.eager_ns)}"
-            sentences.append(f"Largest gain on the GPU: {names} {runs} in {taken}")
+            sentences.append(f"Largest {kind} on the GPU: {names} {runs} in {taken}")
     both = comparison.compiled or ()
     if not all(of.is_compiled for of in both) and (breaks := [one for of in both for one in of.breaks]):
         taken = time_text(sum(one.host_ns for one in breaks))

@@ -11,10 +11,11 @@ from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.model.trace import Trace
 
 
-def fusing(*, compiled: bool, in_region: bool = False) -> Trace:
+def fusing(*, compiled: bool, in_region: bool = False, slowdown: int = 1) -> Trace:
     """Three steps: add and relu, a matrix product, gelu, another product, mul, relu. If compiled, only products are not fused.
 
-    Kernels take 5, 4, 10, 6, 10, 7 and 2 us; fused kernels take 3 (add_relu), 2 (gelu) and 1 us (relu).
+    Kernels take 5, 4, 10, 6, 10, 7 and 2 us; fused kernels take 3 (add_relu), 2 (gelu) and 1 us (relu),
+    times `slowdown`.
     """
     eager = (("add", 5), ("relu", 4), ("mm", 10), ("gelu", 6), ("mm", 10), ("mul", 7), ("relu", 2))
     fused = (
@@ -34,7 +35,8 @@ def fusing(*, compiled: bool, in_region: bool = False) -> Trace:
             start = at + 20 + 50 * place
             is_fused = name.startswith("triton")
             events.op(name if is_fused else f"aten::{name}", start, 20, [[8, 8]])
-            events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, length))
+            time = slowdown * length if is_fused else length
+            events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, time))
     return events.trace()
 
 

@@ -141,6 +141,40 @@ def test_the_time_of_a_graph_break_is_the_time_between_two_graphs() -> None:
     )
 
 
+def calling_another_function(*, nested: bool) -> Trace:
+    """A step with four graphs: 0/0 (10 to 20 us), 1/0 (40 to 50 us), 2/0 (70 to 80 us) and 3/0 (100 to 110 us). In a recording,
+    the regions are nested."""
+    events = Events()
+    events.host("user_annotation", "ProfilerStep#1", 0, 990)
+    for name, at, until in (("0/0", 10, 130), ("1/0", 40, 90), ("2/0", 70, 85), ("3/0", 100, 120)):
+        events.op(f"Torch-Compiled Region: {name}", at - 2, (until if nested else at + 12) - at, [])
+        events.host("user_annotation", f"## Call CompiledFxGraph f{name[0]} ##", at, 10)
+        events.op("triton_poi_fused_sin_0", at + 2, 6, [[8]])
+        events.launch("cuLaunchKernel", at + 4, ("triton_poi_fused_sin_0", 3))
+    return events.trace()
+
+
+def test_a_graph_break_leaves_out_graphs_and_graph_breaks_of_called_functions() -> None:
+    """GIVEN a break from 20 to 100 us, in which a function with a break from 50 to 70 us is called."""
+    expected = {("0/0", "3/0", 40_000), ("1/0", "2/0", 20_000)}
+    functions = {
+        "0/0": "forward (model.py:3)",
+        "1/0": "forward (model.py:30)",
+        "2/0": "torch_dynamo_resume_in_forward_at_35 (model.py:35)",
+        "3/0": "torch_dynamo_resume_in_forward_at_5 (model.py:5)",
+    }
+    for nested in (True, False):
+        trace = calling_another_function(nested=nested)
+        named = replace(trace, runs=replay_of(trace, compiled={"regions": 4, "graph_breaks": 2, "functions": functions}).runs)
+        assert {(one.after, one.before, one.host_ns) for one in compiled_figures(named).breaks} == expected
+    found = compiled_figures(calling_another_function(nested=True)).breaks
+    assert {(one.after, one.before, one.host_ns) for one in found} == expected
+    # WHEN the functions are not parts of one function THEN no graph was broken
+    others = {region: f"forward_{region[0]} (model.py:{region[0]})" for region in functions}
+    named = replace(trace, runs=replay_of(trace, compiled={"regions": 4, "graph_breaks": 0, "functions": others}).runs)
+    assert compiled_figures(named).breaks == ()
+
+
 def test_a_graph_break_of_a_replay_is_recognized_by_the_function_name() -> None:
     """GIVEN regions that are not nested THEN only a function that Dynamo resumed follows a graph break."""
     assert compiled_figures(broken(nested=False)).breaks == ()
