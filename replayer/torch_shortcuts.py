@@ -1,7 +1,7 @@
 """Replaces slow functions of PyTorch by faster ones with the same results.
 
-Each replacement is called a shortcut. If a PyTorch release lacks a function that a shortcut needs, the shortcut is not
-installed. A user can switch off a shortcut:
+Each replacement is called a shortcut. A shortcut is not installed if PyTorch lacks a function that it needs. Users can switch
+off shortcuts:
 
     TRACE_WITHOUT_SHORTCUTS=dispatch_rules,override_lookup trace replay train.py
 
@@ -84,7 +84,7 @@ def install(tensor_class: TorchAny) -> None:
 
 
 def without_override_lookup(update: TorchFunction, tensor_class: TorchAny) -> TorchFunction:
-    """Return an optimizer method that skips PyTorch's search for `__torch_function__`."""
+    """Return an optimizer method that does not search for `__torch_function__`."""
     if not enabled("override_lookup"):
         return update
     without_overrides: TorchAny = torch._C.DisableTorchFunctionSubclass

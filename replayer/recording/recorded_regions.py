@@ -36,7 +36,7 @@ INPUTS = ""
 # copies the inputs of a compiled function into the memory of its CUDA graph
 _COPIES_INPUTS = "aten::_foreach_copy_"
 
-# Two compiled functions count as one from this similarity on (0 to 1).
+# Two compiled functions with at least this similarity (0 to 1) count as one.
 _ALIKE = 0.25
 
 
@@ -112,7 +112,7 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # The new shapes are guesses. They are wrong if another size, such as the number of attention heads, is
+                    # The new shapes are guesses. They may be wrong if another size, such as the number of attention heads, is
                     # equal to the batch size.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)

@@ -34,8 +34,8 @@ wrapper: TorchAny = (
 )  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
-# Returns the full `__dict__` of a tensor. If a script reads `tensor.__dict__`, it gets a copy without the replayer's attributes
-# (Note [Attributes of scripts] in tensor.py).
+# Returns a tensor's full `__dict__`. Scripts get a copy without the replayer's attributes (Note [Attributes of scripts] in
+# tensor.py).
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
@@ -56,11 +56,11 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Represents unknown values. Two tensors with the same `Content` object have equal values."""
+    """Represents unknown values. Tensors with the same `Content` object have equal values."""
 
 
 class Truth(Enum):
-    """Describes what is known about the unknown result of a comparison."""
+    """Describes what is known about the result of a comparison with unknown values."""
 
     ZERO_OR_ONE = "the result of a comparison, as booleans or as the numbers 0 and 1"
     IN_RANGE = "the result of comparing floats with bounds, which the floats do not exceed if training goes well"
@@ -68,7 +68,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Represents a tensor of zeros and ones. At most `at_most` elements are ones."""
+    """Represents a tensor of zeros and ones, at most `at_most` of which are ones."""
 
     at_most: int
 
@@ -99,7 +99,7 @@ class Allocation:
 
 
 def allocation_of(block: AllocationHandle | None) -> Allocation:
-    """Create an `Allocation` without a constructor call."""
+    """Create an `Allocation` without calling its constructor."""
     made = Allocation()
     made.block = block
     made.known = None
@@ -107,7 +107,7 @@ def allocation_of(block: AllocationHandle | None) -> Allocation:
 
 
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
-    """Allocate memory for the device's current stream. Raise torch.OutOfMemoryError if the memory is full."""
+    """Allocate memory for the current stream. Raise torch.OutOfMemoryError if the memory is full."""
     try:
         return allocation_of(gpu.devices[device].allocator.malloc(size_bytes, gpu.current.stream(device).number))
     except OutOfMemory as full:
@@ -149,7 +149,7 @@ def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     meta = other.tensor_meta
     before = attributes_of(tensor).get("tensor_meta", meta)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
-        # PyTorch raises an error if the old and new `tensor.data` have different dispatch keys.
+        # PyTorch raises an error if the dispatch keys of the old and the new `tensor.data` differ.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
         _set_bits(tensor, meta.is_conj, meta.is_neg)

@@ -3,7 +3,7 @@
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 
-The function `dispatch` is long, because calling other functions would slow down each op.
+The function `dispatch` is long, because more function calls would slow down each op.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Dispatch = TorchFunction
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return two `__torch_dispatch__` functions. The second one ignores `plans.specials`."""
+    """Return two `__torch_dispatch__` functions. The second one does not use `plans.specials`."""
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default

@@ -1,10 +1,10 @@
-"""Provides random generators with the same state as in CUDA: a seed and an offset of the Philox algorithm.
+"""Provides random generators with CUDA's state: the seed and the offset of the Philox algorithm.
 
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
 
-Each random op increases the generator's offset by as much as on a real GPU (native/cuda/DistributionTemplates.h). Under
-`--values compute`, PyTorch's CPU generator draws the random numbers.
+Each random op increases the offset by as much as on a real GPU (native/cuda/DistributionTemplates.h). With `--values compute`,
+PyTorch's CPU generator draws the numbers.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # The state of a CUDA random generator consists of a seed and an offset.
+_STATE = struct.Struct("<Qq")  # seed and offset
 _SEED = struct.Struct("<Q")
 _NUMBER_BYTES = 8
 
-_PER_CALL = 4  # Each call of cuRAND's Philox generator returns four random numbers.
+_PER_CALL = 4  # numbers per call of cuRAND's Philox generator
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-# For ranges above 2**32, PyTorch combines two 32-bit random numbers. Some kernels, such as that of `poisson`, reserve a fixed
+# Above 2**32 values, PyTorch combines two 32-bit random numbers. Some kernels, such as that of `poisson`, reserve a fixed
 # number of random numbers per thread.
 _WIDE_RANGE = 1 << 32
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 
 def host_seed(seed: int, offset: int) -> int:
-    """Return a seed for the CPU generator, computed from the seed and the offset of the GPU generator."""
+    """Compute a seed for the CPU generator from the GPU generator's seed and offset."""
     return (seed * 0x9E3779B97F4A7C15 + offset * 0xD1B54A32D192ED03) % (1 << 64)
 
 
@@ -61,7 +61,7 @@ class PhiloxState:
         return seed
 
     def register_graph(self, device: int) -> None:
-        """CUDA graphs read the seed and offset from device memory (CUDAGeneratorImpl.cpp)."""
+        """Let a CUDA graph read the seed and offset from device memory (CUDAGeneratorImpl.cpp)."""
         self._graphs += 1
         if self._graphs == 1:
             self._buffers = allocate_seed_and_offset(device)
@@ -133,8 +133,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the seed and the offset from 16 bytes. In old PyTorch releases, the state of a generator has 8 bytes and contains
-        only the seed."""
+        """Set the seed and the offset from 16 bytes, or only the seed from 8 bytes, as in old PyTorch releases."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -188,7 +187,7 @@ def _restored(index: int, state: torch.Tensor) -> Generator:
 
 
 class DefaultGenerators(Sequence[Generator]):
-    """Replaces `torch.cuda.default_generators`, a sequence with one random generator per device."""
+    """Replaces `torch.cuda.default_generators`, which has one random generator per device."""
 
     def __init__(self) -> None:
         self._made: dict[int, Generator] = {}
@@ -262,7 +261,7 @@ def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread, because several threads are slow on a busy machine."""
+    """Use one thread, because several threads are slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -272,7 +271,7 @@ def one_thread() -> Iterator[None]:
 
 
 def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
-    """Call a function, and ignore the warnings of PyTorch's C++ code."""
+    """Call a function without showing the warnings of PyTorch's C++ code."""
     results: list[TorchAny] = []
 
     def cell(*_: TorchAny) -> float:
@@ -280,13 +279,13 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # PyTorch shows some warnings only once. With `set_warn_always`, PyTorch can still show a warning that is ignored here.
+    # PyTorch shows some warnings only once. With `set_warn_always`, a warning that is hidden here can still be shown later.
     # `warnings.catch_warnings` would show the script's earlier warnings again.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows the warnings of C++ code when the outermost C++ call ends. This call of `map_` is the outermost one, so
-        # all warnings of `run` are shown before the filters are restored.
+        # PyTorch shows C++ warnings at the end of the outermost C++ call. Here, this is the call of `map_`, so the warnings of
+        # `run` appear before the filters are restored.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)
@@ -295,7 +294,6 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
 
 
 def seed_and_offset() -> tuple[int, int]:
-    """Return the seed and the offset that the running op uses."""
     return _starts[-1]
 
 
@@ -325,7 +323,7 @@ def numbers_drawn(func: Op, args: Sequence[TorchAny], device: DeviceProperties) 
 
 
 def _numbers_of_attention(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> int:
-    """Return how many random numbers an attention op draws: none without dropout (ATen/native/transformers/cuda)."""
+    """Return how many random numbers an attention op draws (ATen/native/transformers/cuda). Without dropout, it draws none."""
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     if not given.get("dropout_p"):
         return 0

@@ -1,4 +1,4 @@
-"""Defines plans. A plan describes which tensors an op returns and which arguments the op changes.
+"""A plan describes which tensors an op returns and which arguments it changes.
 
     plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """
@@ -55,7 +55,7 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """Describes how an op changes the shape, strides or memory of one of its arguments."""
+    """Describes a new shape, stride or memory of an argument."""
 
     of: Where
     tensor_meta: TensorMeta
@@ -113,7 +113,7 @@ class _NotPortable(Exception):
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Convert a `Plan` to bytes for other ranks, or return None if the conversion is impossible."""
+    """Return a plan as bytes for other ranks, or None if it cannot be converted."""
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches
     try:

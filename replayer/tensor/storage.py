@@ -1,4 +1,4 @@
-"""Implements the storage of a virtual tensor, which has a size and an address but no contents.
+"""Implements the storage of virtual tensors, which has a size and an address but no contents.
 
     storage = x.untyped_storage()
     storage.nbytes(), storage.device     # 24, device(type='cuda', index=0)
@@ -23,7 +23,7 @@ LARGEST = (1 << 64) - 1  # C++ code reads a negative size as a size_t
 
 
 class VirtualStorage(torch.UntypedStorage):
-    """Represents GPU memory like a torch.UntypedStorage. Storages of the same memory are equal."""
+    """Represents GPU memory like a torch.UntypedStorage. Two storages are equal if they refer to the same memory."""
 
     allocation: Allocation
     _index: int
@@ -81,7 +81,7 @@ class VirtualStorage(torch.UntypedStorage):
         raise NotEmulated("torch.UntypedStorage._share_cuda_", "send the tensor through a queue of torch.multiprocessing")
 
     def resize_(self, size_bytes: int) -> Self:
-        """Change the size of the storage in bytes. A size of 0 frees the memory."""
+        """Change the size of the storage. A size of 0 frees the memory."""
         if not isinstance(size_bytes, int):
             raise RuntimeError(f"resize_ expects an int, but got {type_name(size_bytes)}")
         if size_bytes != self.allocation.size_bytes:
@@ -129,7 +129,7 @@ class VirtualStorage(torch.UntypedStorage):
         self.as_bytes().fill_(value & 0xFF)
         return self
 
-    # The index errors of a virtual storage are the same as in torch/csrc/StorageMethods.cpp.
+    # The index errors are those of torch/csrc/StorageMethods.cpp.
     def __getitem__(self, index: TorchAny) -> TorchAny:
         if isinstance(index, bool) or not isinstance(index, int):
             return self.cpu()[index]
@@ -196,7 +196,7 @@ def other_device(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Runtime
 
 
 def type_name(value: object) -> str:
-    """Return the name that PyTorch's C++ code uses for a value's type in error messages."""
+    """Return the name of a value's type in error messages of PyTorch's C++ code."""
     kind = type(value)
     plain = kind.__module__ == "builtins" or isinstance(value, torch.Tensor)
     return kind.__name__ if plain else f"{kind.__module__}.{kind.__name__}"
@@ -206,5 +206,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# Error messages show the class name, so VirtualStorage gets the name of PyTorch's class.
+# Error messages contain the class name, so the class gets the name of PyTorch's class.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

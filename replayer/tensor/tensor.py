@@ -58,7 +58,6 @@ _GRADS_ELSEWHERE: TorchAny = WeakIdKeyDictionary()
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
-    """Makes `type(x) == torch.Tensor` true for virtual tensors."""
 
     plain_class: type[TorchAny]
 
@@ -129,7 +128,7 @@ def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
 
 
 class _Printed(torch.Tensor):
-    """Represents a CPU tensor that prints like a given virtual tensor."""
+    """Represents a CPU tensor with the printed text of a virtual tensor."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     of: VirtualTensor
@@ -277,7 +276,8 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """For `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy (`THPVariable_setitem`)."""
+        """Assign to elements. For `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy
+        (`THPVariable_setitem`)."""
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
         try:
@@ -305,7 +305,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
         if STATE.capturing and self.numel():
-            # CUDA raises an error if a script prints a tensor while it captures a graph. This call raises the same error.
+            # During the capture of a CUDA graph, printing a tensor raises CUDA's error, as on a GPU.
             gpu().streams.synchronize(gpu().current.stream(self.tensor_meta.index))
         with torch.no_grad():
             return printed_as(self, self.detach().cpu(), tensor_contents)
@@ -335,7 +335,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return made
 
     def __reduce_ex__(self, protocol: TorchAny) -> TorchAny:
-        """Pickle the tensor as an ordinary CUDA tensor, so that checkpoints can be loaded outside of a replay."""
+        """Pickle the tensor as an ordinary CUDA tensor, because checkpoints must be readable without the replayer."""
         is_param = type(self) is VirtualParameter
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
@@ -363,8 +363,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data` for a virtual tensor and a CPU tensor, in either order. The Python object `tensor` stays the
-    same, because optimizers have references to it."""
+    """Execute `tensor.data = data` for a virtual tensor and a CPU tensor, in either order. The Python object stays the same,
+    because optimizers refer to it."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}

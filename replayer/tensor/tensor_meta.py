@@ -1,4 +1,4 @@
-"""Defines the metadata of virtual tensors: shape, strides, storage offset, dtype and device.
+"""Defines the metadata of virtual tensors, such as shape, strides and dtype.
 
     metas = TensorMetaTable(VirtualTensor)
     meta = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
@@ -19,10 +19,10 @@ from traces.model.layouts import Shape
 
 BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
 OURS = ("cuda", BACKEND)  # device types of a virtual GPU
-# PyTorch renames the common types in errors (`processErrorMsg`), but not in tensors that TorchScript prints.
+# PyTorch does not rename types in error messages about tensors that TorchScript prints (`processErrorMsg`).
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(Byte|Char|Double|Float|Half|Int|Long|Short)Type\b(?!\{{\d)")
 _OTHER_TYPE = re.compile(rf"\b{BACKEND.capitalize()}(\w+Type)\b")
-# Errors for a device's missing kernel. PyTorch raises other NotImplementedErrors on every device.
+# errors for kernels that a device lacks; PyTorch raises other NotImplementedErrors on every device
 LACKS_KERNEL = re.compile(r"Could not run|not implemented for (?!complex tensors)|Meta tensors|meta kernel", re.IGNORECASE)
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|\.\w+Tensor|'| and | but |, |!|$)")
@@ -32,7 +32,7 @@ LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 
 def words_of_cuda(text: str) -> str:
-    """Replace the word "lazy" by "cuda" in an error message of PyTorch."""
+    """Replace "lazy" by "cuda" in an error message of PyTorch."""
     text = _OTHER_TYPE.sub(r"CUDA\1", _TYPE_NAME.sub(r"torch.cuda.\1Tensor", text))
     text = _DEVICE_NAME.sub("cuda", text)
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
@@ -64,7 +64,7 @@ def on_one_device(error: Exception) -> Exception:
 
 
 def is_virtual(value: object, tensor_class: TorchAny) -> bool:
-    """Return True for virtual tensors and parameters, but not for subclasses that the script defines."""
+    """Return True for virtual tensors and parameters, but not for the script's own subclasses."""
     kind = type(value)
     return kind is tensor_class or kind is tensor_class.parameter_class
 
@@ -114,8 +114,8 @@ class TensorMeta:
         self.device = torch.device("cuda", index)  # the device that scripts see
         self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
-        # The arguments of `_make_wrapper_subclass` are computed once, because a training step creates about a thousand tensors.
-        # The argument `strides` is None, which makes `_make_wrapper_subclass` a third faster.
+        # Computed once, because a training step creates about a thousand tensors. `_make_wrapper_subclass` is a third faster if
+        # `strides` is None.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping: TorchAny = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         if is_conj or is_neg:
@@ -143,20 +143,19 @@ class TensorMeta:
 
     @property
     def in_all_ranks(self) -> tuple[Shape, Shape, int, str, bool, bool]:
-        """Return all fields except the device, because the device differs between ranks."""
+        """Return all fields that are the same on all ranks, which excludes the device."""
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a view of the given values that is conjugated or negated if this tensor is. Inside `__torch_dispatch__`, call
-        `clone` on the view, because most ops there ignore that a tensor is conjugated."""
+        """Return a view of the given values that is conjugated or negated like this tensor. Inside `__torch_dispatch__`, call
+        `clone` on the view, because most ops there do not see that a tensor is conjugated."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values
 
 
 def _keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
-    """Return the dispatch keys that make PyTorch conjugate or negate the values of a tensor
-    (ATen/native/MathBitsFallback.h)."""
+    """Return the dispatch keys for conjugated or negated tensors (ATen/native/MathBitsFallback.h)."""
     key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
     conj, neg = keys(key.Conjugate), keys(key.Negative)
     return conj | neg if is_conj and is_neg else conj if is_conj else neg

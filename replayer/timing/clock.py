@@ -29,8 +29,8 @@ from fractions import Fraction
 from time import perf_counter_ns, sleep, time_ns  # bound here, because surfaces/time.py may patch the module
 from typing import Protocol
 
-# The function `sleep` returns 20 to 100 µs too late (benchmarks/clock.py), so each wait ends with a busy loop. Busy loops take
-# at most 5 % of the elapsed time.
+# `sleep` returns 20 to 100 µs too late (benchmarks/clock.py), so each wait ends with a busy loop. Busy loops may use 5 % of the
+# elapsed time.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession
@@ -43,14 +43,14 @@ class Clock(Protocol):
 
     ahead_ns: int | None = None  # offset from `perf_counter_ns` to `now_ns`, or None if the offset can change
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
-    flows: bool = True  # does real time advance the clock? See Note [The recorded clock]
+    flows: bool = True  # False if only waits advance the clock; see Note [The recorded clock]
     skips_waits: bool = False  # do waits take no real time?
 
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to the script. A script may read the clock in a loop until a time is reached, so each
-        call may advance the clock."""
+        """Return the current time to the script. Each call may advance the clock, because a script may call it in a loop until
+        a time is reached."""
         # see Note [The recorded clock]
         return self.now_ns()
 
@@ -58,7 +58,7 @@ class Clock(Protocol):
         """Wait until `deadline_ns`."""
 
     def pause(self) -> None:
-        """Stop the clock until `resume` has been called as often as `pause`."""
+        """Stop the clock. It runs again after as many calls of `resume`."""
         return None
 
     def resume(self) -> None:
@@ -66,7 +66,7 @@ class Clock(Protocol):
 
 
 class WallClock(Clock):
-    """Follows the machine's monotonic clock, but starts at the current Unix time."""
+    """Follows the machine's monotonic clock. It starts with the current Unix time."""
 
     ahead_ns: int
 
@@ -149,7 +149,7 @@ class VirtualClock(Clock):
         self.resume()
 
     def replays(self) -> None:
-        """Handle the start of a replay in this process."""
+        """Call this method when a replay starts in this process."""
 
 
 class RecordedClock(VirtualClock):
@@ -190,8 +190,6 @@ class RecordedClock(VirtualClock):
 
 
 class ScaledClock(Clock):
-    """Represents a clock that runs `speed` times as fast as another clock."""
-
     # see Note [Recorded time and the script's time]
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
@@ -220,12 +218,12 @@ class ScaledClock(Clock):
 
 
 def machine_unix_ns() -> int:
-    """Return the machine's real time, even if Python's module `time` is patched."""
+    """Return the machine's real time. It does not use the patched module `time`."""
     return time_ns()
 
 
 def lower_timer_slack() -> bool:
-    """Make `sleep` more precise in this thread, by reducing the timer slack from 50 us to 1 ns. Returns True on success (Linux
+    """Make `sleep` more precise in this thread: reduce the timer slack from 50 us to 1 ns. Return True on success (Linux
     only)."""
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""Stores the ops that a script captures in a CUDA graph, and executes the ops at each launch.
+"""Stores the ops that a script captures in a CUDA graph, and executes them at each launch.
 
     capture = GraphCapture(stream, thread, mode="global", refuse=error)
     capture.add_work(simulator.play_node, stream, signature, None)      # instead of playing it
@@ -35,7 +35,7 @@ from replayer.torch_types import TorchAny, TorchFunction
 Call = tuple[TorchFunction, tuple[TorchAny, ...]]
 Works = Counter[VirtualStream]
 
-# Before each launch of a CUDA graph, PyTorch writes the seeds of the random generators to GPU memory.
+# PyTorch writes the seeds of the random generators to GPU memory before each launch of a CUDA graph.
 SEED_OR_OFFSET = OpSignature("aten::fill_", ((1,),), ("int64",))
 
 
@@ -49,9 +49,9 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on the given stream. The argument `mode` is PyTorch's capture error mode. In capture
-    mode "global", forbidden CUDA calls fail in all threads. In capture mode "thread_local", forbidden CUDA calls fail only in
-    the capturing thread. In capture mode "relaxed", a thread may synchronize with streams and events that are not captured."""
+    """Captures a CUDA graph that begins on the given stream. `mode` is PyTorch's capture error mode: it says which threads get
+    an error for a forbidden CUDA call. "global" means all threads, "thread_local" the capturing thread. "relaxed" forbids only
+    calls for captured streams and events."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, mode: str, refuse: Callable[[], BaseException]
@@ -111,14 +111,14 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if a thread must not wait for a stream, an event or (`of=None`) the whole GPU during the
-        capture."""
+        """Raise CUDA's error if a thread must not wait during the capture. The argument `of` is the stream or event to wait
+        for, or None for the whole GPU."""
         is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())
 
     def forbids_allocation(self, thread: HostThread) -> bool:
-        """Return True if a thread may allocate device memory only in the memory pool of the graph."""
+        """Return True if a thread may allocate device memory only in the graph's memory pool."""
         return self._mode == "global" or (thread is self.thread and self._mode != "relaxed")
 
     def break_off(self, error: BaseException) -> BaseException:
@@ -127,12 +127,12 @@ class GraphCapture:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if no work was captured. The ends of steps and phases are no work."""
+        """Return True if no work was captured. The ends of steps and phases do not count as work."""
         return not any(self._preceding.values())
 
     @property
     def is_joined(self) -> bool:
-        """Return True if the first captured stream waits for all work on the other captured streams."""
+        """Return True if the first captured stream waits for all work on the other streams."""
         # see Note [Joined streams]
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 

@@ -1,4 +1,4 @@
-"""Keeps the virtual time of each CPU thread, and assigns threads to timeline rows.
+"""Keeps the virtual time of each CPU thread, and assigns a timeline row to each thread.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
@@ -47,7 +47,7 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return how many nanoseconds of the recorded phase the thread's ops have used so far."""
+        """Return how much host time of the recorded phase the thread's ops have used."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns
@@ -64,7 +64,7 @@ class Caller:
 
 
 class _Tenancy:
-    """Reserves a row in the timeline for a thread until the thread ends."""
+    """Reserves a row of the timeline for a thread. When the thread ends, another thread may use the row."""
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle
@@ -96,7 +96,7 @@ class HostThreads:
         return HostThread(row, now_ns)
 
     def row_of(self, name: str) -> int:
-        """Return the timeline row for a thread that C++ code has started, such as an autograd thread."""
+        """Return the timeline row for a thread of C++ code, such as an autograd thread."""
         with self._lock:
             row = self._shared.get(name)
             if row is None:

@@ -94,7 +94,6 @@ class StepMatcher:
         self.nearest: list[int] | None = None  # rows of the recorded steps with the most similar shapes, if they were needed
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """Begin a phase, such as "forward"."""
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -119,7 +118,7 @@ class StepMatcher:
         return None
 
     def pass_over(self, under_way: SegmentMatcher, exact: str) -> None:
-        """Use the next recorded phase with the same name that contains the op."""
+        """Skip recorded phases with the current name until one contains the op."""
         # see Note [Recorded phases without GPU work]
         for (name, count), segment in self.step.segments.items():
             if name == under_way.name and count > under_way.count and exact in segment.exact:
@@ -128,7 +127,7 @@ class StepMatcher:
                 return
 
     def following(self) -> list[str]:
-        """Return the names of the recorded phases that the script has not begun."""
+        """Return the names of the recorded phases that follow."""
         first = 0 if self.visited else LEADING
         return [name for name, count in self.step.segments if count >= self.visited.get(name, first)]
 
@@ -148,8 +147,8 @@ class SegmentMatcher:
         self.pair_with(recorded)
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
-        # At the end of a phase, ops without a recorded call share the GPU time of the recorded kernels that no op has used.
-        # `deferred` contains these ops and their rows in the timeline.
+        # At the end of a phase, the unused recorded kernels are divided among these ops. Each entry contains an op without a
+        # recorded call, and its row in the timeline.
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -170,7 +169,7 @@ class SegmentMatcher:
         self.may_pass_over = recorded is not None and recorded.is_host_only
         # GPU time of recorded kernels that no op of the script has used
         self.unmatched_ns = recorded.work_ns if recorded else 0
-        # The list `deferred` has a maximum length, because a phase of a script without training steps may be very long.
+        # Limited, because in a script without training steps, one phase may be very long.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.history = self.step.histories.get(recorded) if recorded else None
 
@@ -197,7 +196,7 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= needed
 
     def _follows_as_much(self, calls: list[RememberedMatch], used: Counter[str], needed: float) -> bool:
-        # After the last call of the model, a step may still copy the results to the host.
+        # A step may still copy its results to the host after the last call of the model.
         for call in islice(calls, self.followed, None):
             key = self.step.keys[call.signature].named
             if call.match is not None and not call.match[1].of_other_phase and used[key] > 0:
@@ -232,7 +231,7 @@ class SegmentMatcher:
             self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return an unused recorded call of the op, or None if there is none."""
+        """Return an unused recorded call of the op, or None."""
         if self.may_pass_over and not self.calls:
             self.step.pass_over(self, self.step.keys[signature].exact)
         # see Note [Repeated training steps]
@@ -266,11 +265,11 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if recorded kernels that belong to no recorded op are left for unrecorded ops of the script."""
+        """Return True if unrecorded ops of the script can still take recorded kernels that belong to no recorded op."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:
-        """Return a recorded call of the op that an earlier op has already used, or None."""
+        """Return a recorded call of the op that was already used, or None."""
         # see Note [Loops of varying length]
         exact, recorded = self.step.keys[signature].exact, self.recorded
         if recorded is not None and recorded.phase_grained:

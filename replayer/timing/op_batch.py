@@ -1,4 +1,4 @@
-"""Executes many ops at once with numpy. The times are the same as if `Simulator.play` executed the ops one by one.
+"""Executes many ops at once with numpy. `Simulator.play` would compute the same times one by one.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase for which only the total time was recorded
@@ -55,8 +55,8 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, is_other_program: bool = False
     ) -> OpBatchSchedule:
-        """Compute the start and end times of many op calls on the host and on the GPU. If the script differs from the recorded
-        program, each op takes the median of its recorded host times."""
+        """Compute when many op calls start and end on the host and on the GPU. In a different program, each op takes the median
+        of its recorded host times."""
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
         advance_ns, own_ns = list[int](), list[int]()
@@ -209,8 +209,7 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Executes many ops at once, for recordings that contain only the total GPU time of each phase. The single ops take no GPU
-    time."""
+    """Executes many ops at once if only the GPU time of each phase was recorded. The single ops take no GPU time."""
 
     count: int
     signatures: list[OpSignature]

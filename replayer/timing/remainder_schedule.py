@@ -1,4 +1,4 @@
-"""Simulates the recorded kernels of a phase that match no op of the script.
+"""Schedules the recorded kernels of a phase that no op of the script has used.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)
@@ -21,7 +21,7 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Schedules the recorded kernels of the main CUDA stream, in launch order."""
+    """Schedules recorded kernels of the main CUDA stream, in launch order."""
 
     alone_ns: Column
     gap_ns: Column

@@ -40,8 +40,8 @@ class StreamScheduler:
         self.streams: dict[tuple[int, int], VirtualStream] = {}
         self._side: dict[tuple[int, int], VirtualStream] = {}
         self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
-        # estimated durations: scaled from the most similar recorded shape, the op's usual duration in a recording without
-        # shapes, or an estimate of a roofline model
+        # estimated durations: scaled from the most similar recorded shape, the op's median duration if shapes were not
+        # recorded, or an estimate of a roofline model
         self.costs = KeptBySignature(self._estimated)
         self.scale = lru_cache(_SCALES)(self._scale)
         self.row_of: Callable[[str], int] = lambda _: 0
@@ -78,10 +78,9 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule an op's recorded kernels, and return the end time of the last one. Kernels that were recorded on the main
-        stream run on `stream`. The list `chosen` contains indices of kernels in the recorded step. The phase began at
-        `began_ns` in virtual time. The op has row `row` in the timeline, or no row
-        if `row` is NONE."""
+        """Schedule an op's recorded kernels, and return the end of the last one. Kernels of the recorded main stream run on
+        `stream`. The list `chosen` contains indices of kernels in the recorded step. The phase began at `began_ns` (virtual
+        time). The op has row `row` in the timeline, or NONE."""
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
         own = kernels[chosen[0]].stream if stream.number and row != NONE and chosen else NONE
@@ -110,8 +109,8 @@ class StreamScheduler:
         copy: Copy,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule a copy on a stream, and return its end time. If no copy of the same kind and size was recorded, the duration
-        is estimated."""
+        """Schedule a copy on a stream, and return its end. If no copy of this kind and size was recorded, the duration is
+        estimated."""
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
         for k in chosen:
@@ -119,7 +118,7 @@ class StreamScheduler:
             of = origin
             if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
                 name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
-                # The latency of a copy from pageable memory includes the copy to a buffer on the host.
+                # The recorded latency of a copy from pageable memory includes a copy to a buffer on the host.
                 latency_ns = min(latency_ns, self.recording.latency_ns)
             elif scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)
@@ -144,7 +143,7 @@ class StreamScheduler:
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
-        """Schedule an unrecorded op as one kernel, and return its end time."""
+        """Schedule an unrecorded op as one kernel with an estimated duration, and return its end."""
         if copy is None:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
@@ -177,13 +176,13 @@ class StreamScheduler:
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the median recorded host time of an op, or of all ops if the op was not recorded."""
+        """Return the op's median recorded host time. If the op was not recorded, use the median of all ops."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # If no shapes were recorded, use the median of the op's recorded times.
+        # Without recorded shapes, use the median of the op's recorded times.
         if samples and not self.of_other_program and not any(one.shapes for one, _ in samples):
             return int(median(ns for _, ns in samples)), Origin.SCALED
         op, outputs = canonical_op(signature.op), signature.outputs
@@ -197,7 +196,7 @@ class StreamScheduler:
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def work_end_ns(self, host_ns: int, device: int = NONE) -> int:
-        """Return when all launched work on a device ends. NONE means the script's first device."""
+        """Return when all launched work on a device ends. NONE means the first device."""
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
@@ -216,7 +215,7 @@ class StreamScheduler:
             self.stats.waited_ns += self.clock.now_ns() - before_ns
 
     def script_waits(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """Make the script wait for the GPU, for example in `torch.cuda.synchronize`."""
+        """Make the script wait for the GPU, as in `torch.cuda.synchronize`."""
         if self.on_wait is not None:
             self.on_wait()
         self.block(thread, until_ns, after_ns)

@@ -1,6 +1,5 @@
-"""Computes when the kernels of each op start and end on the virtual GPU. The simulator finds the recorded call of an op
-(matcher.py) and adds the recorded kernels to a virtual CUDA stream (scheduler.py). The replay waits wherever CUDA makes the
-host wait."""
+"""Computes when the kernels of each op start and end on the virtual GPU. Each op gets the kernels of its recorded call
+(matcher.py), which are added to a virtual CUDA stream (scheduler.py). The script waits wherever CUDA would make it wait."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ from traces.script.patching import temporarily_set
 from traces.script.phase_rule import PLAIN
 from traces.script.step_rule import Optimizers
 
-# The virtual clock may run up to 20 ms ahead of real time, so short delays do not slow the replay.
+# The virtual clock may run ahead of real time by this much, so that short delays do not slow down the replay.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
@@ -140,8 +139,7 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Simulate one op of a CUDA graph that was launched. Launching a CUDA graph takes CPU time, but the ops in the graph
-        take no CPU time."""
+        """Simulate one op of a launched CUDA graph. The launch takes CPU time, but the ops in the graph do not."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.begins_segment[signature.phase_class]:
@@ -181,7 +179,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If the script launches a CUDA graph in a known phase, all ops of the graph belong to this phase.
+        # If a phase is known, all ops of the CUDA graph belong to it.
         is_within_phase, is_in_module = bool(self.tracker.script.entered), self.tracker.script.is_in_module
         for call, args in graph.calls:
             if call != self.play_node:
@@ -190,7 +188,7 @@ class Simulator:
                         call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # Simulate the launch of a CUDA graph just before the first op in the graph.
+                # The launch of the CUDA graph comes just before its first op.
                 segment, phase_class = self.tracker.segment, launches[0].phase_class
                 if segment is None or self.tracker.begins_segment[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)

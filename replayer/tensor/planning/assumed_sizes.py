@@ -1,4 +1,4 @@
-"""Assumes the result sizes of ops such as `nonzero` if tensor values are unknown.
+"""Assumes the result sizes of ops such as `nonzero` if the values of tensors are unknown.
 
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 

@@ -1,4 +1,4 @@
-"""Converts the tensor arguments of an op to meta tensors or host tensors.
+"""Converts an op's tensor arguments to meta tensors or host tensors.
 
     class OnMeta(CallArguments):
         device_type = "meta"
@@ -23,8 +23,8 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the arguments of an op. In a subclass, the method `virtual` converts virtual tensors, and the method `plain`
-    converts all other tensors."""
+    """Converts the arguments of an op. Subclasses define how: `virtual` converts virtual tensors, and `plain` all other
+    tensors."""
 
     device_type = "cpu"  # in place of the virtual GPU
 

@@ -1,4 +1,4 @@
-"""Raises PyTorch's errors for ops with dtypes that the CUDA kernels do not support.
+"""Raises PyTorch's errors for dtypes that CUDA kernels do not support.
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
@@ -63,7 +63,7 @@ def require_sparse_kernel(func: Op, args: Sequence[TorchAny]) -> None:
 
 
 def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
-    """Return the op's key in cuda_dtypes.json, which may contain a string argument, as in "scatter_reduce.two amax"."""
+    """Return the op's key in cuda_dtypes.json. It may contain a string argument, as in "scatter_reduce.two amax"."""
     name = op_name(func)
     keys = _keys_with_string().get(name)
     if keys is None:
@@ -76,8 +76,8 @@ def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
 
 
 def _of_tensors(name: str) -> dict[str, str] | None:
-    """Return the dtypes that CUDA rejects for an op such as "special_zeta.self_scalar". CUDA uses the same kernel if an
-    argument is a number instead of a tensor."""
+    """Return the dtypes that CUDA rejects for an op such as "special_zeta.self_scalar". CUDA uses the same kernel for a number
+    as for a tensor."""
     op, _, overload = name.partition(".")
     if "scalar" not in overload.lower():
         return None
@@ -103,7 +103,7 @@ _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
 
 
 def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exception) -> RuntimeError | None:
-    """If a CPU kernel rejected a dtype, return the error that a CUDA kernel would raise. Return None if CUDA supports the
+    """Return the error that a CUDA kernel would raise if a CPU kernel rejected a dtype. Return None if CUDA supports the
     dtype."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     if refused is None:
@@ -113,7 +113,7 @@ def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exc
         packet = name.partition(".")[0]
         name = next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
     kernels = _kernels().get(name, {})
-    # The file cuda_dtypes.json lists the dtypes that CUDA rejects if a call does not pass the argument `dtype`.
+    # cuda_dtypes.json applies to calls without the argument `dtype`
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     accepts_empty = name in _table()["accepted_if_empty"]
     if (accepts_empty and _has_empty(tensors_of(args))) or (measured and scalar not in kernels):
@@ -123,7 +123,6 @@ def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exc
 
 
 def compares_dtypes(refused: Exception) -> bool:
-    """Return True if an error message is about two dtypes, such as "expected scalar type Float but found Half"."""
     text = str(refused)
     return len({word for word in re.findall(r"[A-Z]\w+", text) if word in SCALAR_TYPES}) == 2 or any(
         words in text for words in ("mixed dtype", "different dtypes", "expected dtype")

@@ -103,7 +103,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
 
 
 def read_tables() -> None:
-    """Read the tables of ops and dtypes before the process is forked into ranks, to save memory."""
+    """Read the tables of ops and dtypes before the process forks, so that the ranks share them."""
     runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 
@@ -146,7 +146,6 @@ def _no_kernel(func: Op, key: str, keys: Iterable[str]) -> NotImplementedError:
 
 
 def mixed_call(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> Mixed:
-    """Decide where an op with tensors on several devices runs. Raise PyTorch's error if the call is invalid."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
     if name == "sparse_compressed_tensor":
@@ -277,7 +276,7 @@ def _entry(name: str, overload: str) -> _Entry | None:
 
 
 def _require_common_device(operands: _Operands, wrapper: str) -> None:
-    """Check devices as c10::impl::check_and_update_common_device does."""
+    """Check devices like c10::impl::check_and_update_common_device."""
     common: torch.device | None = None
     for name, tensor in (*operands.out, *operands.inputs):
         if common is not None and tensor.device != common:
@@ -289,7 +288,7 @@ def _require_common_device(operands: _Operands, wrapper: str) -> None:
 
 
 def _require_out_device(operands: _Operands) -> None:
-    """Raise the same errors about devices as `set_output_raw_strided` in PyTorch's C++ code."""
+    """Raise the errors about devices of `set_output_raw_strided` in PyTorch's C++ code."""
     here = operands.inputs[0][1].device
     if here.type == "cpu":
         raise RuntimeError("CUDAGuardImpl initialized with non-CUDA DeviceType: cpu")
@@ -304,7 +303,7 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        # PyTorch checks shapes before devices, so an error about shapes comes first. Shape inference raises this error later.
+        # PyTorch checks shapes before devices. Shape inference raises this error later.
         return
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0
@@ -397,7 +396,7 @@ def _of_self(operands: _Operands) -> Mixed:
 
 
 def _searchsorted(operands: _Operands) -> Mixed:
-    """PyTorch does not check the devices of keyword-only arguments. For `sorter`, see native/BucketizationUtils.h."""
+    """Check the device of `sorter` (native/BucketizationUtils.h). PyTorch does not check other keyword-only arguments."""
     overload = "Tensor" if isinstance(operands.values["self"], torch.Tensor) else "Scalar"
     wrapper = f"wrapper_CUDA_{overload}_out_searchsorted_out" if operands.out else f"wrapper_CUDA_{overload}_searchsorted"
     inputs = tuple((name, tensor) for name, tensor in operands.inputs if name != "sorter")
@@ -488,7 +487,7 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
             raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
-# Some ops only call another op. This table contains the called op.
+# ops that only call another op
 _CALLS = {"_sparse_addmm": "addmm"}
 # CUDA ops that reject zero-dimensional CPU tensors.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
@@ -511,10 +510,10 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
     "convolution": _convolution,
     "native_batch_norm": _batch_norm,
 }
-# Ops that change a tensor without TensorIterator, as on an NVIDIA H100 with PyTorch 2.11
+# ops that change a tensor without TensorIterator, on an NVIDIA H100 with PyTorch 2.11
 _MAY_OVERLAP = frozenset(
     "fill_ full zero_ zeros index_fill_ index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_ triu triu_ eye"
     " linspace logspace avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
 )
-# The function `_pack_padded_sequence` requires sequence lengths in host memory.
+# requires sequence lengths in host memory
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

@@ -3,7 +3,7 @@
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
 
-The error messages are copied from files in aten/src/ATen, such as Blas.cpp and MemoryOverlap.cpp.
+The messages are those in aten/src/ATen (Blas.cpp, MemoryOverlap.cpp and others).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _scaled_mm(one: torch.Tensor, *_: object, **_options: object) -> None:
 
 
 def _require_channels(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
-    """Reject invalid shapes that PyTorch's meta kernel for convolutions accepts (`check_shape_forward` in
+    """Reject shapes that only the meta kernel for convolutions accepts (`check_shape_forward` in
     ATen/native/Convolution.cpp)."""
     stride, _padding, _dilation, is_transposed, _output_padding, groups = options
     if any(step <= 0 for step in stride):
@@ -128,7 +128,7 @@ def _refuse_convolution(data: torch.Tensor, dims: int, *, transposed: bool, dept
 def batch_norm_by_cudnn(
     data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, statistics: object, training: bool
 ) -> bool:
-    """Return True if PyTorch runs a batch norm with cuDNN (`_select_batch_norm_backend` in native/Normalization.cpp)."""
+    """Return True if PyTorch computes a batch norm with cuDNN (`_select_batch_norm_backend` in native/Normalization.cpp)."""
     return (
         torch.backends.cudnn.enabled
         and data.is_cuda
@@ -177,7 +177,7 @@ def _batch_norm_legit(data: torch.Tensor, *arguments: TorchAny) -> None:
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
-    """Reject dtypes without a kernel in ATen/native/cuda/ReduceLogicKernel.cu. Fewer than two elements need no kernel."""
+    """Reject dtypes without a kernel in ATen/native/cuda/ReduceLogicKernel.cu. Fewer than two elements are always accepted."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
         raise no_kernel(kernel, scalar_type(data.dtype))
 
@@ -226,7 +226,7 @@ def _embedding_bag(weight: torch.Tensor, indices: torch.Tensor, *options: TorchA
 
 
 def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> None:
-    """Raise PyTorch's error if a dtype cannot be multiplied by a float. See ATen/native/sparse/cuda/SparseBlas.cpp."""
+    """Raise PyTorch's error for dtypes that cannot be multiplied by a float (ATen/native/sparse/cuda/SparseBlas.cpp)."""
     if pattern.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         raise no_kernel("mul_cuda", scalar_type(pattern.dtype))
     if not pattern.is_floating_point() and not pattern.is_complex():
@@ -366,9 +366,9 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 
 
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
-    """Check the tensors of a fused optimizer kernel: they must have no gaps, and the same dtype, shape and strides
-    (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names`
-    are the names of the lists. If the name of a list ends with "?", the list is only used with the option `amsgrad`."""
+    """Check the tensors of a fused optimizer kernel (ATen/native/cuda/Fused*Kernel.cu). They must be dense, and have the same
+    dtype, shape and strides (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). `names` are the names of the lists.
+    A list with a "?" at the end of its name is only used with `amsgrad`."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]
@@ -439,7 +439,7 @@ def _scalars_on_host(*args: TorchAny) -> None:
 
 
 def _require_scalars_fit(data: torch.Tensor, *scalars: TorchAny) -> None:
-    """Raise PyTorch's error for a scalar that overflows in the tensor's dtype. CPU kernels do not check every scalar."""
+    """Raise PyTorch's error for a scalar that overflows in the tensor's dtype. CPU kernels do not always check this."""
     for scalar in scalars:
         if isinstance(scalar, (int, float)) and data.dtype in _CPP_TYPES:
             torch.empty(2, dtype=data.dtype, device="cpu").fill_(scalar)
@@ -464,7 +464,7 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 
 
 def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class: type) -> tuple[Overlap, ...]:
-    """Return the pairs of arguments that overlap in memory and must not, as in `x[1:].add_(x[:-1])`."""
+    """Return the pairs of arguments that must not overlap in memory but do, as in `x[1:].add_(x[:-1])`."""
     apart = _APART.get(func._schema.name.removeprefix("aten::"), () if torch.Tag.pointwise in func.tags else None)
     if apart is None or not func._schema.is_mutable:
         return ()
@@ -511,7 +511,7 @@ OVERLAPPING = (
     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location."
     " Please clone() the tensor before performing the operation."
 )
-# for each op, the inputs that must not share memory with the result (`assert_no_overlap` in ATen/native); the result may be the
+# the inputs of each op that must not share memory with the result (`assert_no_overlap` in ATen/native); the result may be the
 # same tensor as any other input, but must not overlap it partly
 _APART: dict[str, tuple[str, ...]] = {
     "gather": ("self",),

@@ -1,4 +1,4 @@
-"""Caches the shapes of op results, because computing the shapes takes about 150 microseconds per op.
+"""Caches the shapes of op results. Computing them takes about 150 microseconds per op.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
@@ -87,8 +87,8 @@ class PlanCache:
         return made
 
     def composite(self, func: Op) -> TorchAny:
-        """Return a function that runs a composite op as a sequence of simpler ops. Return None for other ops. In inference
-        mode, `__torch_dispatch__` receives composite ops."""
+        """Return a function that splits a composite op into simpler ops, or None for other ops. Composite ops reach
+        `__torch_dispatch__` only in inference mode."""
         if func in self.with_kernel:
             return None
         made = self.composites.get(func)
@@ -113,7 +113,7 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: Args, kwargs: Kwargs, gpu: VirtualGpu) -> Plan:
-        """Infer and cache the output shapes of an op call. Raise DataDependentShape if a shape depends on tensor values. Raise
+        """Infer and cache the output shapes of an op call. Raise DataDependentShape if a shape depends on values, and
         NotEmulated if the op is unknown."""
         func = route.func
         key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
@@ -135,7 +135,7 @@ class PlanCache:
         return self._keep(route, key, plan)
 
     def _of_other_rank(self, func: Op, key: bytes, device: int, args: Args, kwargs: Kwargs) -> Plan | None:
-        """Return the Plan object that another rank has stored for `key`, or None."""
+        """Return the plan that another rank has stored for `key`, or None."""
         found = None if self.shared is None else self.shared.find(key)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""Computes the cache keys of op calls. If two op calls have the same cache key, their results have the same shapes and dtypes.
+"""Computes the cache keys of op calls. Calls with the same key have results of the same shapes and dtypes.
 
 For each op, this module generates a Python function that returns the cache key of a call. For example:
 
@@ -31,14 +31,14 @@ Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 _SCALAR = ("float", "Scalar", "number", "Optional[float]", "Optional[number]")
 
-# A kernel may reject negative scalars, scalars outside [0, 1], or scalars too large for the dtype.
+# Kernels may reject negative scalars, scalars outside of [0, 1], and scalars that do not fit the dtype.
 _LARGEST = (127, 255, 448, 32767, 57344, 65504, 2**31 - 1, 2**63 - 1, finfo(torch.bfloat16).max, finfo(torch.float32).max)
 _BELOW = [nextafter(limit, -inf) for largest in _LARGEST for limit in (-largest, -largest - 1)]
 _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, *_BELOW})
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return the number of a range of scalars. Kernels accept either all or none of the scalars in a range."""
+    """Return the number of the range that contains a scalar. A kernel accepts all scalars of a range or none."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 
@@ -46,8 +46,8 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 
 
 def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
-    """Return a function that computes the cache key of a call with `count` positional arguments. With the argument `get`, the
-    function returns `get(key)` instead of the key."""
+    """Return a function that computes the cache key of a call with `count` positional arguments. If `get` is given, the
+    function returns `get(key)`."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)
@@ -62,7 +62,7 @@ def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Ke
     def options(kwargs: Kwargs) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    # The generated code checks the type of each argument, because a check is faster than an exception.
+    # Checking each type is faster than handling an exception.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     source = f"def key(a, k):\n {unpack}\n return get(({read}*options(k)) if k else ({read}))"

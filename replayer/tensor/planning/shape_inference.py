@@ -1,4 +1,4 @@
-"""Finds out which tensors an op returns and changes, using PyTorch's meta kernels.
+"""Runs PyTorch's meta kernels to find out which tensors an op returns and changes.
 
     infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
 
@@ -66,7 +66,7 @@ _SEEDS_ON_HOST = ("aten::_scaled_dot_product_efficient_attention", "aten::_effic
 
 
 def run_elsewhere(tensor_class: type, func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op that returns a CPU tensor, such as `zeros_like(x, device="cpu")`."""
+    """Run an op that returns a CPU tensor, such as `zeros_like(x, device="cpu")`, on the CPU."""
     if func._schema.name in ("aten::linspace", "aten::logspace"):
         return on_host(func, args, kwargs)
     if "sparse" in func._schema.name:
@@ -128,7 +128,7 @@ def _has_out(func: Op) -> bool:
 
 
 def _warn_of_resizing(change: Reshaped, out: TorchAny) -> None:
-    """See `resize_output_check` in ATen/native/Resize.cpp. PyTorch's meta kernels have another text."""
+    """Show the warning of `resize_output_check` in ATen/native/Resize.cpp. PyTorch's meta kernels show another text."""
     out = out[change.of[1]] if isinstance(out, (list, tuple)) else out
     if out is not None and out.numel() and out.shape != change.tensor_meta.shape:
         warn_at_script(
@@ -189,7 +189,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             return rule(*args, **kwargs)
         except RuntimeError as refused:
             raise _cpu_kernel_error(func, args, kwargs) or refused from None
-    # PyTorch's meta kernels for quantization return tensors of the wrong class.
+    # For quantization, PyTorch's meta kernels return tensors of the wrong class.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
@@ -197,7 +197,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         _refuse_shapes(func, args, kwargs)
     try:
         result = without_warnings(lambda: func(*args, **kwargs)) if _has_out(func) else func(*args, **kwargs)
-        # Some meta kernels return another dtype than the CPU and CUDA kernels.
+        # Some meta kernels return another dtype than CPU and CUDA kernels.
         differs = all(isinstance(made, torch.Tensor) for made in (result, on_cpu)) and result.dtype is not on_cpu.dtype
         return result.to(on_cpu.dtype) if differs and not func._schema.is_mutable else result
     except NotImplementedError as missing:
@@ -221,7 +221,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             return _ASKS_FOR_SIZES
         if "nested" in func._schema.name:
             raise OtherLayout from None
-        # Meta kernels in Python raise several types of errors, but CUDA kernels raise a RuntimeError.
+        # Meta kernels in Python raise several types of errors. CUDA kernels raise RuntimeError.
         error = _cpu_kernel_error(func, args, kwargs) or RuntimeError(str(refused))
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments, or call it on the CPU"
@@ -238,7 +238,7 @@ _REFUSED_ELEMENTS = 1 << 28  # elements; calls that the CPU probably rejects, be
 
 
 def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op on the CPU, with all tensors filled with ones. Return the results as meta tensors."""
+    """Run an op on the CPU with tensors of ones, and return the results as meta tensors."""
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
     if _elements(args, kwargs) > _TRIED_ELEMENTS:
@@ -255,8 +255,8 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
-    """Run an op on the CPU. Floating-point tensors contain ones. The number of true elements in each mask is `trues`. Warnings
-    are shown only in the first run."""
+    """Run an op on the CPU. Floating-point tensors contain ones, and masks have `trues` true elements. Only the first run shows
+    warnings."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -305,12 +305,9 @@ _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 
 
 def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
-    """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check.
-
-    The op runs on the CPU, first with ones and then with zeros in its integer tensors. The error is raised if both runs fail.
-    To save time, a call with large tensors first runs with smaller tensors, and runs with the large tensors only if the smaller
-    call fails.
-    """
+    """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check. The error counts only if the op
+    fails twice: with ones and with zeros in its integer tensors. Large tensors are tried only if smaller tensors fail, to save
+    time."""
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
     tensors = tensors_of((args, kwargs))
@@ -343,10 +340,10 @@ _SMALLER_ELEMENTS = 1 << 18  # elements; larger calls would take longer than a m
 
 
 def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
-    """Replace the tensor sizes and integer arguments of a call by smaller numbers, so that a check of the call is fast.
+    """Map the tensor sizes and integer arguments of a call to smaller numbers, to make a check of the call fast.
 
-    The order of the numbers, and differences of 1 between them, stay the same. If a number is 2, 3, 4 or an integer argument
-    times a smaller number, or divisible by an integer argument, the new numbers have the same property.
+    The order of the numbers, and differences of 1 between them, stay the same. So do ratios of 2, 3, 4 or an integer argument,
+    and divisibility by an integer argument.
     """
     smaller: dict[int, int] = {0: 0}
     last = before = 0
@@ -386,14 +383,14 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
         is_other = any(pattern.search(text) for pattern in (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL))
         is_other = is_other or any(internal in text for internal in _INTERNAL)
         is_other = is_other or fits_in_float(func, text)
-        # A traceback would keep the script's tensors alive.
+        # without the traceback, which would keep the script's tensors alive
         return error.with_traceback(None) if type(error) in (RuntimeError, IndexError) and not is_other else None
     except (TypeError, ValueError, OverflowError):
         pass
     return None
 
 
-# For tensors of half precision, CUDA converts the scalars of these ops to float.
+# ops with scalars that CUDA converts to float for tensors of half precision
 _SCALARS_IN_FLOAT = frozenset(
     getattr(packet, overload)
     for name in "clamp clamp_min clamp_max hardtanh add sub rsub".split()
@@ -403,7 +400,6 @@ _SCALARS_IN_FLOAT = frozenset(
 
 
 def fits_in_float(func: Op, of_cpu: str) -> bool:
-    """Return True if a CPU kernel rejected a large scalar that the CUDA kernel accepts."""
     return func in _SCALARS_IN_FLOAT and re.search("c10::(Half|BFloat16) without overflow", of_cpu) is not None
 
 
@@ -413,14 +409,14 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op on the CPU to find unsupported dtypes, with all tensors filled with ones."""
+    """Run an op on the CPU with tensors of ones, to find unsupported dtypes."""
     tensors = tensors_of((args, kwargs))
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
         return None
     large = _elements(args, kwargs) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES)
     name = func._schema.name
-    # For normalization layers, CUDA kernels accept dtypes that CPU kernels reject.
+    # CUDA's normalization kernels accept some dtypes that CPU kernels reject.
     if "layer_norm_backward" in name or ("batch_norm" in name and (large or "backward" in name)):
         return None
     if not _are_plain(tensors):
@@ -455,12 +451,12 @@ def launches(func: Op, does_something: bool) -> bool:
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 
-# Namespaces without undeclared writes: the schemas of aten and prims declare all writes, and c10d ops are collectives
+# namespaces of ops that declare their writes, and of collectives
 _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_undeclared(func: Op) -> bool:
-    """Return True if an op may change an argument although its schema says that it does not."""
+    """Return True if an op may change an argument that its schema does not mark as changed."""
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)
 

@@ -27,7 +27,7 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """The size of the reserve space is an estimate, because cuDNN does not document it."""
+    """Return the results of a cuDNN RNN. The size of its reserve space is an estimate, because cuDNN does not document it."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = _steps_first(data, batch_first, (*data.shape[:-1], (projected or size) * directions))
@@ -44,7 +44,7 @@ def _cudnn_rnn(
 
 
 def _steps_first(data: torch.Tensor, batch_first: bool, shape: TorchAny) -> torch.Tensor:
-    """Return a tensor in which the first dimension in memory is time."""
+    """Return a tensor with time as its first dimension in memory."""
     if not batch_first:
         return data.new_empty(shape)
     return data.new_empty((shape[1], shape[0], *shape[2:])).transpose(0, 1)
@@ -114,7 +114,7 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """Give a mean or summed loss as much memory as the losses of all samples, as PyTorch does
+    """Give a mean or summed loss as much memory as one loss per sample would need, as PyTorch does
     (aten/src/ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
@@ -122,8 +122,7 @@ def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
 
 
 def _with_scalars(name: str) -> dict[TorchAny, TorchFunction]:
-    """Return a shape rule for a foreach op that takes scalars as a tensor. The values of the scalars do not affect the
-    shapes."""
+    """Return a shape rule for a foreach op that takes its scalars as a tensor."""
     packet = getattr(aten, f"_foreach_{name}")
     return {packet.Tensor: lambda *lists: packet.ScalarList(*lists[:3], [1.0] * lists[3].numel())}
 

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-calls
-"""Computes CUDA-only ops, such as the kernels of cuDNN and SyncBatchNorm, with ordinary ops.
+"""Computes ops that exist only on CUDA, such as those of cuDNN and SyncBatchNorm, with ordinary ops.
 
     CUDA_ONLY[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace)
 
-The functions in `CUDA_ONLY` compute values if they are called with CPU tensors (`--values compute`). With tensors on the device
-"meta", the functions compute only shapes.
+The functions in `CUDA_ONLY` compute values for CPU tensors (`--values compute`), and only shapes for tensors on the device
+"meta".
 """
 
 from __future__ import annotations

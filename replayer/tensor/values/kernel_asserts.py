@@ -40,7 +40,7 @@ def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
     """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the start and
-    the end (exclusive) of the range, and one more allowed value or None."""
+    the end (exclusive) of the range, and None or one more allowed value."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
@@ -95,8 +95,7 @@ def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
 
 
 def _bags(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the bags of CUDA's `embedding_bag`. The first bag begins at 0, whatever the first offset is, and the last bag ends
-    at the last index."""
+    """Check the bags of CUDA's `embedding_bag`. The first bag always begins at 0, and the last bag ends with the last index."""
     offsets = host(args[2])
     if offsets is not None and offsets.numel():
         with_last = len(args) > 7 and args[7]
@@ -127,8 +126,7 @@ def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the weights of `torch.multinomial`, which PyTorch checks on the GPU if several samples are drawn with
-    replacement."""
+    """Check the weights of `torch.multinomial`. PyTorch checks them on the GPU if it draws several samples with replacement."""
     values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
     if values is None or bool(((values >= 0) & values.isfinite()).all()):
         return None
@@ -194,11 +192,11 @@ def can_fail(func: Op) -> bool:
 
 
 def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """If an argument makes a CUDA assertion fail, return its position and the error message."""
+    """Return the position of an argument that makes a CUDA assertion fail, and the error message."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)
 
 
 def harmless(func: Op, argument: TorchAny) -> TorchAny:
-    """Replace an argument that fails a CUDA assertion by valid values, so that the CPU kernel can run."""
+    """Replace an argument that fails a CUDA assertion by valid values, because the CPU kernel must run."""
     fill = torch.ones_like if func._schema.name in ("aten::multinomial", "aten::_assert_async") else torch.zeros_like
     return tree_map_only(torch.Tensor, fill, argument)

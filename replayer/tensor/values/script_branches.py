@@ -1,4 +1,4 @@
-"""Decides which branch a script takes if a condition depends on an unknown value. Branches that raise an error are avoided.
+"""Chooses the branch of a script if a condition depends on an unknown value. Branches that raise an error are avoided.
 
     assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False
@@ -26,8 +26,7 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Choose the result of the current `if` or `assert` so that the script raises no error. Return None if the script raises
-    no error with either result."""
+    """Return the result with which the current `if` or `assert` raises no error, or None if neither result raises an error."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

@@ -109,7 +109,7 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """After a CUDA graph was replayed, forget the values of the tensors that the graph overwrites."""
+    """Forget the values of the tensors that a CUDA graph overwrites, after each replay of the graph."""
     capture = gpu().launches.capture_of(stream)
     for allocation in _written(plan, args, kwargs):
         if capture is not None:
@@ -194,7 +194,7 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return how many elements of the result of `==` can be true. For example, a label is equal to at most one of the top five
+    """Return how many elements of the result of `==` can be true. A label, for example, is equal to at most one of the top five
     classes."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE

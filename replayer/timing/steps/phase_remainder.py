@@ -1,4 +1,4 @@
-"""At the end of each phase, simulates recorded kernels that match no op of the script.
+"""Adds recorded kernels that no op of the script has used, at the end of each phase.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -40,7 +40,6 @@ class PhaseRemainder:
 
     @property
     def is_other_program(self) -> bool:
-        """Return True if the script is known to differ from the recorded program."""
         # see Note [Another program] in matcher.py
         return self.sameness is Sameness.OTHER_PROGRAM
 
@@ -49,7 +48,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher for one GPU, and the CPU thread that launches ops on this GPU."""
+        """Return the matcher of one GPU, and the CPU thread that launches ops on it."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
@@ -60,8 +59,7 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add GPU work for ops that were not recorded: first recorded kernels that belong to no op, then
-        estimates."""
+        """At the end of a phase, add GPU work for unrecorded ops: recorded kernels that belong to no op, and then estimates."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -81,7 +79,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Before the host waits for the GPU, add GPU work for ops that match no recorded call."""
+        """Add GPU work for ops without a recorded call, before the host waits for the GPU."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

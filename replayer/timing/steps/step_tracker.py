@@ -79,7 +79,7 @@ class LibraryPhases:
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """Return the published times for the script's current call of a model, or None if no times were published."""
+        """Return the published times of the model call in progress, or None."""
         call = self.pace.take_call()
         if call is not None:
             self.pace.called(call)
@@ -101,11 +101,11 @@ class WorkloadCheck:
         self._is_same = True
 
     def is_same(self) -> bool:
-        """Return False if the script's workload is known to differ from the recorded workload."""
+        """Return False if the workloads of the script and the recording are known to differ."""
         recorded, script = self._recorded, self._script
         if recorded is None or not script.is_open:
             return self._is_same
-        # If the recorded program does not train, compare only the first step, because later inputs may have other shapes.
+        # If the recorded program does not train, only the first step is compared, because later inputs may have other shapes.
         seen = (script.signature if recorded.optimizer is None else None) or script.so_far
         if seen is not None:
             sameness = compare_workloads(recorded, seen).sameness
@@ -176,7 +176,6 @@ class StepTracker:
         self._see_phase()
 
     def forward_begins(self, thread: HostThread) -> None:
-        """Begin another forward phase after a backward pass with `create_graph=True`."""
         self.script.autograd_recorded(thread, True, self._scheduler.clock.now_ns())
         self._see_phase()
 
@@ -189,7 +188,7 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """Return the index of the recorded step that provides values for calls such as `loss.item()`."""
+        """Return the index of the recorded step that provides the values of `loss.item()` and similar calls."""
         if self._follows and self.number < len(self.recording.steps):
             return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
@@ -226,7 +225,7 @@ class StepTracker:
             self._scheduler.timeline.loader_wait(wait)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """Handle the return of an optimizer's `step`. A training step ends only if the optimizer is the first one."""
+        """Handle the return of an optimizer's `step`. Only the script's first optimizer ends a training step."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self._see_phase()
 
@@ -248,7 +247,7 @@ class StepTracker:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """The work before the first batch belongs to no step."""
+        """Handle the end of the setup before the first batch, which belongs to no step."""
         self._finish(thread, now_ns)
         if self._library is not None:
             self._library.pace.set_up_ends()
@@ -265,7 +264,7 @@ class StepTracker:
             return
         choice = self.recording.choice
         chosen = choice.evaluation(self._evaluated) if is_evaluation else choice.training(self.trained)
-        # A training step may launch a CUDA graph that was captured without gradients.
+        # A CUDA graph in a training step may have been captured without gradients.
         launch = self.launches_graph
         if is_evaluation and launch and self.trained and self.grads_enabled is not None and self.grads_enabled():
             exact = self.recording.keys[launch].exact
@@ -479,7 +478,7 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        # When the script exits, `--strict` raises no errors.
+        # `--strict` raises no errors when the script exits.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())
@@ -489,8 +488,8 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """If another recorded step matches the shapes of the op better, continue the replay with that step, and return its current
-    phase. Otherwise return None. See Note [Training steps of several shapes] in step_choice.py."""
+    """Continue with another recorded step if it matches the shapes of the op better. Return its current phase, or None. See
+    Note [Training steps of several shapes] in step_choice.py."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or (segment.recorded is not None and segment.recorded.phase_grained):
         return None

@@ -1,4 +1,4 @@
-"""Writes a range to the trace for each call of an nn.Module.
+"""Adds a range to the trace for each call of an nn.Module.
 
     note = ranges.of_thread(thread.row).append
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
@@ -38,7 +38,7 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """Return the list to which a thread appends the starts and ends of its module calls."""
+        """Return the list to which a thread appends the starts and ends of module calls."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def assign_rows(self, row: int, ops: int) -> None:
@@ -122,8 +122,8 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return a table of module calls, and the parent of each op and each module call. The arguments `thread`, `start_ns`
-        and `end_ns` have one value per op."""
+        """Return a table of module calls, and the parents of ops and module calls. The arguments `thread`, `start_ns` and
+        `end_ns` have one value per op."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
             called[first - row : first - row + len(order)] = first + np.array(order)

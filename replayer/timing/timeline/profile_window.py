@@ -93,7 +93,7 @@ def _with_separate_starts(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts times between the clock of this machine and the virtual clock. Both times are in µs."""
+    """Converts between the machine's clock and the virtual clock, in µs."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -131,9 +131,8 @@ class _Clocks:
 def with_virtual_gpu(
     kineto: ProfilerJson, window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> ProfilerJson:
-    """Add the events of the virtual GPU to a file written by torch.profiler. The argument `shift_ns` is Unix time minus the
-    virtual time of `window`. The list `ends` contains two pairs of Unix time and virtual time in ns, for the start and the end
-    of the profile."""
+    """Add the virtual GPU's events to a file of torch.profiler. The argument `shift_ns` is Unix time minus the virtual time of
+    `window`. The list `ends` contains the Unix time and the virtual time, in ns, at the start and at the end of the profile."""
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
         setattr(table, start, getattr(table, start) + shift_ns)
@@ -165,8 +164,8 @@ def with_virtual_gpu(
         pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
     ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
     ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
-    # Each thread's times are converted from real time to the replay's time, using the thread's GPU calls. A thread without GPU
-    # calls uses the conversion of the other threads.
+    # Times are converted separately for each thread, with the help of its GPU calls. For a thread without GPU calls, the calls
+    # of all threads are used.
     of_other_threads = _Clocks(ends_own, ends_recorded)
     of_other_threads.tie_between(list(pairs.values()))
     clocks: dict[Any, _Clocks] = defaultdict(lambda: of_other_threads)
@@ -199,8 +198,8 @@ def with_virtual_gpu(
 
 
 def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
-    """Yield the GPU ranges. On the GPU, a profiler range lasts from the start of its first kernel to the end of its last
-    kernel. A kernel belongs to the innermost range around its launch."""
+    """Yield the GPU ranges. A range lasts from the start of its first kernel to the end of its last one. A kernel belongs to
+    the innermost range around its launch."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, ProfilerJson]]] = defaultdict(list)
     for event in events:
@@ -225,7 +224,7 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. Kernels that belong to no op are listed under an empty op name."""
+    """Describes an op in a profile. An op with an empty name lists the kernels that belong to no op."""
 
     thread: int
     name: str
@@ -235,7 +234,6 @@ class WindowOp(NamedTuple):
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """Yield the virtual GPU's ops, sorted by start time."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     columns = ("launch", "name", "device", "stream", "start_ns", "duration_ns")
@@ -251,8 +249,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """For each op, return the allocated bytes minus the freed bytes. The key NONE stands for memory that an op frees but did
-    not allocate."""
+    """For each op, return the allocated minus the freed bytes. NONE is the key for the frees of other ops' memory."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}
@@ -327,7 +324,7 @@ def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], li
 def nesting_of(
     threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
 ) -> tuple[Column, Column]:
-    """Sort events so that outer events come first. Return the order, and the parent of each event."""
+    """Sort events by time, with outer events first. Return the order, and the parent of each event."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)

@@ -13,7 +13,7 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Stores the numbers for the report of a replay, which begins with the first training step."""
+    """Stores the numbers for the report of a replay, starting with the first training step."""
 
     # device time by the origin of its duration
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})
@@ -40,7 +40,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step, and store its times and its number of ops if `keep` is true."""
+        """End a step. If `keep` is true, store its times and its number of ops."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)
@@ -48,7 +48,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def host_figures(self, speed: float) -> HostFigures:
-        """Return the host time per step and per op. With `--speed 2`, a replay takes half the recorded time."""
+        """Return the replayer's host time per step and per op. With `--speed 2`, a replay has half of the recorded time."""
         if not self.step_ops:
             return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))

@@ -42,7 +42,7 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# Writing many rows at once is faster and rarely interrupts the script.
+# Writing many rows at once is faster.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 _HEADER_NS = 5_000_000_000  # time between two headers, which contain the figures of a process that is killed
@@ -77,8 +77,6 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """Stores data for rows of a trace table. Another thread creates the rows later."""
-
     count: int
     make: Callable[[], Column]
 
@@ -112,7 +110,7 @@ class BufferedRows:
         return self._in_tables + len(self.loose) // self._width
 
     def add(self, table: Column | DeferredRows) -> int:
-        """Add rows, and return the number of added rows. The caller must not change added rows."""
+        """Add rows, and return their number. The caller must not change them afterwards."""
         if self.loose:
             self._bind()
         self._tables.append(table)
@@ -200,14 +198,14 @@ class TimelineWriter:
         """`devices` replaces the recorded list of devices."""
         self._stream = stream
         self._live = live
-        # The header contains the devices and the first thread. Rows refer to them, so the header is written first.
+        # Rows refer to the devices and the first thread, so the header comes first.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self.strings_of = KeptBySignature(self._strings_of)
         self._host_rows = KeptBySignature(self._host_row_of)
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
-        # The attribute `work` and similar ones are called very often, so each is the `extend` method of a flat array.
+        # These methods are called very often, so each is the `extend` method of an array.
         self.work = self._rows["device"].loose.extend
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
@@ -240,17 +238,16 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return a read-only array with one row per op, for the trace's table of host events. Threads and times are not filled
-        yet."""
+        """Return a read-only array with one row per op for the trace's host table. Threads and times are filled in later."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add kernels and copies to the trace's table of GPU work. The matrix `table` has one row per kernel or copy."""
+        """Add the kernels and copies in `table` to the trace's device table."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add the memory events in the matrix `untimed`, all with the virtual time `now_ns`."""
+        """Add memory events, all with the virtual time `now_ns`."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
@@ -265,14 +262,13 @@ class TimelineWriter:
         self.host_rows += 1
 
     def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
-        """Add a call of the CUDA runtime to the trace's table of host events, and return the call's row number."""
+        """Add a call of the CUDA runtime to the trace's host table, and return its row number."""
         self._host((thread, _CALL, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows = row = self.host_rows + 1
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Append ops to the trace's table of host events, and return the first op's row number in the trace. The matrix `table`
-        has one row per op."""
+        """Add the ops in `table` to the trace's host table, and return the row number of the first one."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
@@ -309,7 +305,7 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Keep a copy of all rows from now on. The method `watched` returns the copy."""
+        """Keep a copy of all rows from now on, for `watched`."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
@@ -318,7 +314,8 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace with all events since `watch` was called, and the index of the next op for each memory event."""
+        """Return a trace with all events since `watch` was called. For each memory event, also return the index of the next
+        op."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
@@ -343,7 +340,7 @@ class TimelineWriter:
         return header, places[next_ops]
 
     def hand_over_if_due(self) -> None:
-        """Pass the rows to the writing thread once a second, or earlier if there are many."""
+        """Pass the rows to the writing thread once a second, or earlier if there are many rows."""
         if not self.is_due:
             return
         self._hand_over()
@@ -352,8 +349,8 @@ class TimelineWriter:
             self._queue.put(self.header_of())
 
     def flush(self, header: Trace) -> None:
-        """Write the current rows and header to the file. Raises TimeoutError if writing takes too long, and OSError or
-        TraceError if writing fails."""
+        """Write the current rows and header to the file. Raises TimeoutError if the disk is too slow, and OSError or TraceError
+        if writing fails."""
         self._hand_over()
         written = threading.Event()
         self._queue.put(written)
