@@ -16,9 +16,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 TRAIN = """
+import sys
+
 import torch
 from torch import nn
 
+print(sys.argv[1:])
 layers = [nn.Sequential(nn.Linear(2048, 2048), nn.ReLU()) for _ in range(4)]
 model = nn.Sequential(*layers, nn.Linear(2048, 10)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -71,7 +74,7 @@ def test_the_commands_of_the_action_run(repository: Path) -> None:
     summary = repository / "summary.md"
     given = {
         "RECORDING": "perf/v100.msgpack",
-        "SCRIPT": "train.py",
+        "SCRIPT": "train.py --name 'two words'\n  --note \"it's\"\n",
         "BUDGETS": "perf/budgets.toml",
         "GITHUB_STEP_SUMMARY": str(summary),
     }
@@ -80,13 +83,24 @@ def test_the_commands_of_the_action_run(repository: Path) -> None:
         re.sub(r"^ {8}", "", step.partition("      run: |\n")[2], flags=re.MULTILINE) for step in steps if "run: |" in step
     ]
     assert len(scripts) == 3
-    for script in scripts[:2]:
-        shell(script, repository, given)
+    assert "['--name', 'two words', '--note', \"it's\"]" in shell(scripts[0], repository, given)
+    shell(scripts[1], repository, given)
     assert "```mermaid" in summary.read_text(encoding="utf-8")
     assert {path.name for path in (repository / "trace-report").iterdir()} == {"junit.xml", "replay.msgpack", "report.html"}
     (repository / "test_gpu.py").write_text(
         "import torch\n\ndef test_sum():\n    assert torch.ones(2, device='cuda').sum() == 2\n", encoding="utf-8"
     )
-    words = "-p trace_replay.pytest_plugin -p no:cacheprovider test_gpu.py --gpu a100"
+    words = "-p trace_replay.pytest_plugin -p no:cacheprovider test_gpu.py --gpu a100 -k 'sum and not mean'"
     said = shell(scripts[2], repository, {"WORDS": words, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
     assert "1 passed" in said
+
+
+@pytest.mark.parametrize(("version", "installed"), [("", "/actions/trace"), ("trace-replay==0.1.0", "trace-replay==0.1.0")])
+def test_by_default_the_action_installs_its_own_version(version: str, installed: str, tmp_path: Path) -> None:
+    pip = tmp_path / "bin" / "pip"
+    pip.parent.mkdir()
+    pip.write_text('#!/bin/sh\necho "$@"\n', encoding="utf-8")
+    pip.chmod(0o755)
+    [command] = re.findall(r"^      run: (pip .*)$", (ROOT / "action.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    given = {"TORCH": "torch", "VERSION": version, "GITHUB_ACTION_PATH": "/actions/trace"}
+    assert shell(command, tmp_path, given) == f"install torch {installed} pytest\n"
