@@ -15,7 +15,6 @@ from itertools import takewhile
 import numpy as np
 
 from traces.analyses.communication import communication_kernels, data_parallel_kernels
-from traces.compiled.regions import BACKWARD, FORWARD
 from traces.figures.measure import (
     copies_of_hooks,
     enclosing,
@@ -133,14 +132,15 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
         name = int(host.name[row])
-        with_shapes = _with_shapes(trace, _outermost_attention(trace, row) if canonical[name] in _ATTENTION else row)
-        shapes, dtypes = (int(host.shapes[with_shapes]), int(host.dtypes[with_shapes])) if with_shapes != NONE else (NONE, NONE)
+        # An op without shapes may have scalar inputs, so it does not get the shapes of an outer op.
+        of = _outermost_attention(trace, row) if canonical[name] in _ATTENTION else row
+        shapes, dtypes = int(host.shapes[of]), int(host.dtypes[of])
         if shapes not in parsed:
             all_shapes = parse_shapes(strings[shapes])
             widest = max(all_shapes, key=lambda s: (np.prod(s), s), default=None)
             parsed[shapes] = widest, canonical_shapes(all_shapes), [len(second) for second in all_shapes[1:2]] == [1]
         thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
-        layout = strings[int(host.layout[with_shapes])] if with_shapes != NONE else ""
+        layout = strings[int(host.layout[of])]
         largest, compared, adds_bias = parsed[shapes]
         calls.append(DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout, adds_bias))
     return calls
@@ -165,13 +165,6 @@ def _outermost_attention(trace: Trace, row: int) -> int:
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]
     return attention[-1] if attention else row
-
-
-def _with_shapes(trace: Trace, row: int) -> int:
-    host, strings = trace.host, trace.strings
-    outward = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
-    ops = takewhile(lambda at: strings[int(host.name[at])] not in (FORWARD, BACKWARD), outward)  # calls of compiled graphs
-    return next((at for at in ops if strings[int(host.shapes[at])]), NONE)
 
 
 def _dtype(dtypes: str) -> str | None:

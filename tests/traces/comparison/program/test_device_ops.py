@@ -71,16 +71,17 @@ def test_an_outer_op_matches_the_inner_ops_of_the_other_trace() -> None:
     assert verdict_of(training(steps=1), traced(with_inner=False))[0] is False
 
 
-def _calls(ops: list[tuple[str, int, int, list[list[int]]]], launched_us: int) -> Trace:
-    """Import nested ops (name, start and duration in us, input shapes) and one kernel."""
+def _calls(ops: list[tuple[str, int, int, list[list[int]]]], *launched_us: int) -> Trace:
+    """Import nested ops (name, start and duration in us, input shapes) and kernels with these launch times."""
     host = {"ph": "X", "pid": 1, "tid": 1}
-    told = {"correlation": 1, "device": 0, "stream": 7}
     events = [
         host | {"cat": "cpu_op", "name": name, "ts": at, "dur": dur, "args": {"Input Dims": shapes}}
         for name, at, dur, shapes in ops
     ]
-    events.append(host | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": launched_us, "dur": 1, "args": told})
-    events.append({"ph": "X", "cat": "kernel", "name": "fmha", "pid": 0, "tid": 7, "ts": 100, "dur": 2, "args": told})
+    for number, at in enumerate(launched_us, 1):
+        told = {"correlation": number, "device": 0, "stream": 7}
+        events.append(host | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at, "dur": 1, "args": told})
+        events.append({"ph": "X", "cat": "kernel", "name": "fmha", "pid": 0, "tid": 7, "ts": 100 + at, "dur": 1, "args": told})
     return read_kineto_bytes(json.dumps({"deviceProperties": [{"id": 0}], "traceEvents": events}).encode())
 
 
@@ -100,6 +101,19 @@ def test_a_kernel_without_shapes_does_not_have_the_shapes_of_its_graph() -> None
     graphs = [("CompiledFunction", 10, 15, shapes) for shapes in ([[512, 128]], [[64]])]
     first, second = (_calls([graph, kernel, product], 15) for graph in graphs)
     found = compare(first, second).verdict
+    assert found.sameness is Sameness.SAME_PROGRAM, found.reason
+
+
+def test_an_op_with_scalar_inputs_does_not_have_the_shapes_of_an_outer_op() -> None:
+    """GIVEN scalars that another op multiplies in one trace and the script in the other WHEN compared THEN the program is
+    the same."""
+    ops: list[tuple[str, int, int, list[list[int]]]] = [
+        ("aten::mul", 12, 5, [[], []]),
+        ("aten::mul", 40, 5, [[64, 32], [64, 32]]),
+        ("aten::mm", 50, 5, [[8, 4], [4, 8]]),
+    ]
+    nested, alone = (_calls([*outer, *ops], 14, 42, 52) for outer in ([("aten::renorm", 10, 25, [[64, 32]])], []))
+    found = compare(nested, alone).verdict
     assert found.sameness is Sameness.SAME_PROGRAM, found.reason
 
 
