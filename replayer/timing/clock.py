@@ -17,7 +17,8 @@ Note [Virtual time]
 
 Note [The recorded clock]
     The recorded clock ignores this machine's own time, so a replay gives the same times on an idle and on a busy machine. Each
-    query advances the clock by `POLL_NS`, because a loop that polls the time must end.
+    query advances the clock by `POLL_NS`, because a loop that polls the time must end. If a background thread sleeps, the sleep
+    takes real time. The sleep advances the clock only if the main thread waits for a thread.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ import threading
 from fractions import Fraction
 from time import perf_counter_ns, sleep, time_ns  # bound here, because surfaces/time.py may patch the module
 from typing import Protocol
+
+from replayer.timing.main_thread import MainThreadWatch
 
 # `sleep` returns 20 to 100 µs too late (benchmarks/clock.py), so each wait ends with a busy loop. Busy loops may use 5 % of the
 # elapsed time.
@@ -171,10 +174,12 @@ class RecordedClock(VirtualClock):
         if self.flows:
             return super().stand_by(deadline_ns)
         give_up_ns = perf_counter_ns() + deadline_ns - self.now_ns()
+        main_thread = MainThreadWatch()
         with self._jumped:
             while self.now_ns() < deadline_ns and (left_ns := give_up_ns - perf_counter_ns()) > 0:
                 self._jumped.wait(min(left_ns * 1e-9, threading.TIMEOUT_MAX))
-        self.wait_until(deadline_ns)  # this thread moves the clock, because the main thread may wait for it
+        if main_thread.waits_for_a_thread():
+            self.wait_until(deadline_ns)
 
     def resume(self) -> None:
         if self.flows:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -166,6 +169,33 @@ def test_a_waiting_thread_advances_a_recorded_clock_if_no_other_thread_does() ->
     sleeper.start()
     sleeper.join(timeout=30)
     assert not sleeper.is_alive() and clock.now_ns() == deadline_ns
+
+
+def _compute(sleeper: threading.Thread) -> None:
+    while sleeper.is_alive():
+        sum(range(10_000))
+
+
+def _run_a_process(sleeper: threading.Thread) -> None:
+    while sleeper.is_alive():
+        subprocess.run([sys.executable, "-c", "import threading; threading.Event().wait(0.2)"], check=True)
+
+
+def _wait_with_timeouts(sleeper: threading.Thread) -> None:
+    while sleeper.is_alive():
+        sleeper.join(0.05)
+
+
+@pytest.mark.parametrize(("in_main_thread", "moves"), [(_compute, False), (_run_a_process, False), (_wait_with_timeouts, True)])
+def test_a_background_sleep_moves_the_recorded_clock_only_if_the_main_thread_waits_for_a_thread(
+    in_main_thread: Callable[[threading.Thread], None], moves: bool
+) -> None:
+    clock = RecordedClock()
+    begin_ns = clock.now_ns()
+    sleeper = threading.Thread(target=clock.stand_by, args=(begin_ns + 500 * MS,), daemon=True)
+    sleeper.start()
+    in_main_thread(sleeper)
+    assert clock.now_ns() - begin_ns == (500 * MS if moves else 0)
 
 
 def test_a_waiting_thread_continues_when_another_thread_has_moved_the_clock() -> None:

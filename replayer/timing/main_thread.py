@@ -1,0 +1,59 @@
+"""Finds out whether the main thread waits for a thread that sleeps.
+
+    watch = MainThreadWatch()
+    sleep(0.1)
+    watch.waits_for_a_thread()      # True if the main thread spent this time in `Thread.join`, `Queue.get` or `Lock.acquire`
+
+Linux says how much time a thread has computed, and whether the thread sleeps. On other systems, the main thread counts as
+waiting for a thread if it does not wait for a process.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from time import clock_gettime_ns, perf_counter_ns
+
+try:
+    from time import pthread_getcpuclockid  # absent on macOS
+except ImportError:
+    pthread_getcpuclockid = None  # type: ignore[assignment]
+
+# A waiting thread computes a little if it wakes up to check a timeout.
+_COMPUTING_SHARE = 0.05
+_WAIT_FOR_PROCESSES = frozenset(("multiprocessing", "selectors", "socket", "ssl", "subprocess"))
+
+
+class MainThreadWatch:
+    def __init__(self) -> None:
+        self._thread = threading.main_thread()
+        self._begin_ns, self._begin_cpu_ns = perf_counter_ns(), self._cpu_ns()
+
+    def waits_for_a_thread(self) -> bool:
+        if threading.current_thread() is self._thread or not self._thread.is_alive():
+            return True
+        passed_ns, computed_ns = perf_counter_ns() - self._begin_ns, self._cpu_ns() - self._begin_cpu_ns
+        return computed_ns <= _COMPUTING_SHARE * passed_ns and self._sleeps() and not self._waits_for_a_process()
+
+    def _cpu_ns(self) -> int:
+        identity = self._thread.ident
+        if pthread_getcpuclockid is None or identity is None or not self._thread.is_alive():
+            return 0
+        return clock_gettime_ns(pthread_getcpuclockid(identity))
+
+    def _sleeps(self) -> bool:
+        """Return False if the main thread is ready to run, even if other programs use all processors."""
+        try:
+            fields = Path(f"/proc/self/task/{self._thread.native_id}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return True
+        return fields.rpartition(")")[2].split()[0] == "S"
+
+    def _waits_for_a_process(self) -> bool:
+        modules, frame = [], sys._current_frames().get(self._thread.ident or 0)
+        while frame is not None:
+            modules.append(str(frame.f_globals.get("__name__", "")))
+            frame = frame.f_back
+        innermost = modules[0].partition(".")[0] if modules else ""
+        return innermost in _WAIT_FOR_PROCESSES or "torch.utils.data.dataloader" in modules
