@@ -1,1 +1,1 @@
-"""Analyzes a trace, for example the idle time of GPUs, slow ranks and the critical path. Each module can also be used alone."""
+"""Analyzes a trace, for example the idle time of GPUs, slow ranks and the critical path."""

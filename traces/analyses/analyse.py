@@ -27,7 +27,7 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """Contains the results of all analyses. Fields without data are None or empty."""
+    """Contains the results of all analyses. Analyses without data are None or empty."""
 
     idle: dict[str, IdleTime]
     idle_calls: list[IdleCall]

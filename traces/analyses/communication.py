@@ -30,7 +30,7 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """Return a boolean mask of the communication kernels, except for those of nn.DataParallel."""
+    """Return a mask of the communication kernels, except those of nn.DataParallel."""
     matches = (trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, is_communication)
     return np.asarray(matches & ~np.isin(trace.device.name, list(data_parallel_kernels(trace))))
 
@@ -57,15 +57,13 @@ class CollectiveTotals:
     count: int  # number of calls
     bytes: int | None  # None if no sizes were recorded
     timed: int  # calls whose end was recorded
-    bounded: int  # calls with an upper bound of the duration only
+    bounded: int  # number of calls for which only an upper bound of the duration is known
     duration_ns: int  # sum over timed and bounded calls
     median_ns: int | None  # of the timed calls, or of the upper bounds if none was timed
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Contains the totals of one collective operation in one training phase."""
-
     name: str  # such as "all_reduce"
     phase: str  # training phase
     count: int  # number of calls
@@ -96,8 +94,8 @@ def communication(trace: Trace) -> Communication:
 
 
 def exposed_copies_ns(trace: Trace) -> int:
-    """Return how long the host or the GPU waits for copies between host and GPU, in nanoseconds per step. The GPU waits if
-    other work was already launched. A copy that runs at the same time as other GPU work costs no time."""
+    """Return how long the host or the GPU waits for copies between host and GPU, in nanoseconds per step. A copy that runs
+    beside other GPU work costs no time."""
     rows, spans = counted_steps(trace), trace.device
     to_host = trace.strings.matching(spans.name, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (spans.kind == DeviceKind.MEMCPY) & to_host
@@ -109,7 +107,7 @@ def exposed_copies_ns(trace: Trace) -> int:
         own, of_host = others & (spans.device == device), host_waits(trace, rank_of_device(trace, device)).intervals
         working = Intervals(spans.start_ns[own], spans.end_ns[own])
         waiting = _union(Intervals(launched_ns[own], spans.end_ns[own]), of_host)
-        # length of the time that is in `copying` and in `waiting`, but not in `working`
+        # time in `copying` and in `waiting`, but not in `working`
         waited_ns += _union(working, copying).total_ns + _union(working, waiting).total_ns
         waited_ns -= _union(working, copying, waiting).total_ns + working.total_ns
     return waited_ns // max(len(rows), 1)

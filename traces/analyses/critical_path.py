@@ -76,7 +76,7 @@ def median_step(trace: Trace, times: StepTimes) -> int:
 
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
-    """Return the critical path of one step, by default the step with the median duration."""
+    """Return the critical path of one step. The default is the step with the median duration."""
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
     times = step_times(trace)

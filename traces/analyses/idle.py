@@ -72,7 +72,7 @@ class IdleSpans(Table):
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Stores the idle periods of one device or stream in time order. An unknown time is NONE."""
+    """Stores the idle periods of a GPU or stream in time order. An unknown time is NONE."""
 
     device: int
     stream: int
@@ -116,7 +116,7 @@ class IdleTime:
 
 @dataclass(frozen=True, slots=True)
 class IdleCall:
-    """Contains the GPU idle time during calls of one CUDA runtime function."""
+    """Contains the GPU idle time during the calls of one CUDA runtime function."""
 
     call: str  # name of the function
     count: int  # number of calls
@@ -155,7 +155,6 @@ def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
 
 @cached_result
 def busy_times(trace: Trace) -> dict[int, BusyTime]:
-    """Return the busy time of each GPU in the steps with recorded kernels."""
     steps, busy_of = counted_steps(trace), busy_by_device(trace)
     found = {}
     for device, windows in sorted(device_windows(trace).items()):
@@ -237,7 +236,7 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
     if last_ns > of.finish_ns:
         start_ns, end_ns = np.append(start_ns, of.finish_ns), np.append(end_ns, last_ns)
         ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, last_ns)
-    # A GPU may be idle while another GPU of the process is busy.
+    # One GPU may be idle while another GPU of the process works.
     begin_ns, last_ns = max(of.finish_ns, last_ns), int(step_times(trace).end_ns[mine].max())
     if last_ns > begin_ns:
         start_ns, end_ns = np.append(start_ns, begin_ns), np.append(end_ns, last_ns)

@@ -79,7 +79,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 
 
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
-    """Return the paths of all modules, and the innermost module around each op."""
+    """Return the paths of all modules, and for each op the innermost module around it."""
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
 
@@ -138,7 +138,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # One `forward` method may call several modules, so a label such as "model.py:12" contains a line number.
+        # A `forward` method may call several modules, so the label includes the line number, as in "model.py:12".
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []
@@ -155,7 +155,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """Return the forward op of each backward op. All other ops get NONE."""
+    """Return the forward op of each backward op, and NONE for all other ops."""
     host = trace.host
     ranks = host_ranks(trace)
     is_backward = host.forward_thread > 0
@@ -173,7 +173,7 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """For each kernel, return the duration, the caller, and whether the kernel belongs to the backward pass."""
+    """For each kernel, return its duration, its caller, and whether it belongs to the backward pass."""
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     counts_to = caller[np.where(forward != NONE, forward, launch)]

@@ -36,7 +36,7 @@ class HeldAtPeak:
 
 
 def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
-    """Return None if no memory events were recorded."""
+    """Return the allocations at the memory peak, or None if no memory events were recorded."""
     events = trace.memory.take(trace.memory.device == device)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     if not len(events):
@@ -64,7 +64,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # Without recorded addresses, a free is assumed to release the newest block of the same size.
+    # Without recorded addresses, each free is assumed to release the newest block of its size.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]
@@ -76,7 +76,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """In a replay, the thread of a memory event is unknown, so the ops of all threads are searched."""
+    """Return the op of each memory event. In a replay, the thread of the event is unknown, so the ops of all threads are
+    searched."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

@@ -23,7 +23,7 @@ from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
 _LINE = re.compile(r"\((?P<line>\d+)\): ")
 _PARTS = 2
-# This pattern matches an absolute file path in a Python stack.
+# an absolute file path in a Python stack
 _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
 
 
@@ -169,7 +169,7 @@ def _short(path: str) -> str:
 
 
 def without_folders(trace: Trace) -> Trace:
-    """Shorten the file paths of Python functions, because a path in a home folder contains the user's name."""
+    """Shorten the file paths of Python functions. A path in a home folder would contain the user's name."""
     strings = Strings()
     places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
     return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)

@@ -3,8 +3,8 @@
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, collectives=84, last=71, waited_ns=1_200_000, late_ns=310_000_000)
 
-The rank that arrives last at a collective has the shortest kernel. Calls of one collective have the same communicator id and
-sequence number.
+A rank that arrives last at a collective does not wait in its kernel, so its kernel is the shortest. Calls of one collective
+have the same communicator id and sequence number.
 
 Note [Late ranks]
     A rank is late if it arrives at a collective after the median rank. Its lateness is the time between the two arrivals. If
@@ -85,7 +85,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Divides ranks into those that are shown separately (`first`) and those with similar work (`similar`)."""
+    """Divides ranks into those that are shown separately (`first`) and those that are similar (`similar`)."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()
@@ -102,7 +102,7 @@ def rank_groups(*traces: Trace) -> RankGroups:
 
 
 def _standing_out(trace: Trace) -> list[int]:
-    """Return the ranks that delay other ranks, followed by the ranks with an unusual amount of work."""
+    """Return the ranks that delay other ranks, and then the ranks with an unusual amount of work."""
     found = stragglers(trace)
     similar = set(_with_similar_work(trace, similar_ranks(found) if found else trace.ranks))
     return [rank for rank in dict.fromkeys([*(of.rank for of in found), *trace.ranks]) if rank not in similar]
@@ -118,8 +118,8 @@ def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
 
 
 def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Trace]]:
-    """Put similar ranks into groups, and return copies of the traces with one rank of each group. Traces with different ranks
-    are not changed."""
+    """Return groups of similar ranks, and copies of the traces with one rank per group. Traces with different ranks are not
+    changed."""
     groups = rank_groups(*traces)
     if not groups.similar or any(trace.ranks != traces[0].ranks for trace in traces):
         return groups, list(traces)
@@ -128,7 +128,7 @@ def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Tra
 
 
 def without_waits(trace: Trace) -> Trace:
-    """Return a copy of the trace, with the waits for slower ranks removed from all communication kernels."""
+    """Return a copy of the trace in which communication kernels do not wait for slower ranks."""
     table, spans, ranks = _timed_collectives(trace), trace.device, device_ranks(trace)
     kernels = np.flatnonzero(communication_kernels(trace))
     kernel_at = dict(zip(zip(ranks[kernels].tolist(), spans.start_ns[kernels].tolist(), strict=True), kernels, strict=True))
@@ -145,8 +145,7 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _timed_collectives(trace: Trace) -> Collectives:
-    """Return the collectives with a recorded end, in the order of their calls. If no ends of collectives were recorded, return
-    the communication kernels instead."""
+    """Return the collectives with a recorded end in call order or, if no ends were recorded, the communication kernels."""
     # see Note [Only kernels]
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     if len(seen):

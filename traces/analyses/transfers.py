@@ -3,7 +3,7 @@
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-The rate is the number of bytes divided by the copy time.
+
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class TransferSum:
 
 
 def transfers(trace: Trace) -> list[TransferSum]:
-    """Return the totals of each kind of copy and memset, sorted by size."""
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), PARTS + 1)
     found = []
@@ -47,7 +46,7 @@ def transfers(trace: Trace) -> list[TransferSum]:
 def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ...]:
     if not len(copies):
         return ()
-    # Each copy is assumed to run at a constant rate.
+    # assumes a constant rate during each copy
     rate = copies.bytes / copies.duration_ns
     times = np.concatenate([copies.start_ns, copies.end_ns]) - start_ns
     order = np.argsort(times, kind="stable")

@@ -118,8 +118,7 @@ def _host_waits(trace: Trace, rank: int) -> HostWaits:
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
         mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
         mine &= own != NONE
-        # A wait for a CUDA event ignores work that was launched after the event. A copy waits only for earlier work on the same
-        # CUDA stream.
+        # A wait for a CUDA event ignores work that was launched after the event. A copy waits only for its own stream.
         any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
         queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last work launched before the call
         ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last work that ended before the call returned
@@ -154,7 +153,8 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """The call for a copy of pageable memory may return before the copy ends, when the driver has buffered the data."""
+    """Return which waits were for the call's own work. A call for a copy of pageable memory may return earlier, when the driver
+    has buffered the data."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS

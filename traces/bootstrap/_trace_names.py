@@ -18,7 +18,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# A script may contain a module with the same name as a standard module, so this file imports few modules.
+# A script may have a module with the name of a standard module, so this file imports few modules.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

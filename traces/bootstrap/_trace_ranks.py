@@ -5,8 +5,8 @@
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-Environment variables such as OMP_NUM_THREADS must be set before torch is imported. If a rank fails, the parent process stops
-all other ranks.
+Variables such as OMP_NUM_THREADS must be set before torch is imported. If a rank fails, the parent process stops the other
+ranks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from time import monotonic, sleep
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
-# A list that contains itself is never freed, because its reference count never becomes zero. `gc.freeze` hides `_KEPT` from the
-# garbage collector.
+# A list that contains itself is never freed. `gc.freeze` hides it from the garbage collector.
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
 
@@ -38,7 +37,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def path_of(script: str) -> Iterator[None]:
-    """Set `sys.path` to the same value as Python does when it runs the script."""
+    """Set `sys.path` as Python does when it runs the script."""
     beside = [] if sys.flags.safe_path else [_folder_of(script)]
     sys.path[:0] = beside
     try:
@@ -63,9 +62,9 @@ def _folder_of(script: str) -> str:
 
 
 def fork_ranks(count: int) -> int:
-    """Fork this process into `count` ranks, and return the rank number in each child process. The parent process exits with the
-    exit code of the first failed rank, or with 0 if no rank fails."""
-    # Ranks run no finalizer of the launcher. torch.library's finalizers alone would copy 40 MB of pages.
+    """Fork this process into `count` ranks, and return the rank number in each of them. The parent process exits with the exit
+    code of the first failed rank, or with 0."""
+    # Ranks do not run the launcher's finalizers. torch.library's finalizers alone would copy 40 MB of memory.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     _KEPT.extend(module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys"))
@@ -100,8 +99,8 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """At exit, delete the global variables of the script's modules, which closes open files. Modules that were imported before
-    the fork stay in memory, because all ranks share the memory of these modules."""
+    """Delete the global variables of the script's modules at exit, to close open files. Modules from before the fork are kept,
+    because all ranks share their memory."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
     for name, module in list(sys.modules.items()):
@@ -114,14 +113,14 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without running C++ destructors. PyTorch's destructors would write to 60 MB of memory that all ranks
-    share, so each rank would need a copy of this memory. `on_exit` exists in glibc only."""
+    """End the process without C++ destructors. PyTorch's destructors would write to 60 MB of memory that the ranks share, and
+    each rank would then need its own copy. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # C calls exit functions in reverse order: `fflush` writes buffered output, and then `_exit` ends the process without
-    # running destructors.
+    # Exit functions are called in reverse order: `fflush` writes buffered output, and then `_exit` ends the process without
+    # destructors.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 
@@ -133,7 +132,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
         if number != signal.SIGINT or not _in_foreground_of_a_terminal():
             _signal_all(running, number)
 
-    # For each signal, Python writes a byte to a pipe and thereby wakes the parent process.
+    # The parent process reads this pipe. Python writes one byte to it for each signal.
     signals, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -153,7 +152,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
 
 
 def _next_end(running: dict[int, int], signals: int) -> tuple[int, int]:
-    """Wait until a rank ends, and return its number and its exit code. The pipe `signals` receives one byte for each signal."""
+    """Wait until a rank ends, and return its number and exit code. The pipe `signals` receives one byte for each signal."""
     while True:
         for rank, process in list(running.items()):
             ended, status = os.waitpid(process, os.WNOHANG)

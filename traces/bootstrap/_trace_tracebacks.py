@@ -15,7 +15,7 @@ from types import TracebackType
 
 
 def install(prefix: str) -> None:
-    """Patch `sys.excepthook`. The names of this tool's modules begin with `prefix`."""
+    """Patch `sys.excepthook`. The argument `prefix` is the beginning of the names of this tool's modules."""
     if os.environ.get("TRACE_DEBUG") == "1":
         return
     before = sys.excepthook
@@ -28,8 +28,7 @@ def install(prefix: str) -> None:
 
 
 def shorten(error: BaseException, prefix: str) -> None:
-    """Remove this tool's frames (modules that begin with `prefix`) from an exception, its causes and the exceptions of a
-    group."""
+    """Remove the frames of modules that begin with `prefix` from an exception, its causes and the exceptions of a group."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -41,7 +40,7 @@ def shorten(error: BaseException, prefix: str) -> None:
 
 
 def _without(frames: TracebackType | None, prefix: str) -> TracebackType | None:
-    """Return the traceback without this tool's frames, or the whole traceback if it contains no other frames."""
+    """Return the traceback without this tool's frames. A traceback without other frames is returned unchanged."""
     kept, each = [], frames
     while each is not None:
         if not str(each.tb_frame.f_globals.get("__name__")).startswith(prefix):

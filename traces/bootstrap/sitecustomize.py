@@ -14,7 +14,7 @@ import importlib.machinery
 import os
 import sys
 
-# A script may contain a module with the same name as a standard module, so this file imports few modules.
+# A script may have a module with the name of a standard module, so this file imports few modules.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # Replace only `exec_module`, because scripts may read `torch.__loader__` and `torch.__spec__`.
+        # Only `exec_module` is replaced, because scripts may read `torch.__loader__` and `torch.__spec__`.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:
@@ -55,7 +55,7 @@ class AfterImport:
 
 
 class Session:
-    """Stores the state of the recorder and the replayer in one process. TRACE_SESSION names the session folder."""
+    """Stores the state of the recorder or replayer in one process. TRACE_SESSION names the session folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class Session:
             self.trigger = file.read()
 
     def note(self, word: str) -> None:
-        """Send a message to the parent process through a file."""
+        """Send a message to the parent process through a file in the session folder."""
         with open(os.path.join(self.folder, "handshake", str(os.getpid())), "a", encoding="utf-8") as file:
             file.write(word + "\n")
 
@@ -120,7 +120,7 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Fork this process into ranks. Exceptions are printed, because Python hides exceptions in `sitecustomize`."""
+    """Fork this process into ranks. Exceptions are printed here, because Python hides exceptions in `sitecustomize`."""
     try:
         with by_fork.path_of(sys.argv[0]):
             if by_fork.is_there(session.trigger):
@@ -136,7 +136,6 @@ def become_ranks(session: Session, by_fork: Any, count: int) -> None:
 
 
 def give_way() -> None:
-    """Import the user's own module `sitecustomize`, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.path_importer_cache.pop(here, None)
@@ -145,8 +144,8 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """After a failed script, exit without teardown. In a forked process, hide messages about leaked objects (from the library
-    nanobind)."""
+    """Skip the teardown after a failed script. In a forked process, hide messages of the library nanobind about leaked
+    objects."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):
         for stream in (sys.stdout, sys.stderr):

@@ -49,7 +49,7 @@ _CPU, _CUDA = 0, 1  # values of `Device Type` in memory events
 
 
 class RankEvents:
-    """Iterates over the events of one rank. Time stamps count from `base_ns`."""
+    """Iterates over the events of one rank. Time stamps are relative to `base_ns`."""
 
     def __init__(self, whole: Trace, rank: int) -> None:
         self.trace = trace = trace_of_ranks(whole, [rank])
@@ -59,8 +59,8 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Time stamps start at the last full second before the first event, because a 64-bit float cannot store nanoseconds
-        # since 1970 exactly. Readers reject stamps below 1 us.
+        # Time stamps start at the last full second before the first event, because a float cannot store nanoseconds since 1970
+        # exactly. Some programs reject time stamps below 1 us.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()
@@ -119,7 +119,8 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Assign correlation ids above 2**16, because Holistic Trace Analysis cannot read long traces with smaller ids."""
+        """Assign correlation ids. They are above 2**16, because Holistic Trace Analysis cannot read long traces with smaller
+        ids."""
         launch = self.trace.device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)
         launches, number = np.unique(launch, return_inverse=True)
@@ -188,8 +189,8 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Create ranges for steps and for nn.DataParallel stages if the trace does not contain them yet. Other tools expect
-        ranges with the name "ProfilerStep#" on the main thread."""
+        """Create ranges for steps and nn.DataParallel stages, unless the trace contains them. Other tools expect ranges named
+        "ProfilerStep#" on the main thread."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
         found, texts = [HostSpans.empty()], []

@@ -1,9 +1,9 @@
-"""Adds data to the header of a Chrome trace, which `trace import` needs to restore the original trace.
+"""Adds data to the header of a Chrome trace, so that `trace import` can restore the original trace.
 
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-Viewers ignore the key `traceReplay`. The value of `traceReplay` is a string, because many JSON readers round large integers.
+Viewers ignore this key. Its value is a string, because many JSON readers round large integers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Stores properties of events that a Chrome trace cannot contain, such as exact times."""
+    """Stores data that Chrome's events cannot contain, such as exact times."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
@@ -121,7 +121,7 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Undo the changes that the export made to the start times and durations of events."""
+        """Return the original start times and durations of events, which the export may have changed."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

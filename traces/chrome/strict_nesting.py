@@ -1,4 +1,4 @@
-"""Clips events that overlap on one timeline track, because Chrome's trace format requires strict nesting.
+"""Shortens events that overlap on one timeline track, because Chrome's trace format requires strict nesting.
 
     nested_ends((track,), start_ns, end_ns)   # 0..10 and 5..30 overlap and become 0..5 and 5..30
 
@@ -16,8 +16,7 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the start of each span. If an annotation begins during a kernel, the annotation is moved to the end of the
-    kernel."""
+    """Return the start of each span. An annotation that begins during a kernel is moved to the kernel's end."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])
@@ -36,8 +35,8 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
 def nested_ends(
     tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
 ) -> Column:
-    """Reduce end times until no events overlap partially. With `keep_later`, the earlier of two overlapping events is always
-    clipped. Events in the mask `uncut` are never clipped."""
+    """Return end times with which no events overlap partially. With `keep_later`, the earlier of two overlapping events is
+    always shortened. Events in the mask `uncut` are never shortened."""
     # see Note [Strict nesting]
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()

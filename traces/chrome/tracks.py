@@ -16,7 +16,7 @@ from traces.chrome.strict_nesting import nested_ends
 from traces.model.trace import NONE, BatchKind, Column, Ending, Trace
 from traces.names.profiler_json import ProfilerJson
 
-# Track ids above those of all threads and streams
+# track ids above those of all threads and streams
 TRACK_OF_PHASES, _PARTS, _WAITS, _PINNING, _COLLECTIVES = range(1_000_000_000, 1_000_000_005)
 _DEVICE_PHASES = 0  # track id on a device; phase-grained traces have no streams
 _WORTH = {int(Ending.BY): "at most", int(Ending.UNSEEN): "not measured"}

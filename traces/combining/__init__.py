@@ -1,1 +1,0 @@
-"""Merges several traces into one, or extracts a part of a trace."""

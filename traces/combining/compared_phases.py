@@ -71,8 +71,8 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """Group the steps by their numbers of backward passes and optimizer steps. For each group, the largest first, return the
-    profiled steps and the steps without the profiler."""
+    """Group the steps by their numbers of backward passes and optimizer steps. For each group, largest first, return the steps
+    with and without the profiler."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
@@ -124,7 +124,7 @@ def _names_of_phases(trace: Trace) -> dict[int, tuple[int, ...]]:
 
 
 def _work_of(trace: Trace, step: int) -> Hashable:
-    """Count the calls of each op and each combination of input shapes in a step."""
+    """Count the calls of each op in a step, separately for each combination of input shapes."""
     host, steps = trace.host, trace.steps
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == steps.rank[step]]
     rows = (host.start_ns >= steps.start_ns[step]) & (host.start_ns < steps.end_ns[step])
@@ -200,13 +200,13 @@ def compared_phases(
 
 
 def _contains(times_ns: Column, phases: Phases) -> Column:
-    """Return a boolean mask of the phases that contain one of the times. The times must be sorted."""
+    """Return a mask of the phases that contain one of the (sorted) times."""
     within: Column = np.diff(np.searchsorted(times_ns, np.stack((phases.start_ns, phases.end_ns))), axis=0)[0] > 0
     return within
 
 
 def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
-    """If most steps have the same numbers of events, keep only these steps."""
+    """Keep only the steps with the most common number of events, if they are the majority."""
     # see Note [Profiled steps with other work]
     counts = [steps.counts[at][:, [OP, PLAIN_OP, LAUNCH]].sum(axis=0).tobytes() for at in places]
     usual, times = Counter(counts).most_common(1)[0] if counts else (b"", 0)
@@ -214,7 +214,7 @@ def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
 
 
 def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, work_ns: Column) -> Column:
-    """Return a boolean mask of the phases that began or ended with a nearly full launch queue."""
+    """Return a mask of the phases at whose start or end the launch queue was nearly full."""
     # see Note [A full launch queue]
     phases = trace.phases
     in_profiled = np.isin(phases.step, profiled)
@@ -236,7 +236,7 @@ def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, wor
 
 
 def launches_by_phase(trace: Trace) -> tuple[Column, Column]:
-    """For each phase, return the number of launches and the total GPU time of the launched work."""
+    """Return each phase's number of launches, and the GPU time of the launched work."""
     phase, work = launch_phases(trace), work_rows(trace)
     launched = work[phase[work] != NONE]
     rows, phases = phase[launched], len(trace.phases)

@@ -64,8 +64,8 @@ _BROUGHT = frozenset(
 
 
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
-    """Merge recordings of several processes, with one rank per process. A recording with an unknown or duplicate rank number
-    gets the first free rank number. Raises ValueError if `recordings` is empty."""
+    """Merge recordings of several processes, with one rank per process. If a rank number is unknown or repeated, the first free
+    number is used. Raises ValueError if `recordings` is empty."""
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
     problems: Counter[str] = Counter()
@@ -95,7 +95,7 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
-    """Return a copy of a trace that contains only the given ranks. Columns of a lazy trace stay lazy."""
+    """Return a copy of a trace with only the given ranks. Columns of a lazy trace stay lazy."""
     of_steps = np.append(trace.steps.rank, NONE)
     ranks_of = {
         "thread": np.array([*(thread.rank for thread in trace.threads), NONE]),
@@ -137,8 +137,8 @@ def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return a copy of a recording in which a profile from torch.profiler replaces some steps. If the two traces have different
-    clocks, the starts of their steps are aligned."""
+    """Return a copy of a recording in which a profile of torch.profiler replaces some steps. If the clocks differ, the starts
+    of these steps are aligned."""
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
     if not pairs:
@@ -162,8 +162,8 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
-    """Return the names of the phases that are much shorter in the recording than in the profile. A phase that is much longer in
-    the recording is also returned if it contains most of the missing time."""
+    """Return the names of phases that are much shorter in the recording than in the profile. Also return a phase that is much
+    longer in the recording, if most of the missing time is in it."""
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
         for trace in (
@@ -288,7 +288,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
     kept = with_rows(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
-    # The profiler does not record how many bytes gloo transfers.
+    # The profiler does not record the sizes of gloo's transfers.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
         kept = with_rows(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})
@@ -322,7 +322,7 @@ def _forward_passes(trace: Trace) -> Column:
 
 
 def _fit_phases(trace: Trace, steps: Column) -> None:
-    """Extend the phases of each step until there are no gaps between them."""
+    """Extend the phases of each step until no gaps are left."""
     phases = trace.phases
     for step in steps.tolist():
         rows = np.flatnonzero(phases.step == step)

@@ -42,7 +42,7 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """Return pairs such as ("backward", 3), which means that most steps have three backward phases."""
+    """Return pairs such as ("backward", 3): most steps have three backward phases."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():
@@ -54,13 +54,13 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """Convert labels such as "backward#2/3" to pairs such as ("backward", 3), the name and the number of phases."""
+    """Convert keys such as "backward#2/3" to pairs such as ("backward", 3)."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 
 
 def _occurrences(trace: Trace) -> tuple[Column, Column]:
-    """Number the phases of each name in a step (1, 2, ...), and count them."""
+    """Return the number of each phase among those of its name in its step (1, 2,...), and their count."""
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.name, phases.step))
     step, name = phases.step[order], phases.name[order]
@@ -73,6 +73,6 @@ def _occurrences(trace: Trace) -> tuple[Column, Column]:
 
 
 def _usual_count(counts: list[int], steps: int) -> int:
-    """Return the most frequent number in `counts`, or 0 if it occurs in less than half of the steps."""
+    """Return the most frequent number in `counts`, or 0 if less than half of the steps have it."""
     count, times = Counter(counts).most_common(1)[0] if counts else (0, 0)
     return count if 2 * times > steps else 0

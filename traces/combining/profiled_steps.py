@@ -18,7 +18,7 @@ from traces.figures.measure import work_rows
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, WITHOUT_PROFILER, Column, HostKind, StepKind, Trace
 
-# Kinds of events, in the order of the fields of ProfilerCost
+# kinds of events, in the order of the fields of ProfilerCost
 OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
 
@@ -79,8 +79,8 @@ class ProfiledSteps:
         return [labels.texts[row] for row in np.unique(labels.of[self.rows]).tolist()]
 
     def rows_by_step(self, labels: PhaseLabels, texts: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """For each step, return the indices of the phases with one of the labels `texts`. With the argument `steps`,
-        incompletely recorded phases are omitted."""
+        """For each step, return the indices of the phases with one of the labels `texts`. If `steps` is given, phases that were
+        not recorded completely are left out."""
         named = np.isin(labels.of[self.rows], [labels.ids[text] for text in texts])
         if steps is not None:
             named &= ~self.unseen

@@ -53,7 +53,7 @@ _WAIT = -1.0  # in place of a GPU time, which is never negative: the host waits
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection[str] = ()) -> Run:
-    """Return a copy of a run with an estimate of the profiler's overhead, from steps with and without the profiler."""
+    """Return a copy of a run with the profiler's estimated cost, from steps with and without the profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     kinds = comparable_steps(trace, rank, steps)
@@ -105,7 +105,7 @@ def _calls(
         syncs_ns = called_ns[slice(*called_ns.searchsorted((start_ns[0], end_ns[0])))]
         times_ns = np.concatenate((launched_ns[launches], syncs_ns))
         lasts_ns = np.concatenate((trace.device.duration_ns[work[launches]], np.full(len(syncs_ns), _WAIT)))
-        # Without the profiler, the host launches kernels faster, so the launch queue fills earlier and the host must wait.
+        # Without the profiler, the host launches faster, so the launch queue is full earlier and the host waits.
         if waits.within(start_ns, syncs_ns[:1] if len(syncs_ns) else end_ns)[0]:
             times_ns, lasts_ns = np.repeat(start_ns, 2), np.array([lasts_ns[: len(launches)].sum(), _WAIT])
         own_ns = own(times_ns) - own(start_ns)
@@ -133,8 +133,8 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Return the factor for the host time of a profiled phase. With this factor, the phase takes about as long as without the
-    profiler. If several factors are suitable, return the one closest to `usual`."""
+    """Return the factor with which a profiled phase takes about as long as without the profiler. Of several such factors,
+    return the one closest to `usual`."""
     # see Note [The clean steps decide]
     if not phase.calls:
         return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)
@@ -205,8 +205,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """For each phase, return the host time without the profiler divided by the host time with the profiler. The keys are phase
-    names, and labels such as "backward#1/2"."""
+    """For each phase, return the host time without the profiler divided by that with the profiler. Keys are phase names and
+    labels such as "backward#1/2"."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

@@ -3,7 +3,7 @@
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
 
-Two recordings belong to one process if their rank, main thread id and GPUs are equal.
+Recordings with the same rank, main thread id and GPUs belong to one process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """For each process, return the indices of the recordings in time order. `names` contains file names and ranks."""
+    """Return the recordings of each process in time order, as indices. `names` contains file names and ranks."""
     groups: dict[Hashable, list[int]] = {}
     for place, (recording, name) in enumerate(zip(recordings, names, strict=True)):
         groups.setdefault(_process(recording, *name), []).append(place)

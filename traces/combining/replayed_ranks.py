@@ -23,8 +23,8 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Copy missing sequence numbers of autograd nodes from an earlier step with the same ops. The trace must be sorted and
-    contain only one rank."""
+    """Copy missing sequence numbers of autograd nodes from an earlier step with the same ops. The trace must be sorted and have
+    only one rank."""
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)
     if not len(steps) or not (host.forward_thread[ops] > 0).any():
@@ -65,8 +65,8 @@ def _so_far(file: Path) -> Trace:
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
-    """Return the process id of each rank. Child processes inherit environment variables, so several processes may have the same
-    rank number."""
+    """Return the process id of each rank. Several processes may have the same rank number, because child processes inherit
+    environment variables."""
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
     def claim(pid: int) -> tuple[bool, bool, bool, int, int]:
@@ -83,8 +83,7 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 
 
 def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
-    """Merge the traces of a replay's processes into one trace. The keys of `timelines` are process ids. Raises ValueError if
-    `timelines` is empty."""
+    """Merge the traces of a replay's processes, by process id, into one trace. Raises ValueError if `timelines` is empty."""
     by_rank = process_of_each_rank(timelines, main)
     worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())
     notes = []

@@ -42,8 +42,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# A recording does not contain the ops of a CUDA graph, so the ops are guessed from kernel names. The first matching pattern
-# counts. A kernel for a matrix product may also compute the activation function.
+# A CUDA graph's ops are not recorded, so they are guessed from kernel names. The first matching pattern counts. A matrix
+# product's kernel may include the activation function.
 _KINDS = {
     "normalization kernels": (
         re.compile(r"(?:rms|layer|group|batch)_?norm", re.IGNORECASE),
@@ -74,7 +74,7 @@ _KINDS = {
 }
 _MATRIX_PRODUCT = "matrix product"
 KERNEL_KINDS = frozenset(_KINDS)
-# The name of a fused kernel may contain names of view ops, which launch no kernels.
+# view ops, which launch no kernels, but may be in the name of a fused kernel
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
@@ -97,7 +97,7 @@ class NameChange:
 # see Note [Replaced, not gone]
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Compares GPU work that both traces contain under different names."""
+    """Compares GPU work that has different names in the two traces."""
 
     recorded_names: tuple[str, ...]  # sorted by time; counts and times are sums over all names
     replayed_names: tuple[str, ...]  # names in the second trace
@@ -110,7 +110,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
-    """Lists the changed kernels or ops, with the largest time difference first."""
+    """Lists the changed kernels or ops, largest time difference first."""
 
     added: list[NameChange] = field(default_factory=list)  # only in the second trace
     gone: list[NameChange] = field(default_factory=list)  # only in the first trace
@@ -191,7 +191,7 @@ class _Side:
 def _sides(
     traces: tuple[Trace, Trace], steps: _BothSides, by_phase: bool, gpus: tuple[int, int] = (1, 1)
 ) -> tuple[list[_Side], list[dict[str, str]]]:
-    """Return the GPU work of both traces, and the kind of each kernel from `_kinds_by_place`."""
+    """Return the GPU work of both traces, and the kinds of kernels from `_kinds_by_place`."""
     launched = [_work_by_launch(trace, own, by_phase, count) for trace, own, count in zip(traces, steps, gpus, strict=True)]
     kinds = _kinds_by_place([_without_ops(trace, own) for trace, own in zip(traces, steps, strict=True)])
     ops = [_with_ops(launched[side], launched[1 - side], kinds[side]) for side in (0, 1)]
@@ -201,9 +201,9 @@ def _sides(
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
-    """Return the kernels and ops that have different GPU times per step in the given steps of two traces. An empty array of
-    steps means the whole trace. Relative changes of GPU time below `tolerance` are not listed. If the traces use different
-    numbers of GPUs, all counts and times are averages per GPU."""
+    """Return the kernels and ops with different GPU times or counts per step. An empty array of steps means the whole trace.
+    Relative changes of GPU time below `tolerance` are left out. If the traces use different numbers of GPUs, all figures are
+    averages per GPU."""
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
     by_phase = bool(len(recorded.phases) and len(other.phases))
@@ -216,8 +216,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Of the ops that the recording lacks, return those that the replay `trace` called in the given steps. Ops without a
-    recorded call in `trace` are also returned."""
+    """Return the ops in `missing` that the trace calls in the given steps, or never."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -231,7 +230,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Find kernels with different names that do the same work in two traces. Return them in groups."""
+    """Group the kernels that do the same work under different names in two traces."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     sides, kinds = _sides((first, second), steps, by_phase)
@@ -259,9 +258,8 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
 
 
 def ops_in_name(kernel: str) -> str:
-    """Return the op names in the name of a fused Inductor kernel, or "" for any other kernel.
-    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor shortens long kernel names, so the name of the last op
-    may be incomplete."""
+    """Return the op names in the name of a fused Inductor kernel, or "". `ops_in_name("triton_poi_fused_add_relu_0")` is
+    "add_relu". Inductor shortens long names, so the last op may be incomplete."""
     found = _FUSED.match(kernel)
     return found["ops"] if found else ""
 
@@ -432,7 +430,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
         fused = {key: names for key in fewer if (names := set(named_ops(key[1], known)))}
         for key in keys:
             names = set(named_ops(key[1], known))
-            # Two compiled programs may fuse the same ops into different kernels.
+            # Two compiled programs may fuse the same ops differently.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
                 groups.join(key, replaced)
@@ -442,7 +440,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # A group of replaced kernels must contain kernels from both traces.
+    # Both traces must have kernels in a group of replaced kernels.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):
@@ -519,7 +517,7 @@ def _kind(kernel: str, kinds: Mapping[str, str]) -> str:
 
 
 def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
-    """Return the names of the kernels that belong to no op, one list per CUDA stream."""
+    """Return the names of kernels without an op, in one list per CUDA stream."""
     rows = work_rows(trace)
     rows = rows[(step_weights(trace, steps)[rows] > 0) & (_launchers(trace)[rows] == NONE)]
     device = trace.device
@@ -529,8 +527,8 @@ def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
 
 
 def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
-    """Return the kinds of kernels that occur in only one trace. A kernel with an unknown name gets the kind of the kernel that
-    the other trace runs in the same place."""
+    """Return the kinds of kernels that occur in only one trace. A kernel without a known name gets the kind of the other
+    trace's kernel in the same place."""
     names = [{name for stream in side for name in stream} for side in sides]
     runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]
     found: list[dict[str, str]] = [{}, {}]
@@ -543,8 +541,8 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
 
 
 def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
-    """Return the kernels that are missing in the other trace. The keys are the kernels before and after them, which both traces
-    contain."""
+    """Return the kernels that the other trace lacks, by their neighbors: the nearest kernels before and after them that both
+    traces contain."""
     found: dict[tuple[str, str], set[str]] = {}
     for stream in streams:
         before, run = "", set[str]()

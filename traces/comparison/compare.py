@@ -6,8 +6,8 @@
     comparison.to_json()              # the keys that scripts rely on
 
 The step time is the larger of two times: the time on the host and the time on the slowest GPU. If the steps vary a lot, means
-are compared instead of medians (Note [Means of varying steps] in `traces.figures.spread`). GPU time excludes waits for other
-ranks in collectives. Steps that ran without the profiler are preferred, because the profiler slows a script.
+are compared instead of medians (Note [Means of varying steps] in `traces.figures.spread`). GPU time does not include waits for
+other ranks in collectives. Steps without the profiler are preferred, because the profiler slows a script.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ def compare(
     top: int = TOP,
     analyses: Both[Analyses] | None = None,
 ) -> Comparison:
-    """Compare a recording with a replay or with another recording. Each list of changes has at most `top` entries. `analyses`
-    are the results of `analyse` for both traces, if known: they take seconds to compute."""
+    """Compare a recording with a replay or another recording. Each list of changes has at most `top` entries. `analyses` are
+    the results of `analyse` for both traces, if they are already known."""
     repeated, repeating = steps_to_compare(recorded, other)
-    # Times are compared in the steps `timed` and `timed_other`, and kernels in the steps `ours` and `theirs`.
+    # Times are compared in the steps `timed` and `timed_other`. Kernels are compared in the steps `ours` and `theirs`.
     timed = without_profiler(recorded, repeated)
     timed, timed_other = shared_evaluations(recorded, timed, other, without_profiler(other, repeating))
     verdict = same_program(recorded, other, *steps_of_verdict(recorded, repeated, other, repeating))
@@ -116,9 +116,9 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # In most replays, data is loaded at the speed of the machine that runs the replay.
+    # In most replays, data loading takes the time of the replaying machine.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
-    # If the host waited for the GPU at each phase boundary, it is unknown whether host or GPU limits the recorded step time.
+    # If the host waited for the GPU after each phase, the recording does not show which of them limits the step time.
     omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
     compute_side = _without_data(times, timed, timed_other, steady, paces, omits_loader=omits_loader)
     worked = Both(without_waits(recorded), without_waits(other))
@@ -234,8 +234,8 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    """Return True if the times agree. If a trace lacks GPU work, its true step times may be longer than they seem. The result
-    is then None if the times agree, or if this trace has the shorter steps."""
+    """Return True if the times agree. If a trace lacks GPU work, its real steps may be longer. The result is then None if the
+    times agree or this trace has the shorter steps."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -282,7 +282,7 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
-    # `trace record` also records steps without the profiler, but an imported profile contains only profiled steps.
+    # `trace record` also records steps without the profiler. Imported profiles have only profiled steps.
     sources = [_paced_by(of) for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)
@@ -371,8 +371,8 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return True if both traces number their CUDA streams in the same way. Until June 2026, profiles of AMD GPUs contained
-    hardware queue numbers instead of stream numbers."""
+    """Return True if both traces number CUDA streams in the same way. Until June 2026, profiles of AMD GPUs contained numbers
+    of hardware queues."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]
 
@@ -380,7 +380,7 @@ def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
 def pair_streams(
     left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
 ) -> list[tuple[int | None, int | None]]:
-    """Pair the streams of one device in two traces: first by stream number, then by busy time."""
+    """Pair a GPU's streams in two traces by stream number, and the others by busy time."""
     both = left.keys() & right.keys() if same_numbers else set()
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]
     only_left = sorted(left.keys() - both, key=lambda number: -left[number])
@@ -447,16 +447,16 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
 
 
 def _first_with_memory(trace: Trace) -> int:
-    """Return the number of the first step with memory events. The first steps may need more memory, for example to compile
-    code, so memory peaks do not include the first steps."""
+    """Return the number of the first step with memory events. The first steps do not count, because they may need more memory,
+    for example to compile code."""
     steps, events = trace.steps, trace.memory
     rows = np.flatnonzero(steps.end_ns > events.time_ns.min()) if len(events) else np.zeros(0, dtype=np.int64)
     return int(steps.number[rows].min()) if len(rows) else 0
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Find out which steps have memory events. The set contains False for training steps and True for evaluation steps. In a
-    recording, only profiled steps have memory events."""
+    """Return the kinds of steps with memory events: False stands for training, True for evaluation. In a recording, only
+    profiled steps have memory events."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)
@@ -464,8 +464,8 @@ def _kinds_with_memory(trace: Trace) -> set[bool]:
 
 
 def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
-    """Return the steps from number `first` on that compile nothing. The set `kinds` contains False to select training steps and
-    True to select evaluation steps. An empty set selects both."""
+    """Return the steps from number `first` on that compile nothing. The set `kinds` selects training steps (False) and
+    evaluation steps (True). An empty set selects both."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
     chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
     if kinds:

@@ -93,8 +93,8 @@ class MemoryComparison:
     replayed_peak_bytes: int | None  # memory peak in the second trace
     recorded_source: str | None  # "recorded", "summed" or "run", see `source` of MemoryPeak
     replayed_source: str | None  # the same for the second trace
-    recorded_step_rise_bytes: int | None  # median memory rise of a step in the first trace
-    replayed_step_rise_bytes: int | None  # median memory rise of a step in the second trace
+    recorded_step_rise_bytes: int | None  # median over steps, first trace
+    replayed_step_rise_bytes: int | None  # median over steps, second trace
     replayed_run_peak_bytes: int | None = None  # includes the steps that are not compared
     capacity_bytes: int | None = None  # memory of the virtual GPU
     capacity_given: bool | None = None  # whether --gpu-memory set the capacity

@@ -53,15 +53,13 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the pairs that contain the GPU event with the index `row` in one trace. The trace is the first one if `side`
-        is 0, and the second one if `side` is 1."""
+        """Return the pairs with the GPU event `row` of one trace: the first trace if `side` is 0, and the second if it is 1."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]
 
 
 def paired_steps(first: Trace, second: Trace) -> StepPairs:
-    """Pair the steps of the first rank in two traces."""
     ours, theirs = steps_in_order(first), steps_in_order(second)
     if not len(ours) or not len(theirs):
         return []
@@ -96,7 +94,7 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
         keys = _common_keys(*(work.columns(columns, rest) for work, rest in zip(sides, left, strict=True)))
         ours, others = _one_key(*((key, _numbered(key)) for key in keys))
         _, mine, theirs = np.intersect1d(ours, others, assume_unique=True, return_indices=True)
-        if "name" not in columns:  # without names, kernels of unknown ops cannot be matched
+        if "name" not in columns:  # Kernels of unknown ops can only be matched by name.
             known = sides[0].op[left[0][mine]] != NONE
             mine, theirs = mine[known], theirs[known]
         found.append((left[0][mine], left[1][theirs], {"phase", "op"} <= set(columns)))
@@ -147,7 +145,7 @@ def _replaced(
 
 
 def pairs_in_same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the largest set of kernel pairs that start in the same order in both traces."""
+    """Return the largest set of pairs that start in the same order in both traces."""
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
     sure = sure[ranks[first.device.device[found.first[sure]]] == ranks.min()] if len(sure) else sure
@@ -188,8 +186,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# First, kernels of two traces are paired if they have the same step, device, phase, op, shapes and name. Then the other kernels
-# are paired by the properties of the next rows. Equal kernels are paired in launch order.
+# First, kernels with the same step, device, phase, op, shapes and name are paired. The next rows apply to kernels without a
+# partner. Equal kernels are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
@@ -246,7 +244,7 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # The steps of different ranks are matched by number: step 3 of one rank belongs to step 3 of all other ranks.
+    # Step 3 of one rank corresponds to step 3 of every other rank.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

@@ -1,4 +1,4 @@
-"""Declares constants, such as thresholds, together with their unit, meaning and source.
+"""Declares constants such as thresholds, with their unit, meaning and source.
 
     THRESHOLDS = DeclaredConstants()
     TOLERANCE = THRESHOLDS.declare("TOLERANCE", 0.05, "share", CHOSEN, "largest ...", "usual in benchmarks")

@@ -3,9 +3,8 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-If the GPU limits the step time, the explanation compares GPU times of phases. Otherwise, it compares host times. Reasons are
-sorted by decreasing size. If the host limits the step time, the explanation lists phases first, then idle time and
-communication.
+If the GPU limits the step time, the GPU times of phases are compared, otherwise their host times. The largest reasons come
+first. If the host limits the step time, phases come before idle time and communication.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Explanation:
 
 
 def explain(comparison: Comparison) -> Explanation:
-    """Explain the difference in step time. Differences below 0.2 % of the step time are left out."""
+    """Explain the difference in step time. Reasons below 0.2 % of the step time are left out."""
     before_ns, after_ns = comparison.steps.recorded_ns, comparison.steps.replayed_ns
     if before_ns is None or after_ns is None:
         return Explanation("At least one trace has no steps, so there is no difference per step to explain.", [], None, "", [])
@@ -112,8 +111,7 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
 
 
 def slow_steps_sentence(comparison: Comparison) -> str:
-    """Return a warning if the median step times of two traces are similar, but the mean step times differ by more than the
-    noise. Otherwise return an empty string."""
+    """Return a warning if the medians of the step times are similar but their means are not. Otherwise return ""."""
     name = "pace_ns" if comparison.judged == "steps" else "without_data_ns"
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
     error = comparison.figures[comparison.judged].error
@@ -133,7 +131,7 @@ def _headline(before_ns: int, after_ns: int) -> str:
 
 
 def gpu_sets_step_time(comparison: Comparison) -> bool:
-    """Return True if differences of GPU times explain the difference in step time, and False if host times explain it."""
+    """Return True if GPU times explain the difference in step time, and False if host times do."""
     if comparison.gpu_busy.recorded_ns is None or comparison.gpu_busy.replayed_ns is None:
         return False  # GPU work that one trace did not record is neither new nor gone
     paces = [pace for pace in comparison.paces if pace is not None]
@@ -163,7 +161,7 @@ def _data_parallel(comparison: Comparison) -> Iterator[str]:
 
 
 def _stage_times(part: StageError) -> list[int | None]:
-    """Return the duration of an nn.DataParallel stage in both traces: the larger of the times on the host and on the GPU."""
+    """Return the duration of an nn.DataParallel stage in each trace: the time on the host or on the GPU, if that is longer."""
     of_host = part.recorded_median_ns, part.replayed_median_ns
     of_device = part.device_recorded_median_ns, part.device_replayed_median_ns
     known = ([ns for ns in pair if ns is not None] for pair in zip(of_host, of_device, strict=True))
@@ -195,7 +193,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = _stage_times(part)
-        # The first trace may use one GPU. Its forward pass is then the counterpart of `parallel_apply`.
+        # If the first trace uses one GPU, its forward pass corresponds to `parallel_apply`.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
@@ -233,7 +231,7 @@ def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
 
 
 def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
-    """Yield a reason for each GPU with a much larger change of busy time than the other GPUs."""
+    """Yield a reason for each GPU with a much larger change of busy time than the others."""
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):
         return
@@ -333,8 +331,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """Return two divisors for GPU times, and words that say so. If the traces use different numbers of GPUs, GPU times are
-    divided by these numbers."""
+    """Return two divisors for GPU times, and a text about them. If the traces use different numbers of GPUs, GPU times are
+    given per GPU."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -3,7 +3,7 @@
     for one in fused_ops(eager, compiled, eager_step, compiled_step):
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
-The name of an Inductor kernel lists the ops that were fused into it.
+The ops are in the name of an Inductor kernel.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True, slots=True)
 class FusedOps:
-    """Compares successive fused kernels of compiled code with the eager ops that the kernels replace. All times are GPU times
-    per step."""
+    """Compares successive fused kernels with the eager ops that they replace. All times are GPU times per step."""
 
     kernels: tuple[str, ...]  # empty for ops that occur in the name of no fused kernel
     calls: int  # number of launches
@@ -50,7 +49,7 @@ class _Stretch:
 
 
 def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int) -> tuple[FusedOps, ...]:
-    """Compare the fused kernels in a compiled step with the ops in an eager step. The largest time difference comes first."""
+    """Compare the fused kernels in a compiled step with the ops in an eager step, largest time difference first."""
     ours, theirs = _in_order(eager, eager_step), _in_order(compiled, compiled_step)
     pairs = counterparts(eager, compiled, [(eager_step, compiled_step)])
     place_of = [{row: place for place, row in enumerate(rows.tolist())} for rows in (ours, theirs)]

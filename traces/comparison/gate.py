@@ -71,7 +71,7 @@ class GateResult:
 
 
 def read_budgets(path: Path) -> dict[str, float]:
-    """Read a budget file into a dictionary. Raises GateError if the file is missing or invalid."""
+    """Read a budget file. Raises GateError if it is missing or invalid."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -85,8 +85,8 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def starting_budgets(of: Summary) -> dict[str, str]:
-    """Return suggested budgets for replays of a recording, as TOML values. The step time may grow by 3 % or, if it is more, by
-    twice the noise of the recorded steps."""
+    """Return suggested budgets for replays of a recording, as TOML values. The step time may grow by 3 %, or by twice the noise
+    of the recorded steps if that is more."""
     budgets = {}
     if of.step_median_ns is not None:
         noise = of.pace.noise if of.pace is not None and of.pace.noise is not None else 0.0
@@ -129,7 +129,7 @@ def _figures(of: Comparison) -> dict[str, float | None]:
     found["missing_ops"] = len(of.missing)
     found["matched"] = None if of.coverage is None else of.coverage["exact"] + of.coverage["equivalent"]
     compiled = of.compiled.replayed if of.compiled is not None else CompiledFigures()
-    # Dynamo does not count a graph break in a loop, but runs the whole function eagerly.
+    # Dynamo does not count graph breaks in loops. It runs the whole function eagerly.
     breaks = compiled.graph_breaks if compiled.is_compiled else 0
     found["graph_breaks"] = None if breaks is None else breaks + len(compiled.eager)
     found["recompiles"] = compiled.recompiles

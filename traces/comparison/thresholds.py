@@ -3,7 +3,7 @@
     from traces.comparison.thresholds import DEFAULT_TOLERANCE      # 0.05, a plain number
     THRESHOLDS["DEFAULT_TOLERANCE"].origin                          # ConstantOrigin.CHOSEN
 
-The script `benchmarks/sensitivity.py` changes each threshold by 20 % and prints which results change.
+`benchmarks/sensitivity.py` shows which results change if a threshold changes by 20 %.
 """
 
 from __future__ import annotations

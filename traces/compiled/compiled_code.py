@@ -28,8 +28,8 @@ _CUTS = "DDPOptimizer"
 
 @contextmanager
 def compiling() -> Iterator[list[EagerRegion]]:
-    """Count compilations in the `with` block. Functions that torch.compile could not trace are added to the yielded list at the
-    end."""
+    """Count compilations in the `with` block. At its end, the yielded list contains the functions that torch.compile could not
+    trace."""
     utils: Any = sys.modules["torch._dynamo.utils"]
     before, breaks, begun_ns = len(utils.get_compilation_metrics()), len(utils.graph_break_reasons), perf_counter_ns()
     eager = list[EagerRegion]()
@@ -59,8 +59,7 @@ def compiled_code() -> CompiledCode | None:
     if utils is None:
         return None
     metrics = utils.get_compilation_metrics()
-    # Inductor compiles a backward pass when the backward pass first runs, and measures kernels when they first run. Neither has
-    # the name of a function.
+    # Inductor compiles a backward pass, and measures kernels, at their first run. Such compilations have no function name.
     compilations = [one for one in metrics if one.is_forward and one.co_name and one.compile_id]
     if not compilations:
         return None

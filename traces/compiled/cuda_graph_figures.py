@@ -40,9 +40,8 @@ def graph_launch_of(trace: Trace) -> Column:
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that one rank launches in the given steps. If graph ids were not recorded, CUDA graphs with the
-    same kernels are treated as one graph. Names of memsets are not compared, because CUPTI may give a memset a different name
-    in each launch (CUDA 13, H200)."""
+    """Return the CUDA graphs that one rank launches in the given steps. Without recorded graph ids, graphs with the same
+    kernels count as one. The names of memsets do not count, because they may differ between launches (CUDA 13, H200)."""
     step_of = launch_steps(trace)
     chosen = device_ranks(trace) == rank
     if steps is not None and len(steps):
@@ -52,8 +51,8 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
 
 
 def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
-    """For each CUDA graph, return a dictionary from each launch (a row of the table `host`) to the launched GPU work (rows of
-    the table `device`). Only the device rows in `rows` are returned."""
+    """For each CUDA graph, return its launches (rows of the table `host`) with the launched GPU work (rows of the table
+    `device`). Only the device rows in `rows` are returned."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():

@@ -43,7 +43,7 @@ class GraphBreak:
 
 
 @dataclass
-class _Found:
+class _FoundBreak:
     steps: list[int] = field(default_factory=list)  # the step of each graph break
     between: list[tuple[RegionCall, RegionCall]] = field(default_factory=list)  # successive graphs with eager code in between
 
@@ -55,13 +55,13 @@ def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[s
     for call in calls:
         if not call.is_backward:
             forwards.setdefault((call.step, int(host.thread[call.row])), []).append(call)
-    found: dict[tuple[str, str], _Found] = {}
+    found: dict[tuple[str, str], _FoundBreak] = {}
     for (step, _), of_step in forwards.items():
         pairs = _by_name(of_step, functions) if functions else _by_nesting(trace, of_step)
         # compiled code may call a compiled function
         pairs = [(i, j) for i, j in pairs if host.end_ns[of_step[i].row] <= host.start_ns[of_step[j].row]]
         for i, j in pairs:
-            found.setdefault((of_step[i].region, of_step[j].region), _Found()).steps.append(step)
+            found.setdefault((of_step[i].region, of_step[j].region), _FoundBreak()).steps.append(step)
         for place in range(len(of_step) - 1):
             around = [(j - i, i, j) for i, j in pairs if i <= place < j]
             if around:
@@ -102,7 +102,7 @@ def _by_nesting(trace: Trace, calls: Sequence[RegionCall]) -> list[tuple[int, in
     return list(found.values())
 
 
-def _break(trace: Trace, launcher: Column, names: tuple[str, str], of: _Found) -> GraphBreak:
+def _break(trace: Trace, launcher: Column, names: tuple[str, str], of: _FoundBreak) -> GraphBreak:
     host, device = trace.host, trace.device
     steps = len(set(of.steps))
     launch = device.launch

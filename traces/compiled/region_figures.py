@@ -25,14 +25,14 @@ from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
 from traces.names.device_names import GRAPH_LAUNCHES
 
-# Older Inductor releases name a kernel triton_fused_add_0 or triton__0d1d2d instead of triton_poi_fused_add_0. Handwritten
-# kernels may also begin with "triton_".
+# Older releases of Inductor use names such as triton_fused_add_0 or triton__0d1d2d. Handwritten kernels may also begin with
+# "triton_".
 _FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_\d|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """Describes a fused kernel of a compiled function, with launches and GPU time per step."""
+    """Describes a fused kernel, with launches and GPU time per step."""
 
     name: str  # name of the kernel
     launches: float  # per step
@@ -41,8 +41,7 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Describes the code that torch.compile generated in one compilation of a function. Counts and times are per step. Host
-    times are medians."""
+    """Describes one compilation of a function by torch.compile. Counts and times are per step. Host times are medians."""
 
     name: str  # such as "0/1", the second compilation of the first function
     function: str  # unknown for imported traces
@@ -85,7 +84,7 @@ class CompiledFigures:
 
     @property
     def has_fused_kernels(self) -> bool:
-        """Return True if a compiled function launches fused kernels. Some compiled functions launch only products."""
+        """Return True if a compiled function launches fused kernels. Some compiled functions launch only matrix products."""
         return any(region.fused for region in self.regions)
 
 

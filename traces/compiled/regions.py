@@ -58,12 +58,10 @@ def is_region_range(trace: Trace) -> Column:
 
 
 def measures_kernels(trace: Trace) -> Column:
-    """Return a mask of the host rows that belong to Inductor's measurements of kernel versions."""
     return trace.strings.matching(trace.host.name, _MEASURES.__eq__)
 
 
 def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
-    """Return one rank's calls of compiled regions, ordered by start time."""
     # see Note [One call of a region]
     kinds = np.array([_kind_of(text) for text in trace.strings.texts], np.int8)
     host = trace.host
@@ -75,11 +73,10 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # If a compiled region contains no graph, its GPU work belongs to the region as a whole.
+    # GPU work of a region without a graph belongs to the whole region.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
-    # If torch.compile found nothing to compile in a function, calls of the function contain neither a compiled graph nor GPU
-    # work.
+    # A call has neither a graph nor GPU work if torch.compile found nothing to compile.
     rows = sorted((row for row in units if kind[row] == _Range.GRAPH or row in work), key=lambda row: int(host.start_ns[row]))
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings
@@ -124,7 +121,7 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
 def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
     regions = np.flatnonzero(kind == _Range.REGION)
-    # If a compiled region contains another region or a compiled graph, count only the inner one.
+    # Regions and graphs may be nested. Only the inner ones count.
     within = {*region[graphs].tolist(), *np.append(region, NONE)[parent[regions]].tolist()}
     return graphs + [row for row in regions.tolist() if row not in within]
 

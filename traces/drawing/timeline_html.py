@@ -69,7 +69,7 @@ class BarLane:
 
 
 def timeline_html(title: str, lanes: Sequence[BarLane]) -> str:
-    """Return the HTML of the timeline. If there are too many bars, only the longest bars are drawn."""
+    """Return the HTML of the timeline. Only the longest bars are drawn if there are too many."""
     lanes = [lane for lane in lanes if len(lane.names)]
     if not lanes:
         return f"<p>{escape(title)}</p>"

@@ -108,7 +108,7 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Find the phases at whose end the GPU has almost no work left. Return the longest one, or None without such phases."""
+    """Return the longest phase at whose end the GPU has almost no work left, or None."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
@@ -128,7 +128,7 @@ def caught_up(trace: Trace) -> CaughtUp | None:
 
 @cached_result
 def why_idle_is_unknown(trace: Trace) -> str:
-    """If the idle time of GPUs is unknown, return the reason, otherwise ""."""
+    """Return why the idle time of GPUs is unknown, or ""."""
     if reason := why_work_is_hidden(trace):
         return reason
     lost_ns = trace.host.start_ns[launches_without_work(trace)]
@@ -146,7 +146,7 @@ def why_idle_is_unknown(trace: Trace) -> str:
 
 
 def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
-    """Return True if, after the host has ended the last step, the GPU still works for longer than a step takes."""
+    """Return True if the GPU works for longer than a step after the host has ended the last step."""
     rows = work_rows(trace)
     rows = rows[(launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
     rows = rows[trace.device.start_ns[rows] >= trace.steps.end_ns.max(initial=0)]
@@ -194,7 +194,7 @@ def bottleneck(
     if step.busy_share is None:
         return _without_kernels(pace, step, data_ns, keeps_up)
     shares = [] if pace.mean else [of.busy_ns / of.window_ns for of in idle.values() if of.window_ns]
-    # A step cannot be shorter than its GPU work.
+    # A step takes at least as long as its GPU work.
     busy_ns = min(round(max([step.busy_share, *shares]) * step.pace_ns), step.pace_ns)
     exposed_ns = 0 if between_ranks is None else min(between_ranks.exposed_per_step_ns, busy_ns)
     copies_ns = min(copies_ns, busy_ns - exposed_ns) if copies_ns >= NOTICEABLE_WAIT * step.pace_ns else 0
@@ -268,8 +268,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Find the index at which the values change for good, for example from about 5 to about 9. The method compares positions in
-    the sorted list instead of values, because outliers then have little effect."""
+    """Return the index at which values change for good, for example from about 5 to about 9. Ranks are compared instead of
+    values, to reduce the effect of outliers."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

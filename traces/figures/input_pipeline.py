@@ -19,7 +19,7 @@ from traces.model.trace import NONE, Batches, BatchKind, Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class InputPipeline:
-    """Stores the time that the script spent waiting for batches and copying them to pinned memory."""
+    """Stores how long the script waited for batches and for their copies to pinned memory."""
 
     loaders: list[LoaderSettings]
     waits: int  # number of waits for a batch
@@ -33,7 +33,6 @@ class InputPipeline:
 
 
 def input_pipeline(trace: Trace) -> InputPipeline | None:
-    """Return statistics of data loading, or None if no data loading was recorded."""
     loaders = list(trace.run_of(trace.ranks[0]).loaders)
     waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
     pins = trace.batches.take(trace.batches.kind == BatchKind.PIN)

@@ -62,7 +62,7 @@ def work_rows(trace: Trace) -> Column:
 
 
 def gpus_per_rank(trace: Trace) -> int:
-    """Return the number of GPUs that each rank uses, which may be more than one, for example with nn.DataParallel."""
+    """Return how many GPUs each rank uses. It may be more than one, as with nn.DataParallel."""
     working = np.unique(trace.device.device[work_rows(trace)])
     return max((len(working) or len(trace.devices)) // max(len(trace.ranks), 1), 1)
 
@@ -84,12 +84,12 @@ def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
 
 
 def busy_ns(trace: Trace) -> int:
-    """Return how many nanoseconds each GPU runs kernels, copies or memsets, summed over all GPUs."""
+    """Return the time in which GPUs run kernels, copies or memsets, summed over all GPUs."""
     return sum(busy.total_ns for busy in busy_by_device(trace).values())
 
 
 def window_ns(trace: Trace) -> tuple[int, int]:
-    """Return the first start time and the last end time in the trace, or (0, 0) for an empty trace."""
+    """Return the first start and the last end in the trace, or (0, 0) for an empty trace."""
     tables = [table for table in (trace.steps, trace.host, trace.device, trace.phases) if len(table)]
     if not tables:
         return 0, 0
@@ -97,8 +97,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If there are none, return steps after a
-    profile; if there are none either, profiled steps, then warm-up steps, then evaluation steps."""
+    """Return the training steps after the warm-up and without the profiler. If there are none, return the first of these that
+    exist: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -111,8 +111,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If there are few,
-    also return later evaluation steps without the profiler. For a script that only evaluates, omit the slow first steps."""
+    """Return the evaluation steps before the first profiled step, because the profiler slows later steps. If there are few,
+    also return later ones without the profiler. For a script that only evaluates, leave out the slow first steps."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -147,7 +147,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """For each step, encode the numbers of backward passes and optimizer steps as one integer."""
+    """Return the numbers of backward passes and optimizer steps of each step, encoded as one integer."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -157,7 +157,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only the steps with the most common numbers of backward passes and optimizer steps."""
+    """Return the steps with the most common numbers of backward passes and optimizer steps."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -195,7 +195,7 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 
 
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
-    """Return the GPU busy time of each phase, as arrays with one value per step."""
+    """Return the GPU busy time of each phase, with one value per step."""
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
     work, phase = work[phase != NONE], phase[phase != NONE]
@@ -216,8 +216,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 @cached_result
 def launch_time_ns(trace: Trace) -> Column:
-    """Return the launch time of each kernel. Unknown launch times are estimated, for example from the launches of other
-    kernels."""
+    """Return the launch time of each kernel. Unknown times are estimated, for example from the launches of other kernels."""
     # see Note [A step's time] in traces/figures/pace.py
     spans = trace.device
     known = spans.launch != NONE
@@ -244,7 +243,7 @@ def launch_time_ns(trace: Trace) -> Column:
 
 
 def _start_of_phase_ns(trace: Trace) -> Column:
-    """Return the time at which the host began the training phase of each kernel, or NONE."""
+    """Return when the host began the phase of each kernel, or NONE."""
     # see Note [A step's time] in traces/figures/pace.py
     found, spans, phases = np.full(len(trace.device), NONE, dtype=np.int64), trace.device, trace.phases
     timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
@@ -273,7 +272,7 @@ def step_windows(trace: Trace) -> TimeWindows:
 
 @cached_result
 def backlog(trace: Trace) -> Column:
-    """Return a boolean mask of the kernels that were launched before the recording began."""
+    """Return a mask of the kernels that were launched before the recording began."""
     spans, work = trace.device, work_rows(trace)
     is_known = spans.launch[work] != NONE
     found = np.zeros(len(spans), dtype=bool)
@@ -330,7 +329,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Return a boolean mask of the copies to the host that hooks of `torch.autograd.graph.saved_tensors_hooks` make."""
+    """Return a mask of the copies to the host by hooks of `torch.autograd.graph.saved_tensors_hooks`."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
@@ -358,7 +357,7 @@ def launches_without_work(trace: Trace) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return the innermost CPU event that runs at each of the given times, or NONE. `rows` must be ordered by start."""
+    """Return the innermost CPU event at each of the given times, or NONE. `rows` must be ordered by start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)
@@ -368,7 +367,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return the innermost selected event that encloses each CPU event, or NONE. A selected event encloses itself."""
+    """Return the innermost selected event around each CPU event, or NONE. A selected event counts as around itself."""
     parent = np.append(host.earlier_parent, NONE)
     found = _last_of_chain(np.where(np.append(wanted, True), np.arange(len(parent)), parent))[:-1]
     return np.where(found < len(host), found, NONE)
@@ -383,7 +382,7 @@ def _last_of_chain(following: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """Counts the kernels or ops that have the same name, and adds up their GPU times."""
+    """Counts the kernels or ops with one name, and sums up their GPU times."""
 
     name: str  # name of the kernel or op
     count: int  # number of calls
@@ -391,7 +390,7 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace, steps: Column | None = None) -> list[WorkSum]:
-    """Return the kernels, copies and memsets with the most GPU time, in all steps or in the given steps."""
+    """Return the kernels, copies and memsets with the most GPU time, in all steps or in the given ones."""
     rows = work_rows(trace)
     spans = trace.device.take(rows if steps is None else rows[np.isin(launch_steps(trace)[rows], steps)])
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))
@@ -408,7 +407,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class HostOpSum:
-    """Counts the calls of ops with one name, and sums up the host times, excluding the time of inner ops."""
+    """Counts the calls of ops with one name, and sums up their host times without inner ops."""
 
     name: str  # name of the op
     count: int  # number of calls
@@ -416,7 +415,6 @@ class HostOpSum:
 
 
 def host_op_table(trace: Trace) -> list[HostOpSum]:
-    """Return the ops that take the most host time, in decreasing order."""
     host = trace.host
     is_op = host.kind == HostKind.OP
     inner = np.flatnonzero(is_op & (host.earlier_parent != NONE))
@@ -459,25 +457,25 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     known = allocated_bytes != NONE
     if known.any():
         return MemoryCurve(time_ns[known], allocated_bytes[known], 0, "recorded")
-    # The script may free memory that was allocated before the recording began.
+    # The script may free memory from before the recording.
     total = np.cumsum(events.bytes[rows])
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")
 
 
 def by_label(trace: Trace, of_rows: Mapping[int, T]) -> dict[str, T]:
-    """Replace the devices' rows, which are keys, by the devices' labels."""
+    """Replace device rows by device labels in the keys."""
     return {trace.device_label(row): of for row, of in of_rows.items()}
 
 
 def run_peaks(trace: Trace) -> dict[int, MemoryPeak]:
-    """Return the memory peak of each device during the whole run, as PyTorch counted it."""
+    """Return PyTorch's memory peak of each device for the whole run."""
     return {row: MemoryPeak(of.peak_bytes, None, "run") for row, of in enumerate(trace.devices) if of.peak_bytes}
 
 
 def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryPeak]:
-    """Return the memory peak of each device in the given steps. If these steps have no memory counters, return the peak of the
-    whole trace, or without memory events, the peak of the whole run."""
+    """Return the memory peak of each device in the given steps. If they have no memory counters, return the peak of the whole
+    trace. Without memory events, return PyTorch's peak of the whole run."""
     events = trace.memory
     if steps is not None:
         ranks = np.array([*(device.rank for device in trace.devices), NONE], dtype=np.int64)[events.device]
@@ -498,8 +496,8 @@ def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryP
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the total GPU time in ns, separately for measured and estimated times. If kernels were recorded, phases without
-    kernels are ignored, because the GPU may be idle for a part of such a phase."""
+    """Return the total GPU time in ns by origin, such as measured or estimated. If kernels were recorded, phases without
+    kernels are left out, because the GPU may be idle in them."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     is_whole_phase = (trace.device.launch[rows] == NONE) & trace.strings.matching(trace.device.name[rows], PHASES.__contains__)
     is_recorded = ~is_whole_phase & np.isin(trace.device.origin[rows], (Origin.MEASURED, Origin.EXACT, Origin.EQUIVALENT))
@@ -507,7 +505,7 @@ def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
         in_steps = np.isin(launch_steps(trace)[rows], steps)
-        if in_steps.any():  # If the clock of a replay stands still, all steps begin at the same time.
+        if in_steps.any():  # All steps of a replay begin at the same time if its clock stands still.
             rows = rows[in_steps]
         origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
     else:
@@ -527,7 +525,7 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
 
 
 def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the kernels that were launched in the given steps, and the calls that launched them."""
+    """Return the kernels that were launched in the given steps, and their launch calls."""
     rows = work_rows(trace)
     rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
     launch = trace.device.launch[rows]

@@ -127,13 +127,13 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each GPU, return the steps in `rows` that belong to the GPU's rank. GPUs without such steps are omitted."""
+        """For each GPU, return those of the given steps that belong to its rank. GPUs without such steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. If the GPUs of a rank always have queued work, steps that follow an
-        unrecorded step are omitted."""
+        """Return the steps with comparable times. If the GPUs of a rank always have queued work, steps after an unrecorded step
+        are left out."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():
@@ -244,12 +244,12 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the step times of the rank with the slowest host, or None if there are no steps."""
+    """Return the step times of the rank with the slowest host, or None without steps."""
     return _slowest(times, rows)[0]
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the step times on the slowest GPU, or None if no GPU was used."""
+    """Return the step times on the slowest GPU, or None without GPU work."""
     return _slowest(times, rows)[1]
 
 
@@ -281,7 +281,7 @@ def _slowest_device(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the step times on the host or, if they are longer, on the slowest GPU."""
+    """Return the step times on the host or on the slowest GPU, whichever are longer."""
     # see Note [Steps of several kinds]
     host, device = host_series(times, rows), device_series(times, rows)
     if host is None or device is None:
@@ -298,7 +298,7 @@ def median_ns(times: StepTimes, rows: Column) -> int | None:
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """Return medians of step times, or None if there are no steps. `rows` selects the steps (default: `steady_steps`)."""
+    """Return medians of step times, or None without steps. `rows` selects the steps (default: `steady_steps`)."""
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
     return pace_of(step_times(trace), rows, rows if with_kernels is None else with_kernels)
@@ -356,7 +356,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return the mean time per step without work on a device, and the mean step time on the device."""
+    """Return two means per step on a device: the time without queued work, and the step time."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0
@@ -369,7 +369,6 @@ def _limit(runs_ahead: bool, busy_share: float | None) -> str:
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Return the time of each step in ns."""
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
     if decides is None or decides.device == NONE:
@@ -382,8 +381,8 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 @cached_result
 def counted_steps(trace: Trace) -> Column:
-    """Return the steps for measurements of GPU busy and idle time. If the step times repeat in a pattern, the first steps are
-    omitted, so that the other steps are whole repetitions."""
+    """Return the steps in which busy and idle time are measured. If the step times repeat in a pattern, only whole repetitions
+    are returned."""
     times, profiled = step_times(trace), profiled_steps(trace)
     kept = [profiled[:0]]
     for own in by_value(times.rank[profiled]).values():
@@ -398,7 +397,7 @@ def _period(times: StepTimes, rows: Column) -> int:
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
-    """Return each GPU's time windows for measurements of busy and idle time."""
+    """Return each GPU's time windows for busy and idle time."""
     # see Note [A step's time]
     rows = counted_steps(trace) if rows is None else rows
     if not len(rows):
@@ -420,7 +419,7 @@ def _median(of: PaceSeries) -> int:
 
 def _falls_behind(times: StepTimes, rows: Column, device: int, pace_ns: int) -> int:
     rows = times.of_devices(rows)[device]
-    # After the host has finished a step, the GPU still computes for `lag_ns` nanoseconds.
+    # The GPU computes for this much longer than the host.
     lag_ns = np.maximum(times.completion_ns[device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > FALLS_BEHIND_SHARE * pace_ns).mean() < STEPS_FALLING_BEHIND:
@@ -523,7 +522,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[of], end_ns[of])
         mine = steps.rank[phases.step[loads]] == ranks[of[0]]
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # If a trace has no kernel times, the GPU is assumed to be busy until all launched work has completed.
+    # Without kernel times, the GPU is assumed to be busy until it has finished all launched work.
     timed = by_events[phases.step[loads]]
     covered_ns = np.clip(_done_before(trace)[loads] - phases.start_ns[loads], 0, phases.duration_ns[loads])
     exposed_ns = np.where(timed, phases.duration_ns[loads] - covered_ns, exposed_ns)

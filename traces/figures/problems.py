@@ -209,7 +209,7 @@ def serious_problems(trace: Trace) -> list[Problem]:
 
 
 def why_work_is_hidden(trace: Trace) -> str:
-    """If the recorded idle times of GPUs are unreliable, return the reason, otherwise ""."""
+    """Return why recorded idle times of GPUs are unreliable, or ""."""
     reasons = (_KINDS.get(of.kind, _UNKNOWN).why_work_is_hidden for of in serious_problems(trace))
     return next((reason for reason in reasons if reason), "")
 

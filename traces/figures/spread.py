@@ -42,8 +42,8 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Compares the step times of two traces, usually a recording and its replay. If the absolute value of `error` is below
-    `noise_floor`, the difference is not significant."""
+    """Compares the step times of two traces, usually a recording and its replay. A value of `error` below `noise_floor` is not
+    significant."""
 
     recorded_median_ns: int | None  # median of the first trace
     replayed_median_ns: int | None  # median of the second trace
@@ -83,8 +83,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare the step times `our_ns` of a recording with the step times `their_ns` of another trace. `ours` and `theirs` are
-    the indices of the compared steps. The noise is computed from more recorded steps, `all_ours`."""
+    """Compare the step times of a recording (`our_ns`) with those of another trace (`their_ns`). `ours` and `theirs` are the
+    compared steps. All recorded steps, `all_ours`, show the noise."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
@@ -115,7 +115,7 @@ def median_per_step(values: Column) -> int | None:
 
 
 def period_of(values: Column) -> int:
-    """Return the period after which the values repeat, or 1 if they do not repeat."""
+    """Return the period of repeating values, or 1."""
     # see Note [Periodic steps]
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0
@@ -134,7 +134,7 @@ def _changes_repeat(values: Column, period: int, mean: float) -> bool:
 
 
 def slow_starts(values: Column) -> int:
-    """Return the number of slow steps at the beginning, such as steps that compile code."""
+    """Return the number of slow steps at the beginning, for example steps that compile code."""
     most = max(len(values) - FEWEST_STEADY, 0)
     return next((i for i in range(most) if values[i] < SLOW_START * np.median(values[i + 1 :])), most)
 
@@ -148,8 +148,8 @@ def means_of_periods(values: Column, period: int | None = None) -> Column:
 
 
 def _differ_by(values: Column, period: int) -> float:
-    """Return the 90th percentile of the absolute differences between `values[i]` and `values[i + period]`. For short arrays,
-    np.partition is ten times faster than np.percentile."""
+    """Return the 90th percentile of |values[i + period] - values[i]|. np.partition is ten times faster than np.percentile for
+    short arrays."""
     apart = np.abs(values[period:] - values[:-period])
     last = len(apart) - 1
     below = last * _NINE_IN_TEN // 100

@@ -22,25 +22,24 @@ from traces.model.trace import Column, HostSpans, Table
 
 T = TypeVar("T", bound=Table)
 
-# Methods to store a column: subtract the minimum, the previous row or the row number from each number, or store the numbers
-# unchanged
+# methods to store numbers: minus the minimum, minus the previous number, minus the row number, or unchanged
 LEAST, ABOVE, ROW, ZERO = range(4)
 SIGNED = 4  # added for signed differences, stored as zigzag numbers
 
-# Tables with more rows are split, because a frame may hold at most MAX_CONTENT_BYTES.
+# Longer tables are split, because a frame may hold at most MAX_CONTENT_BYTES.
 MAX_ROWS = 1 << 19
 
 PLAIN_NUMBERS = 256  # a longer column is packed; readers accept plain columns of any length that a msgpack list may have
 
 _CACHED_ROWS = 1 << 14  # rows that are decoded at a time, so that all intermediate results stay in the processor's cache
 
-# Values of these columns mostly increase. The file stores differences between rows, which take less space.
+# columns with increasing values; differences between rows take less space
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
 _METHODS = dict.fromkeys(_GROWING.split(), ABOVE) | {"parent": ROW}
 
-# Columns whose values may share a divisor: 1000 for times in µs, 512 for sizes and addresses
+# columns with multiples of a number: 1000 for times in µs, 512 for sizes and addresses
 _DIVISIBLE = ("_ns", "bytes", "address")
 
 _PLAIN = ({int}, {int, float})  # types of the numbers in a plain column of integers, and of floats
@@ -50,7 +49,7 @@ _I8 = np.dtype("<i8")
 
 
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
-    """Return a table as values that msgpack can store. `compact` makes the packed table smaller."""
+    """Return a table as values that msgpack can store. With `compact`, they take less space."""
     rows = len(table)
     if rows > MAX_ROWS:
         raise ValueError(f"{rows} rows in one packed table; at most {MAX_ROWS}")
@@ -70,15 +69,15 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Store at least one byte per row. Readers reject tables with more rows than bytes, because a small damaged file could
-        # claim to contain a huge number of rows (FORMAT.md).
+        # Each row takes at least one byte. Readers reject tables with more rows than bytes, because a small damaged file could
+        # otherwise fill the memory (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed
 
 
 def pack_rows(kind: type[Table], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Encode rows of Python numbers as a table, which `unpack_table` can decode."""
+    """Encode rows of Python numbers as a table."""
     packed = {
         name: pack_numbers(numbers, _METHODS.get(name, LEAST), kind.DTYPES[name])
         for name, numbers in zip(columns, zip(*rows, strict=True), strict=True)
@@ -99,8 +98,7 @@ def claimed_rows(packed: Any) -> int:
 
 
 def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: bool = False) -> T:
-    """Decode a table that `pack_table` encoded. With `is_lazy=True`, each column is decoded when it is first read. Raises
-    Damaged."""
+    """Decode the result of `pack_table`. With `is_lazy`, each column is decoded when it is first read. Raises Damaged."""
     rows = claimed_rows(packed)
     stored = _entry(packed, "columns", dict)
     nested = packed.get("nested")
@@ -130,8 +128,8 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: boo
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Encode a column as a list of encoding parameters and bytes, with arithmetic modulo 2**64. With `divide`, values are
-    divided by their greatest common divisor."""
+    """Encode a column as parameters and bytes, with arithmetic modulo 2**64. With `divide`, values are divided by their
+    greatest common divisor."""
     bits = column.view(_U8) if column.dtype.itemsize == 8 else column.astype(_I8).view(_U8)
     base = bits.dtype.type(0)
     if method == LEAST:
@@ -161,7 +159,7 @@ def _common_divisor(values: npt.NDArray[Any]) -> int:
 
 
 def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Decode a column that `pack_column` encoded. Raises Damaged."""
+    """Decode the result of `pack_column`. Raises Damaged."""
     if type(value) is int:
         return np.full(rows, _in_range(value, dtype, name), dtype)
     if isinstance(value, list) and len(value) == rows and set(map(type, value)) <= _PLAIN[dtype.kind == "f"]:

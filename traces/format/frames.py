@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FORMAT_VERSION = 1
-HEADER = struct.Struct(">15sH")  # The header is a msgpack array of the string "trace-replay" and a uint16.
+HEADER = struct.Struct(">15sH")  # a msgpack array of the string "trace-replay" and a uint16
 MAGIC = b"\x92\xactrace-replay\xcd"  # the magic is not text, so encodings and line endings cannot produce it
 
 # Frame head: marker 0xC9 (msgpack ext32), length after `kind`, kind, codec, decompressed length, CRC of the payload, CRC of the
@@ -31,8 +31,8 @@ _HEAD_CRC = FRAME.size - 4
 DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# To make small files a third smaller, the compressor uses a dictionary of words that are frequent in trace files (RFC 1950,
-# FDICT). Never change preset_dictionary.bin, because existing trace files would become unreadable.
+# The compressor's dictionary of frequent words makes small files a third smaller (RFC 1950, FDICT). Never change
+# preset_dictionary.bin: existing trace files would become unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory
@@ -41,7 +41,7 @@ MAX_CONTENT_BYTES = 64 << 20
 _BEGINNING_BYTES = 64
 _PIECE_BYTES = 1 << 20
 
-# The lzma parameters lc=0 and pb=0 make files 5 % smaller.
+# lc=0 and pb=0 make files 5 % smaller
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
 # settings for fast compression of large contents: four times as fast as the default settings, but files are 6 to 12 % larger;
@@ -51,8 +51,6 @@ _QUICK = {"mode": lzma.MODE_FAST, "mf": lzma.MF_HC4, "nice_len": 273, "depth": 3
 
 
 class Damaged(Exception):
-    """Raised if a trace file contains invalid bytes."""
-
     def __init__(self, reason: str, offset_bytes: int = 0) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -60,7 +58,7 @@ class Damaged(Exception):
 
 
 def compress(codec: int, content: bytes, level: int = 9) -> bytes:
-    """Compress `content`. With zlib, level 1 is the fastest, and level 9 gives the smallest result."""
+    """Compress `content`. For zlib, level 1 is the fastest, and level 9 the smallest."""
     if codec == STORED:
         return content
     if codec == DEFLATED:
@@ -73,7 +71,7 @@ def compress(codec: int, content: bytes, level: int = 9) -> bytes:
 
 
 def _decompressed(codec: int, payload: bytes, piece_bytes: int) -> Iterator[bytes]:
-    """Yield the decompressed content in pieces of at most `piece_bytes`, or uncompressed content as a single piece."""
+    """Yield the decompressed content in pieces of at most `piece_bytes`. Uncompressed content is one piece."""
     if codec == STORED:
         yield payload
         return
@@ -99,7 +97,7 @@ class Frame:
     payload: bytes
 
     def beginning(self) -> bytes:
-        """Return the first `_BEGINNING_BYTES` of the decompressed content, or b"" if the frame is damaged."""
+        """Return the first `_BEGINNING_BYTES` of the content, or b"" if the frame is damaged."""
         try:
             return next(self._decompressed(_BEGINNING_BYTES), b"")[:_BEGINNING_BYTES]
         except Damaged:
@@ -153,7 +151,7 @@ class Scan:
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:
-    """Find all complete frames (compressed blocks with checksums) in the bytes of a trace file. Raises Damaged.
+    """Find all complete frames in the bytes of a trace file. Raises Damaged.
 
     Note [Cut or damaged]
         A file is truncated if its last frame is incomplete. A file with any other error is damaged. The head of a frame has its

@@ -59,7 +59,7 @@ class Follower(_Tail):
         self._assembly = Assembly(UnpackLimit(0, None))  # our own child process writes the file, so no limit applies
 
     def more(self) -> bool:
-        """Read the data written since the last call, and return True if there is new data. Raises TraceFormatError."""
+        """Read new data of the file. Return True if there is any. Raises TraceFormatError."""
         had_ended = self.ended
         with _as_format_error(self.path):
             frames = self.frames()
@@ -91,15 +91,14 @@ class StepCount(_Tail):
         self._steps = 0
 
     def now(self) -> int:
-        """Return how many steps the file contains at the moment. Raises TraceFormatError."""
+        """Return the number of steps in the file at the moment. Raises TraceFormatError."""
         with _as_format_error(self.path):
             self._steps += sum(steps_within(frame.content()) for frame in self.frames())
         return self._steps
 
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
-    """Return the trace file that a replay process writes. If the replay process writes no file, return the largest trace file
-    of its child processes."""
+    """Return the trace file that a replay process writes. If it writes none, return the largest file of its child processes."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)

@@ -35,7 +35,7 @@ class HostNesting:
 
 
 def encode_nesting(spans: HostSpans, first_row: int = 0) -> HostNesting | None:
-    """Encode the call tree as nesting depths and time gaps. Return None if the ops do not form a valid call tree."""
+    """Encode the call tree as nesting depths and time gaps. Return None if the ops form no valid tree."""
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
         return None
@@ -51,7 +51,7 @@ def encode_nesting(spans: HostSpans, first_row: int = 0) -> HostNesting | None:
 
 
 def decode_nesting(nest: HostNesting, name: Column, first_row: int = 0) -> dict[str, Column]:
-    """Return the columns `parent`, `start_ns` and `duration_ns`. Raises Damaged for invalid depths."""
+    """Decode the columns `parent`, `start_ns` and `duration_ns`. Raises Damaged for invalid depths."""
     depth = nest.depth
     if depth[0] != 0 or (depth < 0).any() or (np.diff(depth) > 1).any():
         raise Damaged("host spans whose depths do not nest")
@@ -83,7 +83,7 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Sort the starts and ends of all ops by time, and return the positions of each op's start and end."""
+    """Sort the starts and ends of all ops by time. Return the position of each op's start, and of its end."""
     opens = 2 * np.arange(len(depth)) - depth
     is_open = np.zeros(2 * len(depth), bool)
     is_open[opens] = True
@@ -94,8 +94,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort the starts and ends of all ops by the op name and by the op name of the previous start or end. Op names are cut to
-    16 bits, because numpy sorts 16-bit integers ten times faster than 64-bit integers."""
+    """Sort starts and ends by their op's name, and by that of the previous start or end. Names are cut to 16 bits, because
+    numpy sorts 16-bit integers ten times faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

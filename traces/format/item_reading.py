@@ -45,7 +45,7 @@ def unpack_items(content: bytes) -> Iterator[tuple[str, Any]]:
 
 
 class _Unpacker:
-    """Rejects large items before they are unpacked, because 64 MiB of empty lists would take 4 GB of memory."""
+    """Rejects large items before they are unpacked. Without this check, 64 MiB of empty lists would take 4 GB of memory."""
 
     def __init__(self, content_bytes: int) -> None:
         self.lists_and_maps = 0
@@ -72,7 +72,7 @@ class TableHead(NamedTuple):
 
 
 def table_head(beginning: bytes) -> TableHead | None:
-    """Read the head of a table from the first bytes of a frame. Return None if the frame does not begin with a table."""
+    """Read the head of a table from the first bytes of a frame. Return None if the frame begins with something else."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(beginning)
     try:
@@ -86,7 +86,7 @@ def table_head(beginning: bytes) -> TableHead | None:
 
 
 class LaterTable:
-    """Unpacks the columns of a table when they are needed. The columns that select rows come first."""
+    """Unpacks columns when they are needed. The columns that select rows come first."""
 
     def __init__(self, head: TableHead, first_row: int, pieces: Iterator[bytes], offset_bytes: int) -> None:
         self._head = head

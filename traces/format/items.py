@@ -78,7 +78,7 @@ def row_counts(trace: Trace) -> dict[str, int]:
 
 
 def header_item(trace: Trace, rows: dict[str, int], blanks: int = 0) -> bytes:
-    """Return the header as JSON, because msgpack cannot store integers of more than 64 bits."""
+    """Return the header as JSON, because msgpack has no integers above 64 bits."""
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
     header["devices"] = [_device_values(device) for device in trace.devices]
     header["machines"] = _machine_values(trace.machines)
@@ -113,7 +113,7 @@ def block_item(block: StepBlock) -> bytes:
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Estimate how many bytes a loaded trace takes in memory."""
+    """Estimate how much memory a loaded trace takes."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)
@@ -127,7 +127,7 @@ def end_item(strings: int, rows: dict[str, int]) -> bytes:
 
 
 class Assembly:
-    """Builds a trace from the content of its file. All methods raise Damaged for invalid content."""
+    """Builds a trace from the content of its file. Its methods raise Damaged for invalid content."""
 
     def __init__(self, limit: UnpackLimit, *, is_lazy: bool = False) -> None:
         self._limit = limit
@@ -152,7 +152,7 @@ class Assembly:
             raise Damaged(str(error), offset_bytes) from error
 
     def add_later(self, head: TableHead, pieces: Iterator[bytes], offset_bytes: int) -> None:
-        """Add a table to the trace, and unpack the table's columns when they are first read."""
+        """Add a table to the trace. Its columns are unpacked when they are first read."""
         self._grow(_ROW_BYTES[head.kind] * head.rows)
         later = LaterTable(head, self._rows[head.kind], pieces, offset_bytes)
         self._append(head.kind, TABLES[head.kind].deferred(head.rows, lambda name: {name: later.column(name)}))
@@ -213,7 +213,7 @@ class Assembly:
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
-        """Raise Damaged if the trace has more threads, devices, streams and loaders than the memory limit allows."""
+        """Raise Damaged for more threads, devices, streams and loaders than the memory limit allows."""
         tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
         try:
             self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")

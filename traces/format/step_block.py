@@ -49,7 +49,6 @@ class StepBlock(NamedTuple):
         return self._replace(times_ns=pack_numbers(self.times_ns), device_times_ns=pack_numbers(self.device_times_ns))
 
     def tables(self, first_step: int) -> tuple[Steps, Phases]:
-        """Return the rows of the block. `first_step` is the number of rows of the table "steps" before the block."""
         steps, phases = self.steps, len(self.names)
         times_ns = self._by_step(self.times_ns)
         begins_ns = times_ns[:, self.begins]
@@ -76,13 +75,13 @@ class StepBlock(NamedTuple):
         )
 
     def _by_step(self, times_ns: Sequence[int] | Column) -> Column:
-        """Return an array of times with one row per step: the start of the step, followed by the phase boundaries."""
+        """Return an array with one row per step: the step's start, and then the phase boundaries."""
         of_step = np.array(times_ns[1:]).reshape(self.steps, -1)
         return np.column_stack((np.concatenate((times_ns[:1], of_step[:-1, -1])), of_step))
 
 
 def unpack_block(packed: Any) -> StepBlock:
-    """Decode a block that `StepBlock.packed` encoded. Raises Damaged."""
+    """Decode the result of `StepBlock.packed`. Raises Damaged."""
     if not isinstance(packed, list) or len(packed) != len(StepBlock._fields):
         raise Damaged("a block of steps with missing parts")
     of = dict(zip(StepBlock._fields, packed, strict=True))

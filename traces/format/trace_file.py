@@ -54,16 +54,16 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Column, Table, Trace, TraceFormatError, TraceWriteError
 
-# Each frame adds 19 bytes to the file, so several small tables share a frame.
+# Small tables share a frame, because each frame takes 19 bytes.
 _SHARED_BYTES = 32 << 10
-# `TraceStream` does not compress small contents, because creating a compressor takes too long.
+# Small contents are not compressed, because creating a compressor takes too long.
 _STORED_BYTES = 4 << 10
 _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. Readers
-    reject small files that unpack to much data (`UnpackLimit`), so `save` makes such a file longer with blanks."""
+    """Write `trace` to `path`. If this fails, raise TraceWriteError and leave the old file unchanged. Blanks are added to a
+    small file that unpacks to so much data that readers would reject it (`UnpackLimit`)."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
@@ -85,9 +85,9 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool = False) -> Trace:
-    """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory. If the file is truncated, the
-    trace contains its complete part, and `problems["truncated-file"]` is 1. `is_ours` turns off the memory limit. With
-    `is_lazy`, each column is decoded and checked when it is first read, which may raise TraceFormatError."""
+    """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory. A truncated file is read as
+    far as possible, and `problems["truncated-file"]` is then 1. `is_ours` turns off the memory limit. With `is_lazy`, columns
+    are decoded and checked when they are first read, so that reading a column may raise TraceFormatError."""
     try:
         data = _read(Path(path))
         limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))
@@ -102,8 +102,8 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool =
 
 
 class TraceStream:
-    """Appends tables to a trace file during a run. The class is not thread-safe. Strings, devices and threads must be added
-    before the tables that refer to them."""
+    """Appends tables to a trace file during a run. Strings, devices and threads come before tables that refer to them. The
+    class is not thread-safe."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -130,14 +130,14 @@ class TraceStream:
         self.add_items(items, {name: len(table) for name, table in tables.items()})
 
     def add_items(self, items: Iterable[bytes], rows: Mapping[str, int]) -> None:
-        """Append encoded items (items.py). The argument `rows` says how many rows are added to each table."""
+        """Append encoded items (items.py). The argument `rows` contains the number of rows that they add to each table."""
         for content in _shared(items):
             self._append(content)
         for name, count in rows.items():
             self.rows[name] += count
 
     def close(self) -> None:
-        """Mark the file as complete. `close` does nothing after a failed write."""
+        """Mark the file as complete. After a failed write, do nothing."""
         if self._file is None:
             return
         self._writer.add(END, end_item(self.strings, self.rows))
@@ -197,8 +197,7 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     # Only small frames contain several items.
     is_later = [assembly.is_lazy and frame.content_bytes > _SHARED_BYTES for frame in found.frames]
     heads = [table_head(frame.beginning()) if later else None for frame, later in zip(found.frames, is_later, strict=True)]
-    # Large tables consist of several frames, which are decompressed only when needed. All other frames are decompressed at
-    # once.
+    # Frames of large tables are decompressed when needed, all others at once.
     frames_of = Counter(head.kind for head in heads if head is not None)
     contents: list[Iterator[bytes]] = []
     for frame, head in zip(found.frames, heads, strict=True):
@@ -262,7 +261,7 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Replace a file. An existing file NAME.part is kept, because it may contain the data of a killed recorder."""
+    """Replace a file. A file NAME.part is kept, because it may be the data of a killed recorder."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)

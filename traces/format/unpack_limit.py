@@ -30,7 +30,6 @@ class UnpackLimit:
 
     @classmethod
     def of(cls, file_bytes: int) -> UnpackLimit:
-        """Return the memory limit for a file. Raises TooLarge for an invalid value of TRACE_UNPACK_LIMIT_MB."""
         limit_mb = os.environ.get(VARIABLE)
         if limit_mb is None:
             return cls(file_bytes, _BASE_BYTES + _TIMES_THE_FILE * file_bytes)

@@ -58,8 +58,8 @@ class _Recording:
 def assemble(
     sources: Iterable[Source], problems: Counter[str], *, skip_others: bool = False, marks_are_steps: bool = False
 ) -> Trace:
-    """Build one trace from the contents of several profiler files. Raises TraceImportError if no file can be read, or if the
-    rank of a file is unknown. If `skip_others` is true, files without profiler events raise no error."""
+    """Build one trace from the contents of profiler files. Raises TraceImportError if no file can be read, or if the rank of a
+    file is unknown. With `skip_others`, files without profiler events raise no error."""
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
     failure = TraceImportError("contains no recording")
@@ -171,8 +171,8 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """For each file, return the rank that its name contains, or None. In file names of inference servers, "TP-1-PP-0" means
-    tensor-parallel index 1 and pipeline-parallel index 0."""
+    """Return the rank in the name of each file, or None. In file names of inference servers, "TP-1-PP-0" means tensor-parallel
+    index 1 and pipeline-parallel index 0."""
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     matches = [_RANK_IN_NAME.search(stem) for stem in stems]
     if not any(matches):
@@ -241,7 +241,7 @@ def _read_rank(
     for table in (tables.device, tables.memory, phases):
         table.device = _renumbered(table.device, row_of_device)
     collectives = read_collectives(tables, strings)
-    # If a process group has only one rank, NCCL launches no kernels for in-place collectives.
+    # NCCL launches no kernel for an in-place collective of a single rank.
     if unseen := int(((collectives.ending == Ending.UNSEEN) & (collectives.group_size != 1)).sum()):
         problems["collective-without-kernel"] += unseen
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]

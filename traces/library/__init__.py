@@ -25,7 +25,7 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Maps former names of bundled recordings to their present names.
+# former names of bundled recordings
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 
@@ -48,8 +48,7 @@ def entries() -> list[BundledRecording]:
 
 def load(name_or_path: str | os.PathLike[str], *, is_lazy: bool = False) -> Trace:
     """Load a trace from a file or, if no file has this name, from the bundled library. Raises TraceLibraryError and
-    TraceFormatError. With `is_lazy`, each column is decoded and checked when it is first read, which may raise
-    TraceFormatError."""
+    TraceFormatError. With `is_lazy`, columns are decoded and checked when they are first read."""
     name = os.fspath(name_or_path)
     if is_cell_name(name):
         cell_name, _, batch = name.partition("@")
@@ -71,7 +70,6 @@ def is_cell_name(name: str) -> bool:
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """Find a trace file by its path, or by its name in the library. Raises TraceLibraryError."""
     name = os.fspath(name_or_path)
     path = Path(name)
     if path.is_file():

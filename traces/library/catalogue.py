@@ -50,7 +50,6 @@ def cell_files() -> list[CellFile]:
 
 
 def faults() -> list[str]:
-    """Return messages about unreadable library files and duplicate names."""
     found = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
@@ -67,8 +66,8 @@ def gpus() -> list[Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """Find a GPU by its name, or by words of its device name. Raises TraceLibraryError with a list of similar names for an
-    unknown GPU."""
+    """Find a GPU by its name, or by words of its device name. Raises TraceLibraryError, with similar names, for an unknown
+    GPU."""
     known = gpus()
     words = _words(name)
     for one in known:
@@ -82,8 +81,8 @@ def gpu(name: str) -> Gpu:
 
 
 def device_named(text: str) -> str:
-    """Return the full device name of a GPU, for example for "v100". If several GPUs match, a GPU with measurements is chosen.
-    Raises TraceError with a list of similar names for an unknown GPU."""
+    """Return the full device name of a GPU, for example of "v100". If several GPUs match, one with measurements is chosen.
+    Raises TraceError, with similar names, for an unknown GPU."""
     with suppress(TraceLibraryError):
         text = gpu(text).device
     return text if is_slice(text) else find_card(text).names[0]
@@ -94,7 +93,6 @@ def models(gpu_name: str) -> list[str]:
 
 
 def cell(gpu_name: str, model: str) -> LibraryCell:
-    """Return the step times of a network on a GPU. Raises TraceLibraryError for an unknown network."""
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:
@@ -112,14 +110,13 @@ def cell_file(name: str) -> CellFile:
 
 
 def find_cell(name: str) -> LibraryCell:
-    """Return the step times of one network on one GPU, such as "v100/resnet50". Raises TraceLibraryError."""
     gpu_name, _, model = name.partition("/")
     return cell(gpu_name, model)
 
 
 def match(gpu_name: str, script: WorkloadSignature) -> Match:
-    """Find the step times of a script's network, or of the most similar network, on one GPU. Batch sizes are not compared.
-    Raises TraceLibraryError."""
+    """Find the step times of a script's network, or of the most similar one, on a GPU. The batch size does not matter. Raises
+    TraceLibraryError."""
     return nearest_network(files_of(gpu_name), script)
 
 

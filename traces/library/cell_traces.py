@@ -31,7 +31,7 @@ def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[
 
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
-    """Return a trace with one step and the published phase durations. Raises NotMeasured outside the measured batch sizes."""
+    """Return a trace of one step with the published phase times. Raises NotMeasured outside the measured batch sizes."""
     times = cell.for_batch(batch)
     phases = dict(times.phases_ns)
     if "rest" in phases:
@@ -44,7 +44,7 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def trace_with_step_times(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return the trace of a replay. `steps` contains the phase durations of each step in nanoseconds."""
+    """Return the trace of a replay. `steps` contains the phase times of each step in nanoseconds."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace

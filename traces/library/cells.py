@@ -41,7 +41,7 @@ SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"
 VERSION = 1
 
-# The phase "rest" is the sum of all phases after the forward pass, if only the sum was measured.
+# "rest" is the sum of all phases after the forward pass, if only the sum was measured
 PHASES = ("h2d", "forward", "rest", "loss", "zero_grad", "backward", "optimizer")
 _MEMORY = ("peak_bytes", "persistent_bytes")
 _SPREAD = "spread_"  # prefix of a phase's name for the standard deviation of its samples
@@ -71,8 +71,8 @@ class CellSource:
 
 
 def split_provenance(provenance: Mapping[str, Json]) -> tuple[CellSource, dict[str, Json]]:
-    """Split the metadata of a recording into the source of its measurements, such as study and commit, and the other metadata.
-    Raises ValueError for a value of a wrong type."""
+    """Split the metadata of a recording: the source of its measurements, such as study and commit, and the rest. Raises
+    ValueError for a value of a wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
@@ -85,8 +85,6 @@ class CellTimes:
 
 
 class NotMeasured(TraceLibraryError):
-    """Raised for a batch size that was not measured."""
-
     def __init__(self, cell: LibraryCell, batch: int) -> None:
         self.out_of_memory = cell.out_of_memory_batch is not None and batch >= cell.out_of_memory_batch
         text = f"{cell.name}: batch {batch} was not measured"
@@ -136,7 +134,6 @@ class LibraryCell:
         )
 
     def peak_at(self, batch: int) -> int | None:
-        """Return the peak memory of a step in bytes, or None if it was not measured."""
         batches, peaks = self.memory_batches, self.peak_bytes
         if not len(peaks):
             return None
@@ -146,8 +143,8 @@ class LibraryCell:
         return int(peaks[end]) + (batch - int(batches[end])) * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])
 
     def for_batch(self, batch: int, *, extrapolates: bool = False) -> CellTimes:
-        """Return the step time at a batch size. Outside the measured range, raise NotMeasured, or extrapolate linearly if
-        `extrapolates` is set. If only one batch size was measured, the step time is assumed to be proportional to the batch
+        """Return the step time at a batch size. Outside the measured range, raise NotMeasured or, with `extrapolates`,
+        extrapolate linearly. If only one batch size was measured, the step time is assumed to be proportional to the batch
         size."""
         # see Note [Measured batches only]
         batches = self.batches
@@ -222,7 +219,7 @@ class CellFile:
 
 
 def fault(cell: LibraryCell) -> str | None:
-    """Describe the first invalid value in the published step times of a network. Return None if all values are valid."""
+    """Describe the first invalid value in a network's published step times, or return None."""
     if not len(cell.batches):
         return "no batch size was measured"
     if "forward" not in cell.phases_ns:

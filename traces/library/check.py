@@ -2,7 +2,7 @@
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-The check finds missing data, impossible values, personal data and duplicate names.
+
 
 Note [What is personal]
     All values of the provenance are searched for paths in home folders, e-mail addresses and names of machines. The recorder
@@ -53,7 +53,6 @@ class Fault:
 
 
 def check(path: Path) -> list[Fault]:
-    """Return all errors and warnings for a file. Raises TraceError and OSError."""
     if path.suffix == SUFFIX:
         return [finding for cell in read_cells(path).cells() for finding in _of_cell(cell, path)]
     return list(_of_recording(load(path), path.stem))

@@ -1,4 +1,4 @@
-"""Finds the largest batch size that fits into a GPU's memory, using measured batch sizes.
+"""Finds the largest batch size that fits into a GPU's memory, based on measurements.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
     limit.largest(estimated=265)        # 226; an estimate counts only between `fitted` and `full`
@@ -22,7 +22,8 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """The largest batch size that fitted into GPU memory is `fitted`. The smallest batch size that did not fit is `full`."""
+    """Describes the measured batch sizes: `fitted` is the largest that fitted into memory, and `full` the smallest that did
+    not."""
 
     cell: LibraryCell
     fitted: int  # largest measured batch size that fitted into memory
@@ -42,8 +43,8 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch size that fits, or None if unknown. An estimate below `fitted` or above the largest possible
-        size is replaced by that limit."""
+        """Return the largest batch size that fits, or None if unknown. The measurements limit the estimate from below and from
+        above."""
         if self.is_exact:
             return self.fitted
         if estimated is None:
@@ -51,7 +52,7 @@ class MeasuredLimit:
         return max(self.fitted, estimated if self.full is None else min(estimated, self.full - 1))
 
     def is_of(self, batch: int, peak_bytes: int) -> bool:
-        """Return True if a program's peak memory is nearly equal to the measured peak."""
+        """Return True if a program's memory peak is nearly equal to the measured peak."""
         # see Note [The same memory]
         measured_bytes = self.cell.peak_at(batch)
         return measured_bytes is None or abs(peak_bytes - measured_bytes) <= SAME_PEAK * measured_bytes

@@ -1,4 +1,4 @@
-"""Finds a script's network in the tool's library of measured networks. The batch sizes may differ.
+"""Finds a script's network in the library of measured networks. The batch size may differ.
 
     found = nearest_network(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()
@@ -41,7 +41,6 @@ class Match:
 
 
 def nearest_network(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
-    """Find the step times of the script's network, or of the most similar network."""
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
         raise TraceLibraryError("the library has no network on this GPU")
@@ -61,7 +60,7 @@ def match_with(cell: LibraryCell, script: WorkloadSignature) -> Match:
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
-    """Return the batch size, or None if the inputs have different first dimensions."""
+    """Return the batch size, or None if the first dimensions of the inputs differ."""
     sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 

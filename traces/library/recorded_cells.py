@@ -39,8 +39,7 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the GPU of a recording, or a new `Gpu` object for an unknown device name. Raises TraceLibraryError if the
-    recording names no GPU."""
+    """Return the GPU of a recording, which may be a new one. Raises TraceLibraryError if the recording names no GPU."""
     if not trace.devices:
         raise TraceLibraryError("the recording has no GPU in it")
     device = trace.devices[0]
@@ -80,7 +79,7 @@ def cell_of(
     out_of_memory_batch: int | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> LibraryCell:
-    """Compute the step times of a network from recordings at several batch sizes. Raises TraceLibraryError."""
+    """Compute a network's step times from recordings at several batch sizes. Raises TraceLibraryError."""
     rows = {row.batch: row for row in map(step_times_of, traces)}
     ordered = [rows[batch] for batch in sorted(rows)]
     names = [name for name in PHASES if any(name in row.phases_ns for row in ordered)]

@@ -1,4 +1,4 @@
-"""Computes unions of time intervals, and finds the time window that contains a given time.
+"""Computes unions of time intervals, and finds the time window around a given time.
 
     busy = Intervals(start_ns=[0, 5, 20], end_ns=[10, 12, 30])
     busy.start_ns, busy.end_ns      # array([0, 20]), array([12, 30])
@@ -22,8 +22,6 @@ _LONG_AGO = np.int64(-(2**62))
 
 
 class Intervals:
-    """Stores the union of half-open time intervals [start, end)."""
-
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         start = np.asarray(start_ns, dtype=np.int64)
         end = np.asarray(end_ns, dtype=np.int64)
@@ -34,7 +32,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # If t is in interval k, the length of the union before t is t + _shift_ns[k].
+        # For t in interval k, the union before t is t + _shift_ns[k] long.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -49,7 +47,7 @@ class Intervals:
         return np.asarray(np.minimum(times, self._ends_ns[after]) + self._shift_ns[after])
 
     def within(self, start_ns: Any, end_ns: Any) -> Column:
-        """Return how many nanoseconds of each time window [start, end) are covered by the intervals."""
+        """Return how much of each time window [start, end) the intervals cover, in nanoseconds."""
         return np.asarray(self.before(end_ns) - self.before(start_ns))
 
     def holds(self, time_ns: Any) -> Column:
@@ -57,8 +55,8 @@ class Intervals:
 
 
 def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
-    """For each time, return the index of the interval [start, end) that contains the time, or NONE. The intervals must be
-    sorted and must not overlap."""
+    """For each time, return the index of the interval [start, end) around it, or NONE. The intervals must be sorted and must
+    not overlap."""
     times = np.asarray(time_ns)
     if not len(start_ns):
         return np.full(len(times), NONE)
@@ -67,8 +65,8 @@ def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) that contains a given time. Each window may belong to an owner, such as a rank. An
-    owner's windows must not overlap."""
+    """Finds the time window [start, end) around a given time. Windows may have owners, such as ranks. An owner's windows must
+    not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
@@ -92,10 +90,10 @@ class TimeWindows:
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """For each group of intervals, return the length of their union in nanoseconds."""
+    """Return the length of each group's union of intervals in nanoseconds."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # For each interval, compute the latest end time of all earlier intervals in the same group.
+    # the latest end of all earlier intervals in the same group
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

@@ -4,8 +4,8 @@
     column_limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
     clear_dangling_references(trace)  # after a truncated file: references to lost spans become NONE
 
-Column values are limited so that the difference of two values fits into 64 bits. REFERENCES lists all columns that contain
-indices of another table.
+Column values are limited, because the difference of two values must fit into 64 bits. REFERENCES lists the columns with row
+numbers of other tables.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Limits prevent 64-bit overflow in sums. Times are limited to 2**62 ns, which is in the year 2116. Durations are limited to
-# 2**56 ns, which is about two years.
+# Limits, so that sums fit into 64 bits: times up to the year 2116 (2**62 ns), and durations up to two years (2**56 ns).
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
@@ -27,7 +26,7 @@ _START = "start_ns"  # in each table with `duration_ns`
 
 
 def fault(trace: Trace) -> str | None:
-    """Return a description of the first error in a trace, or None."""
+    """Describe the first error in a trace, or return None."""
     for name, kind in TABLES.items():
         table = getattr(trace, name)
         for column, dtype in kind.DTYPES.items():
@@ -43,7 +42,7 @@ def fault(trace: Trace) -> str | None:
 
 
 def fault_of_column(table: Table, name: str, column: str, within: dict[str, tuple[int, int]]) -> str | None:
-    """Return a description of the first error in a column, or None. `within` is the result of `limits`."""
+    """Describe the first error in a column, or return None. `within` is the result of `limits`."""
     values, where = getattr(table, column), f"{name}.{column}"
     if not len(values):
         return None
@@ -117,7 +116,8 @@ _MOST_THREADS = 1 << 16  # of one file; a damaged file may name any thread
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace: replace the indices of missing rows with NONE, and name nameless threads after their number."""
+    """Repair a truncated trace: replace row numbers of missing rows by NONE, and name threads without a name after their
+    number."""
     seen = min(int(trace.host.thread.max(initial=-1)) + 1, _MOST_THREADS)
     trace.threads += [Thread(trace.ranks[0], number) for number in range(len(trace.threads), seen)]
     kept = trace.phases.step < len(trace.steps)

@@ -3,7 +3,7 @@
     as_json(compare(recorded, replayed))["steps"]["error"]      # 0.004
     as_json(summarize(trace))["counts"]["kernels"]              # 8772
 
-JSON keys may be added but never renamed, because users' scripts read them.
+JSON keys may be added, but are never renamed, because users' scripts read them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Create an object of a dataclass from the given fields. Missing fields are copied from another object."""
+    """Create an object of the dataclass `kind` from the given fields and, for all others, from the fields of `base`."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 
 
 def as_json(value: Any) -> Json:
-    """Convert dataclasses to dictionaries, enum members to their values, and dictionary keys to text."""
+    """Convert dataclasses to dictionaries, enum members to their values, and keys to text."""
     if is_dataclass(value) and not isinstance(value, type):
         shown = {field.name: getattr(value, field.name) for field in fields(value)}
         omitted = {field.name: field.metadata["json"] for field in fields(value) if "json" in field.metadata}

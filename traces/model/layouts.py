@@ -3,7 +3,7 @@
     memory_layout([((8, 3, 32, 32), (3072, 1, 96, 3))])      # "channels_last"
     memory_layout([((8, 128), (128, 1))])                    # "": only 4-d and 5-d tensors have a channels_last layout
 
-A convolution runs different kernels for contiguous and channels_last images of the same shape.
+Convolutions run different kernels for the two layouts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IMAGES = (4, 5)
 
 
 def memory_layout(tensors: Iterable[tuple[Sequence[int], Sequence[int]]]) -> str:
-    """Return the memory layout of an op's image tensors, or an empty text."""
+    """Return the memory layout of an op's image tensors, or ""."""
     found = {_of_image(shape, stride) for shape, stride in tensors if len(shape) in IMAGES}
     return next((layout for layout in LAYOUTS if layout in found), "")
 

@@ -20,7 +20,7 @@ from traces.model.typed_json import fitting
 @dataclass(frozen=True)
 class DeviceProperties:
     """Stores GPU properties, named as in `torch.cuda.get_device_properties`. Sizes are in bytes, bus widths in bits and clock
-    rates in kHz. Identifiers of a GPU, such as its UUID, are not recorded."""
+    rates in kHz. Identifiers such as a UUID are not recorded."""
 
     major: int | None = None
     minor: int | None = None
@@ -94,7 +94,7 @@ class Machine:
         return (int(exact[1]), int(exact[2])) if exact is not None else None
 
     def is_before(self, major: int, minor: int) -> bool:
-        """Return True if the recording's PyTorch is older than the release `major`.`minor`."""
+        """Return True if PyTorch is older than `major`.`minor` in the recording."""
         torch = self.torch or ""
         versions = [(int(a), int(b)) for a, b in re.findall(r"(\d+)\.(\d+)", torch)[:2]]
         return bool(versions) and max(versions) < (major, minor) and "newer" not in torch
@@ -116,7 +116,7 @@ _OF_KINETO = {
     "sharedMemPerMultiprocessor": "shared_memory_per_multiprocessor",
     "maxSharedMemoryPerMultiProcessor": "shared_memory_per_multiprocessor",
 }
-# Kineto has two names for some properties. Exported traces contain the first name.
+# Kineto has two names for some properties. Exports contain the first one.
 _TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}
 
 
@@ -129,12 +129,12 @@ def to_kineto(properties: DeviceProperties) -> dict[str, Json]:
 
 
 def runtime_version(number: object) -> str | None:
-    """Convert the number of a CUDA runtime version, such as 12040, to text, such as "12.4"."""
+    """Convert the number of a CUDA runtime version, such as 12040, to "12.4"."""
     return f"{number // 1000}.{number % 1000 // 10}" if type(number) is int and number >= 1000 else None
 
 
 def hip_version(number: object) -> str | None:
-    """Convert the number of a HIP runtime version, such as 60443483, to text, such as "6.4.43483"."""
+    """Convert the number of a HIP runtime version, such as 60443483, to "6.4.43483"."""
     if type(number) is not int or number < 10_000_000:
         return None
     return f"{number // 10_000_000}.{number % 10_000_000 // 100_000}.{number % 100_000}"

@@ -24,13 +24,13 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The cache keeps a reference to the trace, because Python may reuse the `id` of a freed object.
+# The cache refers to the trace, because Python may use the `id` of a freed object again.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 
 
 @contextmanager
 def result_cache(*, fresh: bool = False) -> Iterator[None]:
-    """Cache the results of `cached_result` functions inside a `with` block or a decorated function."""
+    """Cache results of `cached_result` functions in a `with` block or a decorated function."""
     if _KEPT.get() is not None and not fresh:
         yield
         return
@@ -42,7 +42,7 @@ def result_cache(*, fresh: bool = False) -> Iterator[None]:
 
 
 def cached_result(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Cache the results of a function inside a block `with result_cache()`. The function's first argument is a trace."""
+    """Cache the results of a function inside `with result_cache()`. The first argument of the function is a trace."""
 
     @wraps(compute)
     def kept(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> R:

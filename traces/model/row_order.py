@@ -2,7 +2,7 @@
 
     trace = in_order(load("replay-4711.msgpack"))
 
-Trace files are not sorted by time if several threads of the script recorded events.
+Trace files of scripts with several threads are not sorted by time.
 
 Note [Calls that take no time]
     In a replay, several ops of a thread may have the same start time, because the replay's thread is faster than the recorded
@@ -27,8 +27,8 @@ _DENSE = 8  # times the number of rows: sorting a larger range of integers is fa
 
 
 def in_order(trace: Trace) -> Trace:
-    """Return the trace with sorted tables. The sort is stable. CPU events are sorted by thread, start time and decreasing
-    duration. GPU events are sorted by device, stream and start time, and memory events by device and time."""
+    """Return the trace with sorted tables: CPU events by thread, start and decreasing duration; GPU events by device, stream
+    and start; memory events by device and time. Equal rows keep their order."""
     # see Note [Calls that take no time]
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -76,16 +76,14 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
 
 
 def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace that contains only the given rows of each table. References to removed rows are replaced by
-    NONE."""
+    """Return a copy of the trace with only the given rows of each table. Row numbers of removed rows become NONE."""
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: cache(partial(new_positions, order, len(getattr(trace, name)))) for name, order in rows.items()}
     return _repointed(replace(trace, **tables), places)
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace with reordered rows, and with updated references between tables. Columns of a lazy trace stay
-    lazy."""
+    """Return a copy of the trace with reordered rows and updated row numbers. Columns of a lazy trace stay lazy."""
     return _repointed(trace, {name: partial(np.asarray, place) for name, place in places.items()})
 
 
@@ -111,14 +109,14 @@ def _with_places(table: Table, places: Mapping[str, Callable[[], Column]]) -> Ta
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:
-    """Return the new index of each row, or NONE for a removed row."""
+    """Return the new position of each row, or NONE for a removed row."""
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))
     return place
 
 
 def grouped(*columns: Column) -> list[Column]:
-    """Group the rows that have the same values in all given columns."""
+    """Group the rows that are equal in all given columns."""
     if not len(columns[0]):
         return []
     changes = np.zeros(len(columns[0]) - 1, dtype=bool)  # from a row to the next
@@ -137,8 +135,8 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def distinct(column: Column) -> tuple[Column, Column, Column]:
-    """Return the same result as `np.unique(column, return_index=True, return_inverse=True)`. To save time, integers are counted
-    instead of sorted if their range is not much larger than the number of rows."""
+    """Return the same as `np.unique(column, return_index=True, return_inverse=True)`. Integers of a small range are counted
+    instead of sorted, which is faster."""
     least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
     if column.dtype.kind not in "iu" or most - least > _DENSE * len(column):
         values, first, place = np.unique(column, return_index=True, return_inverse=True)
@@ -163,7 +161,7 @@ def sum_by(index: Column, values: Column, size: int) -> Column:
 
 
 def _narrow(column: Column) -> Column:
-    """Convert a column to 16 bits if possible, because numpy sorts 16-bit columns in linear time."""
+    """Convert a column to 16 bits if possible, because numpy sorts such columns in linear time."""
     if column.dtype.kind not in "iu":
         return column
     least = column.min()

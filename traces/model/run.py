@@ -1,4 +1,4 @@
-"""Describes how one rank was recorded, imported or replayed. The header of a trace contains one `Run` per rank.
+"""Describes how one rank was recorded, imported or replayed.
 
     trace.run_of(0).loaders[0].batch_size       # 32
     trace.run_of(0).profiler_cost.op_ns         # 480: host time that torch.profiler takes per op with shapes
@@ -160,7 +160,7 @@ class EagerRegion:
 
 @dataclass(frozen=True)
 class CompiledCode:
-    """Counts the functions that torch.compile compiled in a run, including recompilations."""
+    """Counts torch.compile's compilations in a run, including recompilations."""
 
     regions: int = 0  # number of compiled functions
     graph_breaks: int = 0  # number of graph breaks
@@ -204,9 +204,9 @@ class Run:
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)  # what torch.profiler recorded
     clean: CleanSteps | None = None
-    # Host times in profiled steps are multiplied by a factor for each phase, because the profiler slows the script. The factor
-    # applies after `profiler_cost` was subtracted. The key "backward#2/3" stands for the second of three backward passes in a
-    # step. Phases without such a key use "backward".
+    # The profiler slows the script, so the host times of profiled steps are multiplied by a factor for each phase, after
+    # `profiler_cost` was subtracted. The key "backward#2/3" stands for the second of three backward passes in a step. Phases
+    # without such a key use "backward".
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None
@@ -230,7 +230,7 @@ UNKNOWN_RUN = Run()
 
 
 def distributed_of(facts: object) -> Distributed | None:
-    """Convert Kineto's `distributedInfo` to a `Distributed` object. Return None if `distributedInfo` is missing."""
+    """Convert Kineto's `distributedInfo`, or return None if it is missing."""
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
     distributed = replace(fitting(Distributed, facts), pg_config=groups)

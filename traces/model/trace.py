@@ -5,8 +5,8 @@
     trace.host = HostSpans.of(name=[name], start_ns=[100], duration_ns=[50])
     trace.host.end_ns  # array([150])
 
-There is one table for each kind of event. The columns of a table are numpy arrays of equal length. Text is stored as an index
-into a shared string table. All times are integer nanoseconds.
+Each kind of event has a table. A table's columns are numpy arrays of equal length. Text is stored as an index into a shared
+table of strings. All times are integer nanoseconds.
 
 References between tables:
 
@@ -47,7 +47,7 @@ PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimize
 
 
 class TraceError(Exception):
-    """Base class of all errors raised by this package. The error message is a single line.
+    """The base class of this package's errors. Each message is a single line.
 
         TraceError
         +-- TraceFormatError    a file cannot be read as a trace
@@ -58,8 +58,6 @@ class TraceError(Exception):
 
 
 class TraceFormatError(TraceError):
-    """Raised for a file that cannot be read as a trace."""
-
     def __init__(self, path: object, offset_bytes: int, reason: str) -> None:
         at = f" at byte {offset_bytes}" if offset_bytes else ""
         super().__init__(f"{path}: not a readable trace{at}: {reason}")
@@ -68,8 +66,6 @@ class TraceFormatError(TraceError):
 
 
 class TraceWriteError(TraceError, OSError):
-    """Raised if a trace file could not be written."""
-
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path}: not written: {reason}")
         self.reason = reason
@@ -92,7 +88,7 @@ class HostKind(IntEnum):
 
 
 class DeviceKind(IntEnum):
-    """Names the kind of a device span. A GPU counts as busy only during kernels, copies and memsets."""
+    """Names the kind of a device span. Only kernels, copies and memsets make a GPU busy."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -121,8 +117,8 @@ class StepKind(IntEnum):
     PROFILED = 3  # with the profiler, in a recording that also has steps without it
     INCOMPLETE = 4  # the recording ends before the step does; not used in any figure
 
-    # After a profile, NVIDIA's profiling library slows all CUDA calls, so median step times do not include steps after a
-    # profile (Note [Steps after a profile] in tracer/profile.py).
+    # CUDA calls are slower after a profile, so median step times leave these steps out (Note [Steps after a profile] in
+    # tracer/profile.py).
     AFTER_PROFILE = 5
 
 
@@ -192,8 +188,8 @@ class Table:
     def deferred(
         cls, rows: int, decode: Callable[[str], dict[str, Column]], take: Callable[[Any], Self] | None = None
     ) -> Self:
-        """Create a table that computes each column when it is first read. The function `take` selects rows without computing
-        the columns."""
+        """Create a table with columns that are computed when they are first read. The function `take` selects rows before
+        that."""
         table = object.__new__(cls)
         table.__dict__.update(_rows=rows, _decode=decode, _take=take or partial(cls._taken_later, table))
         return table
@@ -236,13 +232,13 @@ class Table:
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     def pieces(self) -> Iterator[Self]:
-        """Yield the table in pieces. Columns of a lazy table are decoded one piece at a time."""
+        """Yield the table in pieces. A lazy table decodes one piece at a time."""
         for first in range(0, len(self), _PIECE_ROWS):
             yield self.take(slice(first, first + _PIECE_ROWS))
 
     @classmethod
     def concatenated(cls, tables: Sequence[Self]) -> Self:
-        """Join several tables. A single table is returned without copying."""
+        """Join several tables, or return the only one."""
         if len(tables) == 1:
             return tables[0]
         if tables and all(table.is_lazy for table in tables):
@@ -301,8 +297,8 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_Spans):
-    """Stores the phases of training steps. The phases of a step cover the whole step without gaps. The GPU times of a phase
-    come from two CUDA events, and are NONE without a GPU."""
+    """Stores the phases of training steps. They cover a step without gaps. GPU times come from two CUDA events, and are NONE
+    without a GPU."""
 
     step: STEP
     name: TEXT
@@ -316,9 +312,8 @@ class Phases(_Spans):
 
 @dataclass
 class Parts(_Spans):
-    """Stores the stages of nn.DataParallel. Stages may run concurrently. In a forward pass, nn.DataParallel performs the stages
-    "scatter", "replicate", "parallel_apply" and "gather". In a backward pass, nn.DataParallel performs the stages
-    "gather_backward" and "broadcast_backward"."""
+    """Stores the stages of nn.DataParallel, which may run concurrently. The forward pass has "scatter", "replicate",
+    "parallel_apply" and "gather". The backward pass has "gather_backward" and "broadcast_backward"."""
 
     phase: PHASE_OR_NONE
     name: TEXT
@@ -351,11 +346,11 @@ class HostSpans(_Spans):
 
     @property
     def earlier_parent(self) -> Column:
-        """For each event, return the row of the event that encloses it, or NONE."""
+        """For each event, return the row of the event around it, or NONE."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
-        """Yield an event and its enclosing events, from the innermost to the outermost."""
+        """Yield an event and the events around it, innermost first."""
         while row >= 0:
             yield row
             above = int(self.parent[row])
@@ -386,7 +381,7 @@ class DeviceSpans(_Spans):
 
 @dataclass
 class MemoryEvents(Table):
-    """Stores allocations and frees of memory. The number of bytes is positive for an allocation and negative for a free."""
+    """Stores allocations (positive bytes) and frees (negative bytes) of memory."""
 
     thread: THREAD_OR_NONE
     device: DEVICE_OR_NONE
@@ -427,7 +422,7 @@ class BatchKind(IntEnum):
 
 @dataclass
 class Batches(_Spans):
-    """Stores when the script waited for batches, and when batches were copied into pinned memory."""
+    """Stores the script's waits for batches, and the copies of batches to pinned memory."""
 
     rank: I4
     loader: I4
@@ -489,7 +484,7 @@ class Thread:
 
 
 class Strings:
-    """Stores each distinct text of a trace once, and converts between texts and their indices. Indices never change."""
+    """Stores each text of a trace once, and converts between texts and their indices. Indices never change."""
 
     def __init__(self, texts: list[str] | None = None) -> None:
         self.texts: list[str] = texts if texts is not None else []
@@ -503,11 +498,10 @@ class Strings:
         return index
 
     def find(self, text: str) -> int:
-        """Return the index of a text in the string table, or NONE."""
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask of the rows. A value of the mask is True if `is_wanted` accepts the text of the row."""
+        """Return a mask of the rows with a text that `is_wanted` accepts."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
@@ -587,12 +581,11 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine of a rank. If the trace does not contain the rank's machine, assume that all ranks ran on equal
-        machines."""
+        """Return a rank's machine. If it was not recorded, assume that all ranks ran on equal machines."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the `Run` object of a rank. If the rank has no `Run` object, return the `Run` object of another rank."""
+        """Return a rank's `Run`, or another rank's if there is none."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property
@@ -626,7 +619,7 @@ UNKNOWN_LIST = "?"  # stands for a list of tensors if the profiler did not write
 
 
 def shapes_text(shapes: Iterable[Shape]) -> str:
-    """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7". Empty shapes are omitted, because profilers also write
+    """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7". Empty shapes are left out, because profilers also write
     `[]` for arguments that are not tensors."""
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 

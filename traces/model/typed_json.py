@@ -3,8 +3,8 @@
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-The library msgspec leaves out default values only for its class `Struct`, not for dataclasses. The library cattrs is not used,
-because it would have to be installed wherever scripts are recorded.
+The library msgspec cannot leave out default values of dataclasses. The library cattrs would have to be installed wherever
+scripts are recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """Convert a dataclass object to JSON, without fields that have their default values."""
+    """Convert a dataclass object to JSON. Default values are left out."""
     if is_dataclass(value) and not isinstance(value, type):
         fields_and_values = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: to_json(of) for field, of in fields_and_values if not _is_default(field, of)}
@@ -33,7 +33,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], values: object) -> T:
-    """Create an object of the dataclass `kind` from JSON. Raises ValueError for a value of the wrong type."""
+    """Create an object of the dataclass `kind`. Raises ValueError for a value of a wrong type."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{kind.__name__} is {type(values).__name__}, not an object")
     of: Any = kind  # mypy does not treat a type as hashable
@@ -53,7 +53,7 @@ def from_json(kind: type[T], values: object) -> T:
 
 
 def fitting(kind: type[T], values: object) -> T:
-    """Create an object of the dataclass `kind`, ignoring values of the wrong type."""
+    """Create an object of the dataclass `kind`. Values of a wrong type are ignored."""
     made = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         with suppress(ValueError):
@@ -81,8 +81,8 @@ def _converters(kind: Any) -> dict[str, Callable[[Any], Any]]:
 
 @cache
 def _converter(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that converts JSON values to the type `hint`. Converter functions are cached, because a replay with 256
-    ranks converts 60 000 JSON values."""
+    """Return a function that converts JSON values to the type `hint`. It is cached, because a replay with 256 ranks converts 60
+    000 values."""
     origin = get_origin(hint)
     if origin is types.UnionType:
         of_union = _converter(next(one for one in get_args(hint) if one is not type(None)))

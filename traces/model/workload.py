@@ -5,7 +5,7 @@
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("batch bytes 19,267,840 in the first trace, 7 in the second",))
 
-Workload signatures show whether two recordings are of the same model. Fields that are None are not compared.
+Signatures show whether two recordings are of the same model. Fields that are None are not compared.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class WorkloadMatch:
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
-    """OTHER_BATCH_SIZE means that only the first dimensions of the inputs differ."""
+    """Compare two signatures. OTHER_BATCH_SIZE means that only the first dimensions of the inputs differ."""
     recorded, other = _without_optional(recorded, other), _without_optional(other, recorded)
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
@@ -164,8 +164,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Remove modules that only wrap a network if the scripts have different numbers of them. Remove loss modules if only one
-    script has any, because the other script may call a loss function instead."""
+    """Remove wrappers of networks if the scripts have different numbers of them. Remove loss modules if only one script has
+    any, because the other one may call a loss function."""
     if of.modules is None or beside.modules is None:
         return of
     left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}

@@ -1,4 +1,4 @@
-"""Contains GPU data sheets, which supplement the recorded GPU properties.
+"""Contains GPU data sheets, for properties that were not recorded.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
@@ -47,8 +47,8 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Contains the bandwidth between two GPUs of the same model in gigabytes per second. The bandwidth is an estimate, because
-    the number of links differs between server boards."""
+    """Contains the bandwidth between two GPUs of the same model in GB/s. It is an estimate, because server boards have
+    different numbers of links."""
 
     pair_gbps: float  # all links between two neighbours together
     all_gbps: float  # all links of one GPU together
@@ -60,7 +60,7 @@ class Link(NamedTuple):
 
     @property
     def ring_gbps(self) -> float:
-        """Return the bandwidth per GPU in a collective, called "bus bandwidth" in nccl-tests."""
+        """Return the bandwidth per GPU in a collective (nccl-tests: "bus bandwidth")."""
         return self.all_gbps * _REACHED_BY_RINGS
 
     @property
@@ -76,7 +76,7 @@ _HOP_NS, _HOP_OVER_PCIE_NS = 600, 1_000
 
 # PCI Express with 16 lanes (PCI-SIG)
 _PCIE_3, _PCIE_4, _PCIE_5 = (Link(gbps, gbps, is_pcie=True) for gbps in (15.75, 31.5, 63.0))
-# NVLink bandwidths are for one direction. Data sheets add both directions.
+# Bandwidths are for one direction. Data sheets add both directions.
 _NVLINK_P100 = Link(20, 80)  # 4 links of 20 GB/s, one per neighbour (DGX-1, nvidia.com on NVLink; Dell)
 # 6 links of 25 GB/s, two per neighbour among four GPUs (nvidia.com; Dell)
 _NVLINK_V100 = Link(50, 150)
@@ -87,8 +87,7 @@ _XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 4
 
 
 class Architecture(NamedTuple):
-    """Contains the properties that all GPUs of one compute capability share. The properties come from the CUDA C++ Programming
-    Guide and the HIP documentation."""
+    """Contains the properties that all GPUs of one compute capability share (CUDA C++ Programming Guide, HIP documentation)."""
 
     major: int
     minor: int
@@ -125,7 +124,7 @@ class Card:
     l2_bytes: int
     memory_bytes: int
     memory_gbps: float
-    # Peak rates by "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", without types that are no faster than fp32
+    # peak rates of "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", except types that are no faster than fp32
     tflops: Mapping[str, float] = field(hash=False)
     link: Link
     source: str
@@ -143,7 +142,7 @@ class Card:
 
     @property
     def uses_winograd(self) -> bool:
-        """GPUs with TF32 tensor cores do not use the Winograd algorithm for convolutions."""
+        """Return False for GPUs with TF32 tensor cores, which do not use the Winograd algorithm."""
         return not self.architecture.name and "tf32" not in self.tflops
 
     @property
@@ -268,7 +267,7 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# An unknown GPU gets the properties of the oldest architecture that PyTorch supports.
+# An unknown GPU has the properties of the oldest architecture that PyTorch supports.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})
@@ -288,7 +287,7 @@ _SLICES, _SLICES_OF_A30 = 7, 4
 
 @cache
 def card_of(name: str) -> Card:
-    """Return the data sheet for a device name that CUDA reports, or UNKNOWN_CARD for unknown names."""
+    """Return the data sheet for a device name of CUDA, or UNKNOWN_CARD."""
     # see Note [A name's words]
     words = _words(name)
     found, most = UNKNOWN_CARD, 0
@@ -320,8 +319,8 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 
 
 def find_card(text: str) -> Card:
-    """Return the data sheet of the GPU that a user has named, for example "v100" or "rtx 4090". All words of the user's text
-    must occur in the GPU's name. Raises TraceError if no GPU matches. The message lists similar names."""
+    """Return the data sheet of a GPU that a user names, such as "v100" or "rtx 4090". All words of `text` must be in the GPU's
+    name. Raises TraceError, with similar names, if no GPU matches."""
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
     meant = [name for name, of in parts.items() if wanted and wanted <= of and of & _VARIANTS <= wanted]
@@ -352,5 +351,5 @@ def _squeezed(name: str) -> str:
 
 
 def known_properties(device: Device) -> DeviceProperties:
-    """Return the properties of a GPU. Properties that were not recorded come from the GPU's data sheet."""
+    """Return the recorded properties of a GPU, completed by its data sheet."""
     return device.properties.completed_by(card_of(device.name).properties)

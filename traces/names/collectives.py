@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
-# This pattern matches the kernel names of communication libraries such as NCCL. Libraries for expert parallelism, such as
-# DeepEP, use the words "intranode" and "internode" in kernel names. A reduction within a block or warp is not a collective.
+# Kernel names of NCCL and similar libraries. Libraries for expert parallelism, such as DeepEP, use "intranode" and "internode".
+# A reduction within a block or warp is not a collective.
 _KERNEL = re.compile(
     r"[^<(]*(?:nccl|rccl|msccl|oneccl|nvshmem|(?:inter|intra)node|cross_device_reduce|multimem"
     r"|(?<!block)(?<!warp)(?<!block_)(?<!warp_)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all))",
@@ -53,7 +53,6 @@ SCALAR_TYPES = {
 
 
 def is_communication(kernel: str) -> bool:
-    """Return True for the name of a kernel that exchanges data with other ranks."""
     return _KERNEL.match(kernel.replace("(anonymous namespace)", "")) is not None
 
 

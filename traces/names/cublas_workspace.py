@@ -24,18 +24,18 @@ Release = tuple[int, int]
 
 
 def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
-    """Return True if a PyTorch release keeps the workspace of a cuBLAS handle between calls."""
+    """Return True if a PyTorch release keeps cuBLAS workspaces between calls."""
     return release is not None and (_KEPT_SINCE_WITH_HIP if is_amd else _KEPT_SINCE) <= release < _KEPT_BEFORE
 
 
 def lt_workspace_bytes(release: Release | None, is_amd: bool) -> int:
-    """Return the size in bytes of the workspace that cuBLASLt keeps per stream, or 0 if it keeps none."""
+    """Return the size of the workspace that cuBLASLt keeps per stream, or 0."""
     return _LT_BYTES if release in _LT_RELEASES and not is_amd else 0
 
 
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:
-    """Return the size in bytes of one cuBLAS workspace. On AMD GPUs, `amd` is the name of the GPU architecture, such as
-    "gfx942". In CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers of 16 KiB."""
+    """Return the size of one cuBLAS workspace in bytes. On AMD GPUs, `amd` is the architecture, such as "gfx942". In
+    CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight of 16 KiB."""
     pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
     if pieces:
         return sum((int(size) << 10) * int(count) for size, count in pieces)

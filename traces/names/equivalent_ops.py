@@ -3,7 +3,7 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may have different arguments, so the order of the input shapes is ignored.
+Such ops may have different arguments, so the order of the input shapes is ignored.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return an op's input shapes in a form that does not depend on the PyTorch release."""
+    """Return an op's input shapes in a form that is the same in all PyTorch releases."""
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes
 
 
 def kernel_text(name: str) -> str:
-    """Remove the return type "void" and the parameter list from a kernel's name. Mangled C++ names become readable:
-    "_ZN5aiter8rms_normILi4EEEvPT_" becomes "aiter::rms_norm<Li4EEEvPT_>"."""
+    """Remove "void" and the parameters from a kernel's name. Mangled names become readable: "_ZN5aiter8rms_normILi4EEEvPT_"
+    becomes "aiter::rms_norm<Li4EEEvPT_>"."""
     if name.startswith("_ZN"):
         return _readable(name)
     name = name.removeprefix("void ")

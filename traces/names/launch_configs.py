@@ -28,7 +28,7 @@ _MOST = 1 << 31
 
 
 def config_text(values: Sequence[Any]) -> str:
-    """Return a launch configuration as text, with empty fields for unknown values."""
+    """Return a launch configuration as text. Unknown values are empty."""
     dims = map(_dims_text, values[:_DIMS])
     return "|".join([*dims, *map(_number_text, values[_DIMS:])]).rstrip("|")
 

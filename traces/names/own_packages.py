@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parents[2]  # contains `traces`
 
 
 def package_folder(package: str, folder: Path = _FOLDER) -> Path:
-    """Return the folder of one of this tool's packages. `folder` contains the package `traces`."""
+    """Return the folder of one of this tool's packages. `folder` contains `traces`."""
     return next((found for found in (folder / package, folder.parent / package) if found.is_dir()), folder / package)
 
 

@@ -72,7 +72,7 @@ _EXPANDS = ("MeanBackward",)  # nodes of autograd in which the input of `div` is
 _USUAL = (1, 2, 3, 4, 8)
 _LOOK_AHEAD = 12  # number of ops after a convolution in which to look for its consumer
 IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
-# This pattern matches the names of cuBLAS and CUTLASS kernels that use tensor cores for float32 inputs.
+# cuBLAS and CUTLASS kernels that use tensor cores for float32
 _TF32_KERNEL = re.compile(r"tf32|s1688|s16816|tensorop|TF32")
 _PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
 _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4, 3x3)
@@ -133,12 +133,11 @@ class _Sum:
 
 
 def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
-    """Return the FLOP/s and bytes/s of all ops, sorted by decreasing GPU time."""
     return achieved_tables(trace)[1 if by_shape else 0]
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return the FLOP/s and bytes/s for each op name, and for each combination of op name, input shapes and dtype."""
+    """Return the FLOP/s and bytes/s by op, and by op, input shapes and dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -337,7 +336,7 @@ def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:
-    """Before release 1.10, PyTorch ran two separate cuDNN ops for the two gradients of a convolution."""
+    """Return the ops with shapes. Before PyTorch 1.10, the two gradients of a convolution were separate cuDNN ops."""
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
     nearest = enclosing(host, is_op & (host.shapes != NONE))[op]

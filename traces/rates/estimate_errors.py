@@ -1,4 +1,4 @@
-"""Returns the errors of estimated step times, which were found by comparing estimates with measurements.
+"""Contains the errors of estimated step times, which were compared with measurements.
 
     of = expected_error(trace)      # None if the trace has no estimated times
     of.error, of.bias               # 0.31, -0.28: half of the estimates are off by more than 31 %; measured steps are shorter
@@ -62,8 +62,8 @@ def prediction_errors() -> dict[str, float]:
 
 
 def network_error(work: str, precision: str, card: str) -> EstimateError:
-    """Return the measured error of step times that were estimated from a GPU's data sheet. If the GPU was not measured, return
-    the largest error of all measured GPUs."""
+    """Return the measured error of step times that were estimated from a GPU's data sheet. For a GPU without measurements,
+    return the largest error of all GPUs."""
     rows = [EstimateError(**row) for row in _table()["networks"]]
     alike = [row for row in rows if row.precision == precision]
     alike = [row for row in alike if row.work == work] or alike
@@ -72,8 +72,8 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 
 def expected_error(trace: Trace) -> EstimateError | None:
-    """Return the expected error of a trace's step time, or None if the trace contains no estimates. Published times of copies
-    and of whole phases are measurements, not estimates."""
+    """Return the expected error of a trace's step time, or None without estimates. Published times of copies and of whole
+    phases do not count as estimates."""
     estimated_ns = {origin: ns for origin, ns in device_time_by_origin(trace).items() if ns and origin in ESTIMATED}
     if not estimated_ns:
         return None
@@ -90,7 +90,7 @@ def expected_error(trace: Trace) -> EstimateError | None:
 
 
 def precision_of(trace: Trace) -> str:
-    """Return "half" if the program mainly computes in fp16 or bf16, otherwise "fp32"."""
+    """Return "half" if the program mainly computes in fp16 or bf16, and otherwise "fp32"."""
     if trace.workload is not None and trace.workload.autocast in _HALF:
         return "half"
     work = trace.device.is_work

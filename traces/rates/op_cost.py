@@ -22,23 +22,23 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# The first two inputs of a quantized matrix product are the two matrices. Further inputs scale the matrices.
+# The first two inputs of a quantized matrix product are the matrices. The other inputs scale them.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
-# A recurrent layer computes one matrix product per weight in the forward pass, and two in the backward pass.
+# matrix products per weight of a recurrent layer, in the forward and in the backward pass
 RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 
 def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Find the weight and bias shapes among the input shapes of a recurrent layer."""
+    """Return the shapes of weights and biases among the inputs of a recurrent layer."""
     found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
     total = sum(prod(shape) for shape in found if len(shape) == 2)
     return tuple(shape for shape in found if shape and not (len(shape) == 1 and shape[0] >= total))
 
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
-    """Return the number of floating-point operations of an op. Convolutions are assumed to have stride 1."""
+    """Return the FLOPs of an op. Convolutions are assumed to have stride 1."""
     wide = [shape for shape in shapes if len(shape) > 1]
     if op.startswith("convolution") and len(wide) >= 2:
         weight, image = wide[-1], wide[-2] if op == "convolution" else max(wide[:-1], key=prod)
@@ -55,8 +55,8 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# Maps attention ops to the order of their tensors' dimensions: batch (b), heads (h), tokens (s) and channels (d). Tensors with
-# concatenated sequences have no batch dimension.
+# The order of dimensions in attention ops: batch (b), heads (h), tokens (s) and channels (d). Concatenated sequences have no
+# batch dimension.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
@@ -80,7 +80,7 @@ def is_attention_backward(name: str) -> bool:
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Return the FLOPs of an attention op, and True if the number is an upper bound. Attention has two matrix products in the
+    """Return the FLOPs of an attention op, and True if they are an upper bound. Attention has two matrix products in the
     forward pass, and five in the backward pass."""
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
@@ -113,8 +113,8 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the GPU's precision for a matrix product or convolution, such as "tf32". Since release 1.12, PyTorch allows TF32
-    by default in cuDNN's convolutions and recurrent layers, but not in matrix products."""
+    """Return the GPU's precision for a matrix product or convolution, such as "tf32". Since PyTorch 1.12, TF32 is allowed by
+    default in cuDNN's convolutions and recurrent layers, but not in matrix products."""
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
     if unit == "fp32":
         is_cudnn = op.startswith(("convolution", "_cudnn")) or op in RNN_PASSES

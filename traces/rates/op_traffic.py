@@ -3,8 +3,7 @@
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
-The field `moved_bytes` counts an element several times if it is read or written several times. `footprint_bytes` counts each
-memory address once.
+`moved_bytes` counts all reads and writes of an element. `footprint_bytes` counts each memory address once.
 
 Note [Bytes that an op touches]
     Recordings contain the shapes of an op's inputs, but no values, scalars or outputs. In these rules, n is the number of
@@ -136,8 +135,8 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
-    """Find the output's gradient and the weight among the inputs of convolution_backward. The order of the inputs depends on
-    the PyTorch release, but the gradient always has as many channels as the weight has output channels."""
+    """Return the output's gradient and the weight among the inputs of convolution_backward. Their order depends on the PyTorch
+    release, but the gradient has as many channels as the weight has output channels."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]
@@ -215,8 +214,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes that an `index_put` reads and writes. If the index tensor was not recorded, each new value is assumed to
-    be written once."""
+    """Return the traffic of an `index_put`. If the index was not recorded, each new value is assumed to be written once."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -303,9 +301,8 @@ _RULES: dict[str, tuple[int, Callable[[tuple[Operand, ...], bool], Traffic | Non
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Return the number of bytes that an indexing op reads and writes, given its kernel's grid size. A block of PyTorch's
-    kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. PyTorch's kernel `vectorized_gather_kernel` has one block
-    per indexed row."""
+    """Return the traffic of an indexing op, from its kernel's grid size. A block of `index_elementwise_kernel<128, 4>` copies
+    128 x 4 elements. `vectorized_gather_kernel` has one block per indexed row."""
     if not grid:
         return None
     if by_element := _INDEX_KERNEL.search(kernel):
@@ -321,7 +318,7 @@ def is_inductor_kernel(name: str) -> bool:
 
 
 def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
-    """Return the number of bytes that an Inductor kernel reads and writes, counting each tensor once."""
+    """Return the traffic of an Inductor kernel that reads or writes each tensor once."""
     if not pointers:
         return None
     most = triton_elements(name, tuple(of.elements for of in pointers), programs)
@@ -329,8 +326,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements a Triton kernel of Inductor processes: the size of its first or last tensor, depending on which
-    size fits the launch grid better. Without a launch grid, the larger size is returned."""
+    """Return how many elements an Inductor kernel processes: the size of its first or last tensor, whichever fits the launch
+    grid better. Without a launch grid, return the larger size."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

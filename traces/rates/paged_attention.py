@@ -43,7 +43,6 @@ class PagedAttention:
 
     @classmethod
     def of(cls, name: str, shapes: tuple[Shape, ...]) -> PagedAttention | None:
-        """Describe an attention op over a paged KV cache, or return None for other ops."""
         wide = [(place, shape) for place, shape in enumerate(shapes) if len(shape) > 2]
         if not _NAMES.search(name) or not wide:
             return None
@@ -70,7 +69,7 @@ class PagedAttention:
 
     @property
     def pairs(self) -> int | None:
-        """Return the largest possible number of (query token, cached token) pairs, or None if unknown."""
+        """Return the largest possible number of pairs of a query token and a cached token, or None."""
         if self.cached_tokens is None or self.sequences is None:
             return None
         if self.sequences == 1:
@@ -89,8 +88,8 @@ class PagedAttention:
 
 
 def _most_page_tokens(cache: Shape, heads: int) -> int:
-    """Return the largest possible number of tokens in a page of the cache. The number of query heads must be a multiple of the
-    number of KV heads."""
+    """Return the largest possible number of tokens in a page of the cache. There must be a multiple as many query heads as KV
+    heads."""
     if len(cache) == 3:
         return 1
     return max((cache[3 - place] for place in (1, 2) if heads % max(cache[place], 1) == 0), default=max(cache[1:3]))

@@ -2,7 +2,7 @@
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-Without this module, torch.compile would break the graph at our wrapper of `Module.__call__`.
+Otherwise, torch.compile would break the graph at our wrapper of `Module.__call__`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _COMPILATIONS_KEPT = 1 << 20
 
 
 def see_through_wrappers(generated: Sequence[str] = (), on_eager: Callable[[EagerRegion], None] = lambda _: None) -> None:
-    """Make Dynamo trace the original functions instead of our wrappers, and count the compilations. Dynamo skips the files in
-    `generated`. The function `on_eager` is called for each function that Dynamo cannot trace."""
-    # By default, PyTorch stores statistics of only the last 64 compilations.
+    """Make Dynamo trace the original functions instead of our wrappers, and count compilations. Dynamo skips the files in
+    `generated`. It calls `on_eager` for each function that it cannot trace."""
+    # By default, PyTorch keeps statistics of the last 64 compilations only.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
     when_imported("torch._dynamo.convert_frame", lambda module: _convert_frames(module, generated, on_eager))
@@ -78,7 +78,7 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
-    # Make torch.compile read the default arguments of PyTorch's function instead of those of our wrapper.
+    # Dynamo reads default arguments from PyTorch's function, not from our wrapper.
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         original = _original_of(fn)
         if original is not fn and type(self) is variables.UserFunctionVariable and kwargs.get("source") is not None:
@@ -124,8 +124,8 @@ def _original_of_callable(function: Any) -> Any:
 
 
 def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Callable[[EagerRegion], None]) -> None:
-    """Count the compilations, and prevent Dynamo from tracing this project's functions and context managers. Dynamo still
-    traces this project's wrappers of PyTorch functions, because the wrappers may call functions of the script."""
+    """Count compilations, and keep Dynamo from tracing this project's functions and context managers. Wrappers of PyTorch
+    functions are still traced, because they may call functions of the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 
@@ -146,14 +146,14 @@ def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Call
 
 
 def _caller(file: str) -> str:
-    """Return the name of the file that contains the caller of a function in the given file, or ""."""
+    """Return the file that contains the caller of a function in `file`, or ""."""
     files = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
     return next((name for name in files if name != file), "")
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap the function that compiles a Python frame in torch.compile. The wrapper must have the file name of PyTorch's
-    function, so that `torch.compiler.disable(recursive=False)` works."""
+    """Wrap the function that compiles a Python frame. `torch.compiler.disable(recursive=False)` needs the file name of
+    PyTorch's function, so the wrapper has it."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

@@ -35,14 +35,14 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class LibraryChoice:
-    """Selects published step times of a network on a GPU, which a replay uses instead of a recording."""
+    """Selects published step times of a network on a GPU, for a replay without a recording."""
 
     files: tuple[Path, ...]
     model: str = ""  # a network in the first file; "": the one that the script trains
     estimate: bool = False
 
 
-# A failed script leaves this file for `trace stalls`: the error in one line, then its traceback
+# left by a failed script for `trace stalls`: the error in one line, then its traceback
 FAILURE = "failure.txt"
 
 

@@ -1,4 +1,4 @@
-"""Wraps the functions of nn.DataParallel, so that the times of its stages can be recorded.
+"""Wraps the functions of nn.DataParallel, such as scatter and gather, to measure their times.
 
     hooks = DataParallelHooks(torch, part)      # part("scatter", 0): a context for a part on cuda:0, or None
     hooks.install()     # scatter, replicate and gather; gather_backward and broadcast_backward
@@ -17,8 +17,8 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. Whenever one of them runs, `part` is called with its name, such as "scatter",
-    and a GPU index."""
+    """Wraps the functions of nn.DataParallel. Each call enters the context `part(name, gpu)`, for example with the name
+    "scatter"."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part
@@ -50,7 +50,7 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """Return the GPU index of a device, or of the first device in a list. Return None for the CPU."""
+        """Return the index of a GPU, or of the first GPU in a list. Return None for the CPU."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

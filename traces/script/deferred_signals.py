@@ -5,7 +5,7 @@
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
     before_abrupt_ends(recorder.close)  # also run before os._exit(0) or os.kill(os.getpid(), signal.SIGKILL)
 
-CPython runs signal handlers between any two bytecode instructions of the main thread.
+Without this module, Python could run a signal handler between any two instructions of the main thread.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SURVIVED = {getattr(signal, f"SIG{name}", 0) for name in "CHLD CONT URG WINCH S
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Delay Python signal handlers until the `with` block ends. Entering and leaving the block takes about 20 us, and has no
-    effect outside the main thread."""
+    """Delay Python's signal handlers until the `with` block ends. This takes about 20 us, and has an effect only in the main
+    thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -58,8 +58,8 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Register `finish` to be called once when the interpreter exits. `os._exit` skips exit handlers, so call the returned
-    function before it."""
+    """Register `finish` to be called once when the interpreter exits. Call the returned function before `os._exit`, which skips
+    exit handlers."""
     process, is_done = os.getpid(), False
 
     def once() -> None:
@@ -69,15 +69,15 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # At exit, Python calls `once` two times. If Ctrl-C interrupts the first call, the second call runs `finish`.
+    # Python calls `once` twice at exit. If Ctrl-C interrupts the first call, the second one runs `finish`.
     for _ in range(2):
         atexit.register(once)
     return once
 
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
-    """Call `finish` before functions of `os` and `signal` that end the script without running exit handlers. Before a signal
-    ends the script, call `before_signal`, or `finish` if `before_signal` is None."""
+    """Call `finish` before functions of `os` and `signal` that end the script without exit handlers. Before a signal, call
+    `before_signal` instead, if it is given."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

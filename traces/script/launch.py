@@ -5,8 +5,8 @@
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
     result.started     # ids of the processes in which the recorder or replayer runs: empty if torch was never imported
 
-Python imports `bootstrap/sitecustomize.py` in the child process. With `ranks=8`, the child process forks eight processes with
-the environment variables of torchrun.
+Python imports `bootstrap/sitecustomize.py` in the child process. With `ranks=8`, this process forks eight ranks, with
+torchrun's environment variables.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class ChildResult:
 
     @property
     def ending(self) -> int:
-        """Return the exit code, or 128 plus the signal if a signal stopped the script. torchrun then exits with code 1."""
+        """Return the exit code, or 128 plus the number of the signal that stopped the script. torchrun then exits with code
+        1."""
         return 128 + self.stopped_by if self.returncode and self.stopped_by else self.returncode
 
 
@@ -67,10 +68,9 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` to completion, with the recorder or the replayer in the child process. The dictionary
-    `options_of_package` contains the options of the recorder (key "tracer") or of the replayer (key "replayer"). If `ranks` is
-    not 0, the child process forks this number of processes. While it runs, `meanwhile` is called with its process id. Raises
-    FileNotFoundError if the script does not exist."""
+    """Run `python WORDS...` with the recorder or the replayer in the child process. `options_of_package` contains the options
+    of the recorder ("tracer") or the replayer ("replayer"). With `ranks`, the child process forks this many processes. While it
+    runs, `meanwhile` is called with its process id. Raises FileNotFoundError if the script does not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -100,7 +100,7 @@ def run_child(
 
 
 def _words(words: Sequence[str]) -> list[str]:
-    """Return the words after `python`. The word `torchrun` means the module torchrun if no file has this name. Raises
+    """Return the words after `python`. `torchrun` means the module, unless there is a file of this name. Raises
     FileNotFoundError."""
     first, *rest = words
     if first.startswith("-") or Path(first).exists():
@@ -111,9 +111,9 @@ def _words(words: Sequence[str]) -> list[str]:
 
 
 def ranks_per_machine(ranks: int) -> int:
-    """Return the number of ranks per simulated machine. Up to 128 ranks run on one simulated machine, because PyTorch supports
-    at most 128 GPUs per machine. More than 128 ranks run on machines with eight GPUs each. Raises TraceError
-    if there are more than 128 ranks and their number is not a multiple of eight."""
+    """Return the number of ranks per simulated machine: up to 128 ranks run on one machine, because PyTorch supports at most
+    128 GPUs, and more run on machines with eight GPUs each. Raises TraceError if more than 128 ranks are not a multiple of
+    eight."""
     if ranks <= MOST_DEVICES:
         return ranks
     if ranks % MACHINE_DEVICES:
@@ -132,7 +132,6 @@ def _home(library: str) -> str | None:
 
 
 def check_torch() -> None:
-    """Raises TraceError if the installed PyTorch is too old for a replay."""
     with suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("torch")
         release = re.match(r"(\d+)\.(\d+)", version)
@@ -155,7 +154,7 @@ def write_session(folder: Path, options_of_package: Mapping[str, object], *, tri
 
 
 def bootstrap_variables(env: Mapping[str, str], session: Path) -> dict[str, str]:
-    # Python treats an empty entry of PYTHONPATH as the current folder.
+    # An empty entry of PYTHONPATH would mean the current folder.
     path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
     return {"PYTHONPATH": path, "TRACE_SESSION": str(session)}
 
@@ -170,8 +169,7 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """Forwards signals such as SIGTERM to the child process. Ctrl-C in a terminal is not forwarded, because the terminal also
-    sends the signal to the child process."""
+    """Forwards signals such as SIGTERM to the child process. A terminal itself sends Ctrl-C to the child process."""
 
     def __init__(self) -> None:
         self.got = 0  # the last signal

@@ -31,15 +31,13 @@ _MISSING = object()
 # traces/bootstrap/_trace_names.py)
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
-# The arguments of a torch function may be objects of any type.
+# objects of any type
 Positional: TypeAlias = tuple[Any, ...]
 Keywords: TypeAlias = dict[str, Any]
 Argument: TypeAlias = Callable[[Positional, Keywords], Any]  # returns one argument of a call
 
 
 class Patches:
-    """Changes attributes of modules and classes, and restores them later."""
-
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
         self._replaced: list[tuple[Any, Any, bool]] = []  # an attribute of a module, its replacement, whether torch owns it
@@ -129,7 +127,7 @@ def _remove(items: list[Any], value: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    # Recognize the wrapper by identity, because torch.jit.script would otherwise compile the source code of `value`.
+    # torch.jit.script would otherwise compile the source code of `value`.
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)
@@ -142,14 +140,13 @@ def _script_as(original: Any, value: Any) -> None:
 
 
 def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a wrapper, so that torch.compile traces the original function instead of the wrapper."""
+    """Decorate a wrapper of a function. torch.compile then traces the function instead of the wrapper."""
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
         if isinstance(original, FunctionType) and isinstance(wrapper, FunctionType):
-            # torch.compile checks default arguments before it runs compiled code, so the wrapper gets those of the original
-            # function.
+            # torch.compile checks default arguments, so the wrapper needs those of the original function.
             wrapper.__defaults__ = wrapper.__defaults__ or original.__defaults__
             wrapper.__kwdefaults__ = wrapper.__kwdefaults__ or original.__kwdefaults__
         return wrapper
@@ -201,7 +198,7 @@ def argument(call: Callable[..., Any], name: str) -> Argument:
 
 
 class OutermostCalls(threading.local):
-    """Stores, for each thread, the names of the functions that are running.
+    """Stores the names of the functions that each thread is running.
 
         module.scatter = calls.wrap("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -220,8 +217,6 @@ class OutermostCalls(threading.local):
     def wrap(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Wrap a function, so that each call runs inside a context manager."""
-
         @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
             if name in self.names or (entered := scope(args, kwargs)) is None:
@@ -248,8 +243,7 @@ _ENTRIES = _EntriesOfThread()
 
 
 class PhaseScope:
-    """Reports the start and end of a training phase. If `with` blocks are nested, only the start and end of the outermost block
-    are reported."""
+    """Reports the start and end of a training phase. Nested `with` blocks count as one."""
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
         self.phase = phase
@@ -276,9 +270,9 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a function. Each call of the function is then one phase. The function `begins` is called with the listener
-        and the call's arguments before the phase begins. After each call without an exception, `completed` is called with the
-        listener and the positional arguments."""
+        """Wrap a function, so that each call is one phase. Before it begins, `begins` is called with the listener and the
+        call's arguments. After a call without an exception, `completed` is called with the listener and the positional
+        arguments."""
         scope, hearing, phase = self, self._listener, self.phase
 
         @stands_for(call)
@@ -302,7 +296,7 @@ class PhaseScope:
         return inside
 
     def wrap_callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that interrupts the phase: the phase ends before the call and begins again after it."""
+        """Wrap a function that interrupts the phase. The phase ends before each call and begins again afterwards."""
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:
@@ -321,7 +315,7 @@ class PhaseScope:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call a function with a module as argument when the module is imported."""
+    """Call `then` with a module when the module is imported."""
     if name in sys.modules:
         then(sys.modules[name])
     else:

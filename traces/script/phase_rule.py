@@ -41,8 +41,8 @@ PLAIN, LOSS, ASIDE, READ, FORWARD = range(5)  # for FORWARD, see Note [After a b
 
 CLOSURE = "Optimizer.closure"  # the recorder's range around the function that a script passes to an optimizer's `step`
 
-# A loss function such as `cross_entropy_loss`, or an op that it calls, such as `nll_loss_forward`, begins the loss phase. Names
-# have no namespace.
+# The loss phase begins with a loss function such as `cross_entropy_loss`, or with an op that it calls, such as
+# `nll_loss_forward`. Names have no namespace.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -50,8 +50,8 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops that read a value from the GPU (such as `item`) or create a tensor do not begin a forward pass, because scripts call such
-# ops in all phases. Optimizers and gradient scalers call ops that begin with `_foreach_`, `_fused_` or `_amp_`.
+# Reading a value from the GPU (`item`) or creating a tensor does not begin a forward pass, because scripts do so in all phases.
+# Optimizers and gradient scalers call ops that begin with `_foreach_`, `_fused_` or `_amp_`.
 READ_OPS = frozenset("item _local_scalar_dense is_nonzero".split())
 ASIDE_OPS = frozenset(
     "empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
@@ -70,7 +70,7 @@ class Segment(NamedTuple):
     end_ns: int
 
 
-# Creating a Segment with `tuple.__new__` is faster than with `Segment(...)`.
+# faster than `Segment(...)`
 new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, Segment)
 
 
@@ -107,7 +107,7 @@ class PhaseSplitter:
         return self.current, self.inside, self._after_backward, self._boundary_ns is None, len(self.segments)
 
     def enter(self, name: str, now_ns: int) -> bool:
-        """Begin the segment of a phase. Return True if a new segment began."""
+        """Begin the segment of a phase. Return True if it is a new one."""
         if self.inside or (name == "h2d" and self._boundary_ns is None and not self._may_copy):
             return False
         self.inside = self._may_copy = True
@@ -115,14 +115,14 @@ class PhaseSplitter:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """End the segment with this name. With `open_ended`, the phase lasts until the next phase begins."""
+        """End the segment with this name. With `open_ended`, it lasts until the next phase begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns
             self._after_backward = name == "backward"
 
     def op(self, kind: int, now_ns: int) -> bool:
-        """Process the call of an op. The call may begin a new phase. Return True if a new segment began."""
+        """Handle the call of an op. Return True if it begins a new segment."""
         if kind in (LOSS, FORWARD) and not self.inside:
             self._after_backward = False
         if not self.begins_phase(kind):

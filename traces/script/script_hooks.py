@@ -46,11 +46,9 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# Four objects with which a hook records the module calls of one thread:
-# 1. a function that stores one number per start or end of a call
-# 2. the GPU launches so far, because the stored number includes their count
-# 3. a function that returns the number of the module with a given `id()`, or None for a new module
-# 4. a function that assigns a number to a new module
+# Records the module calls of one thread: a function that stores one number per start or end of a call; an object with the
+# number of launches so far, which is part of the stored number; a function from the `id()` of a module to its number or, for a
+# new module, None; and a function that numbers a new module.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 # the methods of torch.Tensor with which Python code reads a value
@@ -77,7 +75,7 @@ class CallListener(PhaseListener, Protocol):
     def module_returned(self) -> None: ...
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Called before a backward pass or a loss function, if autograd has recorded ops since the previous backward pass."""
+        """Called before a backward pass or loss function if autograd has recorded ops since the last backward pass."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
 
@@ -93,7 +91,7 @@ class ModuleCalls(threading.local):
 
 
 class ScriptHooks:
-    """Wraps functions of torch. If `listener()` is None, the wrappers only call PyTorch's original functions."""
+    """Wraps functions of torch. If `listener()` is None, the wrappers do nothing else."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -129,13 +127,13 @@ class ScriptHooks:
             patch(autograd, _engine_run_backward=run)
 
     def report_forward_pass(self, listener: CallListener) -> None:
-        """Tell the listener if autograd has recorded ops since the thread's latest backward pass."""
+        """Tell the listener if autograd has recorded ops since the thread's last backward pass."""
         # see Note [After a backward pass] in phase_rule.py
         if (before := SINCE_BACKWARD.nodes) is not None and self._torch.autograd._get_sequence_nr() != before:
             listener.autograd_recorded(SINCE_BACKWARD.built_graph)
 
     def loading(self, fetch: Call) -> Call:
-        """Wrap the `__next__` of a DataLoader's iterator, and report its calls as the phase "loader"."""
+        """Wrap the `__next__` of a DataLoader's iterator, so that its calls are the phase "loader"."""
         waiting = PhaseScope("loader", self._listener).wrap(fetch)
 
         @wraps(fetch)
@@ -160,9 +158,9 @@ class ScriptHooks:
         whole_step: Callable[[], AbstractContextManager[Any] | None] | None = None,
         closure: Wrapper = lambda call: call,
     ) -> None:
-        """Wrap the methods `step` and `zero_grad` of all optimizer classes with the functions `step` and `zero`. The wrapper
-        `step` runs inside PyTorch's own wrapper. The function `whole_step` returns a context manager around both wrappers, or
-        None. The function `closure` wraps the function that the script passes to `step`."""
+        """Wrap the methods `step` and `zero_grad` of all optimizer classes with the functions `step` and `zero`. `step` runs
+        inside PyTorch's own wrapper. `whole_step` returns a context manager around both wrappers, or None. `closure` wraps the
+        function that the script passes to `step`."""
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
@@ -232,7 +230,7 @@ class ScriptHooks:
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes
         within, since_backward = calls.within, SINCE_BACKWARD
 
-        # The argument must be called `self`, because torch.profiler looks for a local variable with this name.
+        # torch.profiler needs a local variable with the name `self`.
         @stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:
@@ -255,7 +253,8 @@ class ScriptHooks:
                 if (tell := listener.workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
                 listener.module_called(self, grad_enabled())
-                # Activation checkpointing calls modules again in the backward pass, which a replay runs in the script's thread.
+                # Activation checkpointing calls modules again in the backward pass. In a replay, this happens in the script's
+                # thread.
                 if listener.workload.is_open and running_backward() == -1:
                     listener.workload.module_called(self, described([args, kwargs]), autocast())
                 if marks is not None:
@@ -289,7 +288,8 @@ def _subclasses(cls: Any) -> Iterator[type]:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield all strided tensors in a batch, such as a list or a dict. Nested tensors have no shape, and are skipped."""
+    """Yield the strided tensors in a batch, such as a list or a dict. Nested tensors are skipped, because they have no
+    shape."""
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided and not batch.is_nested:
             yield batch

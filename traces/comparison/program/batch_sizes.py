@@ -16,16 +16,16 @@ from traces.model.layouts import Shape
 def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
-    """Return the batch sizes if the shapes of ops differ only in the first dimension, always by the same factor. The batch size
-    is the smallest first dimension of all ops, because the first dimension of some ops is larger, for example of a matrix
-    product over all tokens. `replicas` is the number of nn.DataParallel replicas in the second trace, divided by that in the
-    first trace. Ops that nn.DataParallel does not split may have first dimensions that differ by this factor."""
+    """Return the two batch sizes if the shapes of ops differ only in the first dimension, and always by the same factor. The
+    batch size is the smallest first dimension, because some ops have larger ones, such as a matrix product over all tokens.
+    `replicas` is the second trace's number of nn.DataParallel replicas divided by the first trace's. The first dimension of an
+    op that nn.DataParallel does not split may differ by this factor."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None
     pairs: list[tuple[Shape, Shape]] = []
     for one, other in zip(here, there, strict=True):
-        # The batch size does not affect the shapes of weights. Only the other shapes are compared.
+        # Weights have the same shapes for all batch sizes, so only the other shapes are compared.
         shapes, others = (Counter(op.shapes or (op.shape or (),)) for op in (one, other))
         if shapes.total() == others.total():  # an input with the shape of a weight is not stored twice
             pairs += zip(*(sorted(rest.elements()) for rest in (shapes - others, others - shapes)), strict=True)

@@ -22,15 +22,14 @@ from traces.model.workload import Sameness, compare_workloads
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import MATMULS, RNN_PASSES
 
-# Compiled code also calls libraries such as cuBLAS for matrix products and convolutions.
+# Compiled code calls libraries such as cuBLAS for these ops.
 _PRODUCTS = MATMULS | RNN_PASSES.keys() | {"convolution", "attention"}
 
 _Products = list[tuple[tuple[Shape, ...], str | None]]  # input shapes and dtype of each product
 
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
-# The kernel names of Inductor contain the names of layers such as relu and batch_norm. If an
-# uncompiled program lacks a layer of a compiled program, the programs are different.
+# Layers that Inductor includes in the names of kernels. If only the compiled program has one of them, the programs differ.
 _LAYERS = frozenset(
     "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
     " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()
@@ -38,7 +37,7 @@ _LAYERS = frozenset(
 
 
 def otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) -> Verdict | None:
-    """Compare the ops that torch.compile does not fuse, such as matrix products. Return None if neither trace contains compiled
+    """Compare the ops that torch.compile does not fuse, such as matrix products. Return None if neither trace has compiled
     code."""
     is_compiled = [runs_compiled_code(trace) for trace in (a, b)]
     if not any(is_compiled) or "phase" in (a.grain, b.grain):

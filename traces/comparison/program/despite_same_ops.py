@@ -16,7 +16,7 @@ from traces.model.trace import Trace
 # Phases of every training step.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# Since PyTorch 1.8, each optimizer step has a profiler range such as "Optimizer.step#AdamW.step".
+# Each optimizer step has a profiler range such as "Optimizer.step#AdamW.step" (since PyTorch 1.8).
 _OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
 
 
@@ -29,7 +29,7 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # The profiler may miss some optimizers of a script, so programs are only different if they have no optimizer in common.
+    # The profiler may miss some optimizers, so programs with a common optimizer count as equal.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} in the first trace, {', '.join(sorted(theirs))} in the second"
         return f"the same forward pass, but another optimizer: {names}"

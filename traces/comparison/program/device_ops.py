@@ -86,7 +86,7 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        # The casts of autocast run within the op in a recording, but before the op in a replay.
+        # Autocast's casts run within the op in a recording, but before the op in a replay.
         is_converted |= converts[at]
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]
@@ -115,8 +115,8 @@ def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = Tr
 
 
 def _casts(trace: Trace, rows: Column) -> Column:
-    """Return a boolean mask of the kernels that change the dtype of a tensor. In a recording without dtypes, all kernels of
-    `aten::copy_` are selected."""
+    """Return a mask of the kernels that change the dtype of a tensor. Without recorded dtypes, return all kernels of
+    `aten::copy_`."""
     host, op = trace.host, op_of(trace)[rows]
     dtypes = {of: trace.strings[of].split(";")[:2] for of in np.unique(host.dtypes).tolist()}
     changing = [of for of, pair in dtypes.items() if pair == [""] or (len(set(pair)) == 2 and set(pair) <= set(FLOATING))]
@@ -147,7 +147,7 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
 
 
 def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
-    """Replace a matrix product and a following addition of a bias by the op that computes both."""
+    """Replace a matrix product, and the addition of a bias after it, by the op that computes both."""
     found: list[DeviceOp] = []
     for call in calls:
         product = found[-1] if found else None
@@ -160,7 +160,7 @@ def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
 
 
 def _outermost_attention(trace: Trace, row: int) -> int:
-    """Return the outermost of nested attention ops, because the tensors of inner attention ops are transposed."""
+    """Return the outermost attention op. Its tensors are not transposed, unlike those of inner attention ops."""
     host = trace.host
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]

@@ -3,7 +3,7 @@
     count_moved("abcd", "acbd")      # 1: one of b and c
     count_moved("abcd", "abxcd")     # 0: x is extra, not moved
 
-The algorithm is described in "An O(ND) difference algorithm and its variations" (Myers, 1986).
+The algorithm is that of "An O(ND) difference algorithm and its variations" (Myers, 1986).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _MOST_EDITS = 500  # the search stops here, because its cost grows with the squa
 
 
 def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many calls must move until both lists have the same order. Calls that occur in only one list are ignored. If
-    the orders differ very much, the result may be too small."""
+    """Return how many calls must move to bring both lists into the same order. Calls in only one list are ignored. The result
+    may be too small if the orders differ very much."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)
@@ -42,7 +42,7 @@ def _edits(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     return _MOST_EDITS
 
 
-# Compare four steps, because a script may take different branches in different steps.
+# compared steps, because steps may take different branches of the script
 _ORDERS = 4
 
 # ops that different PyTorch releases may call in a different order

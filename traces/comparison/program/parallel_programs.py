@@ -64,7 +64,7 @@ def _gpus_text(trace: Trace) -> str:
 
 
 def _replicas(trace: Trace) -> int:
-    """Return how many replicas nn.DataParallel uses in most forward passes, or 1 without nn.DataParallel."""
+    """Return the usual number of nn.DataParallel replicas, or 1 without nn.DataParallel."""
     parts = trace.parts
     rows = (parts.name == trace.strings.find(_OF_REPLICA)) & (parts.phase != NONE)
     per_phase = np.unique(parts.phase[rows], return_counts=True)[1]

@@ -74,7 +74,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     (ours, ours_outside), (theirs, theirs_outside) = (_graph_kernels(*side) for side in sides)
     alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps)) if ours and theirs else 1.0
-    # If most GPU time is in CUDA graphs, the few ops outside of the graphs do not show whether the programs are equal.
+    # If CUDA graphs take most of the GPU time, the few other ops do not show whether the programs are equal.
     is_little = max(ours_outside, theirs_outside) <= DEFAULT_TOLERANCE and 2 * alike < 1
     if alike < SAME_NAMES and (verdict.same or (verdict.sameness is Sameness.OTHER_PROGRAM and is_little)):
         reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
@@ -85,7 +85,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 
 def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdict:
-    """Compare kernels instead of ops if most work of a trace is in CUDA graphs, which contain no ops."""
+    """Compare kernels instead of ops if most of a trace's work is in CUDA graphs, which contain no ops."""
     ours, theirs = (names_of(trace, work_of(trace, steps, DeviceKind.KERNEL)) for trace, steps in (recorded, other))
     alike = similarity(ours, theirs, step_counts(recorded[1], other[1]))
     reason = f"the {which} trace launches most work by CUDA graphs without ops"
@@ -96,7 +96,7 @@ def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdi
 
 
 def _graph_kernels(trace: Trace, steps: Column) -> tuple[list[str], float]:
-    """Return the names of the kernels in CUDA graphs, and the share of GPU time that other kernels take."""
+    """Return the names of the kernels in CUDA graphs, and the GPU time of other kernels as a share."""
     rows = work_of(trace, steps, DeviceKind.KERNEL)
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():
@@ -124,7 +124,7 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = step_counts(recorded_steps, other_steps)
     names = similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
-    # Compare shapes only if shapes were recorded for most ops in both traces.
+    # Shapes are only compared if both traces have them for most ops.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
     shapes = similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
@@ -134,7 +134,7 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
         if {call.canonical for call in ours} == {call.canonical for call in theirs}:
             reason = other_numbers(ours, theirs, steps) or reason
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
-    # The largest input may be a weight, which has the same shape for all batch sizes.
+    # The largest input may be a weight, which does not depend on the batch size, so all inputs are compared.
     all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
     if min(shapes, all_shapes) < SAME_SHAPES and (sizes := batch_sizes(ours, theirs)) is not None:
         reason = f"same ops, another batch size: {sizes[0]} in the first trace, {sizes[1]} in the second"
@@ -175,7 +175,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. If the sizes of copies to the GPU differ, the input shapes are different."""
+    """Compare two traces without recorded shapes. Different sizes of copies to the GPU show different input shapes."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:

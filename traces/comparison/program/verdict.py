@@ -1,4 +1,4 @@
-"""Defines the result of comparing two traces: whether they were recorded from the same program, and the evidence for it.
+"""Defines the verdict on two traces: whether they were recorded from the same program, and the evidence for it.
 
     Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, "only one of them has the phase backward").same     # False
 """
@@ -15,9 +15,9 @@ class Evidence(Enum):
     IDENTICAL = "identical traces"
     OPS_AND_SHAPES = "ops and shapes"
     OP_NAMES = "names of ops"  # used if shapes were not recorded
-    KERNEL_NAMES = "names of kernels"  # used if one trace launches most of its work by CUDA graphs without ops
+    KERNEL_NAMES = "names of kernels"  # used if CUDA graphs without ops launch most of a trace's work
     WORKLOAD_SIGNATURE = "workload signature"
-    PHASES = "phases"  # one trace has a phase that the other trace lacks
+    PHASES = "phases"  # only one trace has some phase
     NONE = "none"
 
 
@@ -26,7 +26,7 @@ class Verdict:
     sameness: Sameness
     evidence: Evidence
     reason: str
-    not_compared: tuple[str, ...] = ()  # lists properties that are missing from a trace, such as "shapes"
+    not_compared: tuple[str, ...] = ()  # data that a trace lacks, such as "shapes"
     batch_sizes: tuple[int, int] | None = None  # of both traces, if their ops differ only in the batch size
 
     @property

@@ -127,8 +127,8 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 is precise enough.
-    Before April 2024, PyTorch nightlies left out zeros after the decimal point: 12.005 µs became "12.5"."""
+    """Return the JSON text with all `ts` values as integer nanoseconds, or None if float64 is precise enough. Nightlies of
+    PyTorch before April 2024 left out zeros after the decimal point: "12.5" was 12.005 µs."""
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None
@@ -148,7 +148,7 @@ def exact_digits(data: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class TsUnit:
-    """Converts the timestamps (field `ts`) of Kineto's events to nanoseconds."""
+    """Converts the field `ts` of Kineto's events to nanoseconds."""
 
     exact_ns: bool
     base_ns: int
@@ -170,13 +170,13 @@ class TsUnit:
 
     @staticmethod
     def name(start_ns: Column) -> str:
-        """Return "unix" for timestamps since 1970, or "recording" for timestamps since the start of the recording."""
+        """Return "unix" for timestamps since 1970, or "recording" for timestamps since the recording began."""
         return "unix" if len(start_ns) and int(start_ns.min()) > _UNIX_NS else "recording"
 
 
 def microseconds_as_ns(values: Column) -> Column:
-    """Convert microseconds to integer nanoseconds. Digits after the decimal point are converted separately, to avoid rounding
-    errors."""
+    """Convert microseconds to integer nanoseconds. To avoid rounding errors, digits after the decimal point are converted
+    separately."""
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)
     whole = np.trunc(values)
@@ -184,7 +184,7 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    """Return the version of the profiler's file format, such as "E4" for files of torch 1.13 to 2.3."""
+    """Return the version of the file format, such as "E4" for files of torch 1.13 to 2.3."""
     if clock.exact_ns:
         return "E5"
     if bare and "Operator" in kinds:
@@ -199,7 +199,7 @@ def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fracti
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return True if the `External id` of a GPU event identifies the op that launched the event. In files of torch 1.12 to 2.3,
-    the `External id` is a copy of the correlation id."""
+    """Return True if the `External id` of a GPU event names the op that launched it. In files of torch 1.12 to 2.3, it is a
+    copy of the correlation id."""
     has_id = external > 0
     return bool(has_id.any()) and float(np.mean(external[has_id] == correlation[has_id])) < 0.5

@@ -55,7 +55,7 @@ class Names:
 
 
 class Threads:
-    """Assigns numbers to the threads of a file in order of appearance."""
+    """Numbers the threads of a file in order of appearance."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []
@@ -120,7 +120,7 @@ class EventColumns:
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """Return one id for each event. Ids are cut to 63 bits, because columns contain signed 64-bit integers."""
+        """Return one id per event, cut to 63 bits, because columns are signed."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")
@@ -130,8 +130,8 @@ class EventColumns:
 
 
 def complete_columns(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
-    """Convert events of the type "X" (complete) to columns. The converted events are removed from `rows`. Events without a
-    valid start time are skipped and counted."""
+    """Convert complete events ("X") to columns, and remove them from `rows`. Events without a valid start are skipped and
+    counted."""
     fields = [rows.take(key) for key in FIELDS]
     args = {key: rows.take(key) for key in rows.defaults}
     try:
@@ -162,7 +162,6 @@ def _checked(values: Values, clock: TsUnit) -> Column:
 
 
 def instant_events(events: list[ProfilerJson], clock: TsUnit, problems: Counter[str]) -> tuple[list[ProfilerJson], Column]:
-    """Return the instant events with a valid time, and their times in nanoseconds."""
     try:
         return events, _instants(events, clock)
     except _TROUBLE:
@@ -180,7 +179,7 @@ def _instants(events: list[ProfilerJson], clock: TsUnit) -> Column:
 
 
 def numbers(args: list[ProfilerJson], key: str, default: int, dtype: str = "i8") -> Column:
-    """Return one integer argument of each event, or `default` if the argument is missing."""
+    """Return one integer argument of each event, or `default`."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 

@@ -134,7 +134,7 @@ def _args_of_category(category: str, names: Sequence[str], args: Sequence[Profil
 
 
 def as_array(values: Sequence[Any], dtype: str | None = None) -> Values:
-    """Convert numbers to an array of int64 or float64. Return other values unchanged."""
+    """Convert numbers to an array of int64 or float64. Other values stay unchanged."""
     # see Note [Arrays of pieces]
     try:
         column = np.array(values, dtype)

@@ -172,7 +172,7 @@ class Groups:
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory
 
     def counter_figures(self) -> dict[str, dict[str, dict[str, float]]]:
-        """For each GPU and hardware counter, return the number of samples, the mean and the maximum."""
+        """For each GPU and hardware counter, return the number of samples, their mean and their maximum."""
         values: dict[tuple[str, str], list[float]] = {}
         for event in self.counters:
             args = event.get("args")

@@ -25,7 +25,7 @@ _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s
 
 
 def parse_in_pieces(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
-    """Parse a recording in pieces, and pass the events of each piece to a function. Raises orjson.JSONDecodeError."""
+    """Parse a recording in pieces, and pass the events of each piece to `digest`. Raises orjson.JSONDecodeError."""
     # see Note [Pieces]
     opening = _EVENTS_OPEN.search(data)
     if opening is None:

@@ -54,13 +54,12 @@ _NEXT_EVENT = re.compile(r"\}\s*,\s*" + _KEYS)
 _LAST_EVENT = re.compile(r'\}\s*(?=,?\s*\]\s*(?:\}|,\s*"|$))')
 _EVENT_START = re.compile(_KEYS)
 _SEPARATORS = re.compile(r"[\s,]*")
-# This pattern matches a string with possibly wrong escapes, a number that JSON does not allow, or a comma before a closing
-# bracket.
+# a string with possibly wrong escapes, a number that JSON does not allow, or a comma before a closing bracket
 _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<number>(?<=[\s:,\[])-?(?:nan|inf(?:inity)?|n/a)(?=[\s,\]}]))|(?P<comma>,(?=\s*[\]}]))',
     re.IGNORECASE | re.DOTALL,
 )
-# This pattern matches the parts of a string that may need repair.
+# the parts of a string that may need repair
 _IN_STRING = re.compile(
     r'(?P<good>\\["\\/bfnrt]|\\u(?!d[89a-f])[0-9a-f]{4}|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})'
     r"|(?P<half>\\ud[89a-f][0-9a-f]{2})|(?P<escape>\\)|(?P<control>[\x00-\x1f])",
@@ -131,7 +130,7 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
 
 
 def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Iterator[Document]:
-    """Parse all recordings in one file, and skip repeated recordings."""
+    """Parse all recordings in a file, except repeated ones."""
     try:
         yield parse(data, problems, name, digest, mend=False)
     except orjson.JSONDecodeError:
@@ -146,7 +145,7 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 
 
 def _concatenated(data: bytes) -> list[bytes]:
-    """Split a file that contains several JSON objects, one per recording."""
+    """Split a file of several JSON objects, one per recording."""
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
     whole: list[bytes] = []
@@ -159,8 +158,8 @@ def _concatenated(data: bytes) -> list[bytes]:
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Parse the text of one recording, and pass its events in parts to a function. With `mend`, invalid JSON is repaired;
-    otherwise it raises JSONDecodeError. Raises TraceImportError if the text contains no list of events."""
+    """Parse one recording, and pass its events in parts to `digest`. With `mend`, repair invalid JSON; otherwise raise
+    JSONDecodeError. Raises TraceImportError if the text contains no list of events."""
     found = Counter(problems)
     if data.startswith(_BOM):
         data = data[len(_BOM) :]
@@ -226,7 +225,7 @@ def _scan_header(text: str, problems: Counter[str]) -> ProfilerJson:
 
 
 def _scan_facts(text: str, problems: Counter[str]) -> ProfilerJson:
-    """Until July 2026, Kineto wrote its log messages into the JSON header without escaping quotes."""
+    """Read the header. Until July 2026, Kineto wrote log messages into it without escaping quotes."""
     facts: ProfilerJson = {}
     for match in _FACT.finditer(text):
         try:

@@ -50,7 +50,6 @@ class CallOwners:
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def set_parents(self, spans: HostSpans, ids: Column) -> None:
-        """Make each runtime call a child of the op that made the call."""
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
         climbing = np.flatnonzero((above != NONE) & (ids[above] <= 0))

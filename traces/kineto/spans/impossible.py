@@ -26,13 +26,13 @@ _DEPENDENT_LAUNCH_SINCE = 9
 
 
 def has_dependent_launch(properties: list[ProfilerJson], is_amd: bool) -> bool:
-    """Return True if the GPU supports programmatic dependent launch, or if the properties of the GPU are unknown."""
+    """Return True if the GPU supports programmatic dependent launch, or if its properties are unknown."""
     majors = [major for of in properties if type(major := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all GPU events. If two kernels on a stream overlap, the first kernel is shortened."""
+    """Return the durations of all GPU events. If two kernels of a stream overlap, the first one is shortened."""
     # see Note [One after another]
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
@@ -54,8 +54,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def without_duration(spans: DeviceSpans) -> Column:
-    """Return a mask of the kernels of 0 ns. If all times are whole microseconds, a kernel may be shorter than a microsecond, so
-    such kernels are only returned if they are the majority."""
+    """Return a mask of the kernels of 0 ns. If all times are whole microseconds, such kernels may be real, and are only
+    returned if they are the majority."""
     kernels = spans.kind == DeviceKind.KERNEL
     found = kernels & (spans.duration_ns == 0)
     is_rounded = not (spans.duration_ns[kernels] % 1000).any()
@@ -64,8 +64,8 @@ def without_duration(spans: DeviceSpans) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Count the kernels and copies that were launched while their GPU was idle. If any kernel starts soon after its launch, the
-    clocks of CPU and GPU agree, and the result is 0."""
+    """Count the kernels and copies that were launched on an idle GPU. The result is 0 if any kernel starts soon after its
+    launch, because the clocks of CPU and GPU then agree."""
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]
@@ -79,7 +79,7 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """Return a boolean mask of the events that last longer than the whole recording."""
+    """Return a mask of the events that last longer than the recording."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

@@ -104,8 +104,7 @@ def correlate_by_external_ids(host: HostColumns, device: DeviceColumns) -> None:
 
 
 def correlate_in_order(host: HostColumns, device: DeviceColumns, strings: Strings) -> int:
-    """Match runtime calls with kernels and copies in a file without correlation ids. Return the number of matched kernels and
-    copies."""
+    """Match runtime calls with kernels and copies in a file without correlation ids. Return the number of matches."""
     # see Note [No ids]
     if (host.correlation > 0).any() or (device.correlation > 0).any() or (device.named > 0).any():
         return 0
@@ -178,7 +177,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a boolean mask of the kernels and copies that were launched before the recording began."""
+    """Return a mask of the kernels and copies that were launched before the recording began."""
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)
     if not launched.any():

@@ -25,7 +25,6 @@ from traces.model.trace import NONE, Column
 
 
 def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: Column, entry: Column) -> Column:
-    """Return indices that sort events by thread, start time and decreasing duration."""
     order = np.lexsort((-duration_ns, start_ns, thread))
     t, s, d = thread[order], start_ns[order], duration_ns[order]
     same = (t[1:] == t[:-1]) & (s[1:] == s[:-1]) & (d[1:] == d[:-1])
@@ -38,8 +37,8 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
-    """Return the parents of all events, the number of partial overlaps, and the corrected end times of all events. The given
-    events must be sorted by `nesting_order`."""
+    """Return the parents of all events, the number of partial overlaps, and the corrected ends of all events. The events must
+    be sorted by `nesting_order`."""
     # see Note [Rounded ends], Note [Frames that never end]
     parent: list[int] = []
     overlaps = 0

@@ -32,7 +32,7 @@ from traces.names.own_packages import IN_SCRIPTS
 
 SHORT_NS = 10_000
 
-# If a file name begins with an entry of `sys.path`, the profiler removes this entry.
+# The profiler removes the entry of `sys.path` from a file name.
 _PREFIXES = (*(f"{folder.parent.as_posix()}/" for folder in IN_SCRIPTS.values()), "trace_replay/public/", "trace_replay/")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "
@@ -42,7 +42,7 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
 
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
-    """Return a boolean mask of all events except calls of this tool's own functions."""
+    """Return a mask of all events except this tool's own functions."""
     # see Note [Whose call is it]
     whose = {name: _owner_of(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
@@ -79,7 +79,7 @@ def without_short_calls(profile: Trace) -> Trace:
 
 
 def is_short_call(trace: Trace) -> Column:
-    """Return a boolean mask of the calls of very short Python functions that never run an op."""
+    """Return a mask of the calls of very short Python functions that run no op."""
     # see Note [Folding]
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
@@ -94,7 +94,7 @@ def is_short_call(trace: Trace) -> Column:
 
 
 def with_ancestors(parent: Column, rows: Column) -> Column:
-    """Return a boolean mask of the given events and all their ancestors in the call tree."""
+    """Return a mask of the given events and all events around them."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]

@@ -1,4 +1,4 @@
-"""Removes events that occur twice in a file, for example after overlapping recordings were joined.
+"""Removes events that occur twice in a file, for example because overlapping recordings were joined.
 
     host, device, comms = each_event_once(host, device, comms, problems)
 """
@@ -17,8 +17,8 @@ from traces.names.profiler_json import ProfilerJson
 def each_event_once(
     host: HostColumns, device: DeviceColumns, comms: dict[int, ProfilerJson], problems: Counter[str]
 ) -> tuple[HostColumns, DeviceColumns, dict[int, ProfilerJson]]:
-    """Return the columns without duplicate events. Equal kernels may come from one CUDA graph, so they count as duplicates
-    only if their launch calls are duplicates too."""
+    """Return the columns without duplicate events. Equal kernels are duplicates only if their launch calls are too, because a
+    CUDA graph may launch equal kernels."""
     spans = host.spans
     calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & (host.correlation > 0))
     again = calls[_repeated([host.correlation[calls], spans.start_ns[calls], spans.duration_ns[calls], spans.name[calls]])]

@@ -76,7 +76,6 @@ class Shapes:
 
 
 def keys_of(args: Sequence[ProfilerJson]) -> list[bytes]:
-    """Return the fields `Input Dims` and `Input type` of each op as JSON text."""
     dims = list(map(dict.get, args, repeat("Input Dims")))
     if dims.count(None) == len(dims):
         dims = list(map(dict.get, args, repeat("Input dims")))
@@ -87,7 +86,7 @@ def keys_of(args: Sequence[ProfilerJson]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Convert each row of the columns to JSON without the outer brackets, for example `[1,2],"a"`."""
+    """Return each row as JSON without the outer brackets, for example `[1,2],"a"`."""
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
     except orjson.JSONEncodeError:
@@ -104,7 +103,7 @@ def _key(dims: Any, types: Any) -> bytes:
 
 
 def layouts_of(args: Sequence[ProfilerJson]) -> list[str]:
-    """For each op, return the memory layout of image tensors, such as channels_last."""
+    """For each op, return the memory layout of its image tensors, such as channels_last."""
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))
     if strides.count(None) == len(strides):

@@ -274,7 +274,7 @@ def _read_device(
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Return the values of the JSON key "External id", or "external id" in files from before 2022."""
+    """Return the values of "External id", which was "external id" before 2022."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 
@@ -329,7 +329,7 @@ def _stacks(texts: Sequence[Any], strings: Strings) -> Column:
 
 
 def shortened(stack: str) -> str:
-    """Remove folder names from a Python stack, because folder names may contain user names."""
+    """Remove the folders from a Python stack. They may contain user names."""
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
 
@@ -340,7 +340,7 @@ def _configs(texts: Sequence[bytes], strings: Strings) -> Column:
 
 
 def _id(numbers: Column) -> Column:
-    """Replace the CUDA graph id 0, which Kineto writes for work outside of CUDA graphs, by NONE."""
+    """Replace the CUDA graph id 0, which means no CUDA graph, by NONE."""
     return np.where(numbers > 0, numbers, NONE)
 
 
@@ -352,7 +352,7 @@ def _with_fallback(column: Column, fallback: Values) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Return stream numbers. Since April 2026, Kineto adds 1,000,000 to the stream number of synchronization events."""
+    """Return stream numbers. Since April 2026, Kineto adds 1,000,000 to those of synchronization events."""
     streams = _with_fallback(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

@@ -28,8 +28,7 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Sort the threads by role, such as "main" or "loader". Return the sorted list of threads, and the position of each thread
-    in the list."""
+    """Return the threads, sorted by role such as "main" or "loader", and each thread's position among them."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():
@@ -44,8 +43,7 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The main thread is the thread with the most step annotations or, without annotations, the thread with the most optimizer
-    # steps.
+    # The main thread has the most step annotations or, if there are none, the most optimizer steps.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),

@@ -35,12 +35,11 @@ _ITERATION = re.compile(
 
 
 def is_iteration(text: str) -> bool:
-    """Return True if the name of a profiler range shows that the range is one iteration of a loop."""
+    """Return True if a profiler range is one iteration of a loop, according to its name."""
     return _ITERATION.fullmatch(text.strip()) is not None
 
 
 def phase_of_annotation(text: str) -> str:
-    """Return the training phase that a profiler range marks, or "" for other ranges."""
     if match := _TORCHREC.match(text):
         text = match[1]
     elif match := _LIGHTNING.match(text):

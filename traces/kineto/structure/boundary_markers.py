@@ -1,4 +1,4 @@
-"""Imported recordings contain no CUDA events, so this module estimates the GPU times of phase boundaries.
+"""Estimates the GPU times of phase boundaries in imported recordings, which contain no CUDA events.
 
     markers = Markers(tables.host, tables.device)
     markers.at(boundaries_ns)         # per boundary: the end of all work that was launched before it on the busiest GPU
@@ -15,7 +15,7 @@ BEFORE_ALL_NS = -(1 << 62)
 
 
 class Markers:
-    """Computes the times that CUDA events would measure on one GPU."""
+    """Computes what CUDA events would measure on one GPU."""
 
     def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
         work = np.flatnonzero(device.is_work)
@@ -29,8 +29,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # A kernel that was launched before the recording gets the earliest possible launch time. If the launch of another
-        # kernel was not recorded, use the start time of the kernel.
+        # Kernels that were launched before the recording get the earliest launch time. If another kernel's launch is unknown,
+        # its start is used.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])

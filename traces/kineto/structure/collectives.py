@@ -25,7 +25,6 @@ _ON_DEVICE = ("nccl", "xccl")
 
 
 def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
-    """Return the collectives of one rank, sorted by start time."""
     ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
     if not ranges:
         return Collectives.empty()

@@ -31,8 +31,8 @@ def is_of_amd(header: ProfilerJson) -> bool:
 
 
 def read_devices(header: ProfilerJson, tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return a list of the used GPUs, a dictionary from device numbers to list indices, and the number of visible GPUs. If no
-    GPU was used, the list contains all GPUs in the header of the file."""
+    """Return the used GPUs, a dictionary from device numbers to their indices, and the number of visible GPUs. If no GPU was
+    used, return all GPUs in the header."""
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}
     memory, spans = tables.memory, tables.device

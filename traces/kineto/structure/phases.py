@@ -41,7 +41,7 @@ def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strin
 
 
 def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
-    """Return the phases of one step.
+    """
 
     Note [The engine's run]
         A backward pass lasts from the first to the last span of the autograd engine, if the main thread does nothing in

@@ -53,7 +53,6 @@ class GpuMarks:
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """Return the training steps that are marked on the GPU timeline, or None if there are no marks."""
     # see Note [Step marks on the GPU]
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
@@ -77,7 +76,7 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 
 def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
-    """Return the start times of the iterations that an inference server has marked. Return None if there are no marks."""
+    """Return the starts of the iterations that an inference server has marked, or None."""
     # see Note [Marked iterations]
     rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
     rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows
@@ -91,7 +90,7 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """Return the training steps that are found by searching for repeated ops, or None if no ops repeat."""
+    """Return the training steps that repeated ops show, or None if no ops repeat."""
     # see Note [Repeated ops]
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
@@ -154,7 +153,7 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the period of a sequence, such as 2 for ABABA, or 0 if there is no period (Knuth-Morris-Pratt algorithm)."""
+    """Return the period of a sequence, such as 2 for ABABA, or 0 (Knuth-Morris-Pratt algorithm)."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

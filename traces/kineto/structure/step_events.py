@@ -89,15 +89,14 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    # The launch of a CUDA graph counts as one op.
+    # A launch of a CUDA graph counts as one op.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, GRAPH_LAUNCHES.__contains__)
     modules = _outermost_modules(host, strings)
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
     visible[_lookups_of_backward(host, strings)] = False
-    # torch.compile may compile the forward pass and the optimizer step into one region, so each op in a region gets its own
-    # phase.
+    # torch.compile may put the forward pass and the optimizer step into one region, so each op of a region has its own phase.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
@@ -155,8 +154,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
-    """Return the events in which torch.compile looks up compiled code, if they are inside compiled code or before a compiled
-    backward pass."""
+    """Return the lookups of compiled code by torch.compile, if they are inside compiled code or before a compiled backward
+    pass."""
     lookups = np.flatnonzero(strings.matching(host.name, _CACHE_LOOKUP.match))
     is_region = strings.matching(host.name, _REGION.match)
     regions = np.flatnonzero(is_region & (host.thread == 0))
@@ -222,8 +221,7 @@ def _closures(events: list[StepEvent]) -> list[tuple[int, int]]:
 
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
-    """Return the ops that autograd recorded for the backward pass. torch.profiler gives each op a sequence number, which
-    increases after each op that autograd recorded."""
+    """Return the ops that autograd recorded. After each of them, the sequence number in torch.profiler's events increases."""
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
@@ -242,8 +240,7 @@ def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Co
 
 
 def _is_one_number(shapes: str) -> bool:
-    # Without an explicit gradient, PyTorch can call `backward` only on a tensor with one element. An empty text means that no
-    # shapes were recorded.
+    # Without an explicit gradient, `backward` needs a tensor with one element. An empty text means unknown shapes.
     return prod(size for shape in parse_shapes(shapes) for size in shape) == 1
 
 
