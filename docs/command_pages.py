@@ -2,7 +2,7 @@
 
     python docs/command_pages.py
 
-If a page in docs/commands is out of date, `tests/tui/test_docs.py` fails.
+
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python docs/constants_page.py
 
-If docs/constants.md is out of date, `tests/traces/comparison/test_thresholds.py` fails.
+
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _names(root: Path) -> dict[str, tuple[set[tuple[str | None, str]], set[tuple
 
 
 def users(module: str, root: Path = DOCS.parent) -> dict[str, list[str]]:
-    """For each name of a module, return the files that use the name."""
+    """Return the files that use each name of a module."""
     package, _, short = module.rpartition(".")
     found: dict[str, list[str]] = {}
     for file, (imports, read) in _names(root).items():

@@ -2,9 +2,8 @@
 
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
-`trace stalls` measures how long a DataLoader worker of this machine needs for one batch. GPU times come from the measurements
-of a V100 in the bundled library. `traces.stalls.loader_model` uses the times of the worker and the GPU to predict the training
-speed on the paper's servers.
+`trace stalls` measures how long a DataLoader worker needs for one batch on this machine. GPU times are those of a V100 in the
+bundled library. From both, `traces.stalls.loader_model` predicts the training speed on the paper's servers.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
 
-# On the server in the paper, each GPU has three CPU cores and 1/8 of the disk's bandwidth.
+# In the paper's server, each GPU has three CPU cores and 1/8 of the disk's bandwidth.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)
@@ -65,7 +64,7 @@ PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of
 PUBLISHED_CPU_NS = 1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values())
 BATCHES = (16, 32, 64, 128, 256)
 ROUNDS = 7
-# Runs with one worker and runs with two workers alternate, because the speed of the machine varies over time.
+# Runs with one and with two workers alternate, because the speed of the machine varies.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
 
@@ -154,7 +153,7 @@ def _rates(*networks: str) -> str:
 
 
 class Model:
-    """Predicts the time of a training step when data loading is limited by CPU cores or the disk."""
+    """Predicts the time of a training step that waits for CPU cores or the disk."""
 
     def __init__(self, cpu_ns_per_sample: float) -> None:
         self._cpu_ns_per_sample = cpu_ns_per_sample
@@ -316,8 +315,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Check whether our results and the published results rank the networks in the same order. Differences up to 0.02 are
-    ignored."""
+    """Check whether our results rank the networks in the published order. Differences up to 0.02 are ignored."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""

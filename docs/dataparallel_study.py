@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def beside_the_library(results: Path) -> Iterator[str]:
-    """Compare the estimated computation time of each network with the time that GPEmu measured."""
+    """Compare estimated computation times with the times that the GPEmu project measured."""
     yield "| network | batch | estimated here, ms | measured (GPEmu), ms | off |\n| --- | ---: | ---: | ---: | ---: |"
     for row in map(json.loads, results.read_text().splitlines()):
         if row["gpus"] != 1 or "computation_ms" not in row:

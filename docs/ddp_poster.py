@@ -82,7 +82,7 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """To save time, runs with the gloo backend use only one of the three depths of each network."""
+    """Return False for runs to skip: with gloo, only one depth of each network runs."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 

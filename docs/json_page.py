@@ -150,7 +150,7 @@ def all_objects() -> list[type]:
 
 
 def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
-    """Split a class docstring into the text about the class and the sentences about each field."""
+    """Split a class docstring into the text about the class, and the sentences about each field."""
     rest, of_keys = list[str](), dict[str, list[str]]()
     for paragraph in doc.split("\n\n"):
         kept = list[str]()
@@ -172,7 +172,7 @@ def described_keys(kind: type) -> tuple[str, dict[str, list[str]]]:
 
 
 def meaning_of_object(hint: Any) -> str:
-    """Return the first sentence about the innermost object in a type, without the verb "Contains" or "Stores", or ""."""
+    """Return the first sentence about the innermost object in a type, without "Contains" or "Stores"."""
     *_, inner = [NoneType, *described(hint)]
     first = described_keys(inner)[0].partition(". ")[0].rstrip(".") if is_dataclass(inner) else ""
     return re.sub(r"^(Contains|Stores) ", "", first)

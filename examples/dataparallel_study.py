@@ -116,7 +116,7 @@ class Cell:
         self.optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=self.args.lr)
 
     def batches(self, count: int, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield shuffled batches in host memory. An incomplete last batch is dropped."""
+        """Yield shuffled batches in host memory, without an incomplete last batch."""
         images, labels = digits(count, seed=0)
         order, size = torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), self.args.batch_size
         for first in range(0, count - size + 1, size):
@@ -137,8 +137,8 @@ class Cell:
     def measure(self) -> dict[str, Any]:
         """Return median times in milliseconds.
 
-        The step time comes from training steps without extra synchronization. The communication time comes from later training
-        steps, which synchronize the GPUs before and after each copy.
+        The step time is measured without extra synchronization. The communication time is measured in later steps, in which the
+        GPUs are synchronized before and after each copy.
         """
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))
@@ -173,7 +173,7 @@ class Cell:
         }
 
     def learn(self) -> dict[str, Any]:
-        """Train the network from scratch until the mean loss of an epoch is below the target."""
+        """Train the network until the mean loss of an epoch is below the target."""
         self.start()
         losses: list[float] = []
         for epoch in range(self.args.epochs):

@@ -72,8 +72,8 @@ class MobileNetV2(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """Implements the block of ShuffleNet V2. Each of two branches computes half of the output channels, and then the channels
-    of both branches are interleaved."""
+    """Implements the block of ShuffleNet V2: two branches compute half of the output channels each, and the channels are then
+    interleaved."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

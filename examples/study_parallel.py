@@ -31,7 +31,7 @@ from torch.nn.parallel import comm, gather, parallel_apply, replicate, scatter
 
 PARTS = ("labels", "scatter", "replicate", "gather", "gather_backward", "broadcast_backward")
 
-# stages of autograd's calls of `comm` functions in the backward pass
+# names of the `comm` functions' stages in the backward pass
 _IN_BACKWARD = {"scatter": "gather_backward", "reduce_add_coalesced": "broadcast_backward"}
 
 

@@ -4,7 +4,7 @@
     print(table(rows))                  # Markdown
     draw(rows, Path("study.svg"))       # matplotlib draws it
 
-If a network was measured twice with the same options, the last measurement counts.
+If a measurement was repeated, the last one counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def key_of(row: Row) -> tuple[Any, ...]:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """Read a result file, and return its measurements as sorted rows. Raise SystemExit if the file has no rows."""
+    """Read a result file, and return its measurements as sorted rows. Raise SystemExit if there are none."""
     rows: dict[tuple[Any, ...], Row] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -19,7 +19,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class SyntheticText(Dataset[tuple[Tensor, Tensor]]):
-    """Returns random token sequences. The next token mostly depends on the current token."""
+    """Returns random token sequences. Each token mostly depends on the one before it."""
 
     def __init__(self, length: int, context: int, vocabulary: int) -> None:
         self.length = length

@@ -99,7 +99,7 @@ def main() -> None:
         dist.init_process_group(args.backend)
         model = DistributedDataParallel(model, device_ids=[device.index])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
-    # All processes create the same batch, but each process trains on a different part of the batch.
+    # All processes create the same batch, and each trains on its part.
     images, labels = torch.rand(args.batch_size, 1, SIDE, SIDE), torch.randint(2, (args.batch_size,))
     images, labels = images[rank::world_size], labels[rank::world_size]
     model.train()

@@ -3,8 +3,7 @@
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
     from trace_replay import traces     # our `traces`, even if another module has this name
 
-The wheel contains the packages traces, tracer, replayer and tui inside trace_replay, to avoid collisions with other packages.
-The wheel's .pth file adds the folder of the packages to `sys.path`.
+In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay. A.pth file adds `traces` to `sys.path`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 def main() -> None:
     """Run the `trace` command.
 
-    A user's file may have the name of a standard module, so the user's folders are moved to the end of `sys.path`.
+    The user's folders are moved to the end of `sys.path`, because a file in them may have the name of a standard module.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")
@@ -43,7 +42,7 @@ def main() -> None:
 
 
 def unsupported(platform: str) -> str | None:
-    """Return the reason why trace-replay does not support a platform, or None for a supported platform."""
+    """Return why trace-replay does not support a platform, or None."""
     if platform == "win32":
         return "trace-replay does not run on Windows, because it needs fork and POSIX signals; run it in WSL"
     return None
@@ -78,7 +77,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def library() -> ModuleType:
-    """Return trace-replay's package `traces`, even if the user has a module with the name `traces`."""
+    """Return trace-replay's `traces`, even if the user has a module of this name."""
     import importlib
     from importlib.machinery import PathFinder
 
@@ -96,8 +95,7 @@ def library() -> ModuleType:
 
 
 def trace_names() -> Any:
-    """Return the module `_trace_names`, which imports trace-replay's packages even if the user's modules have the same
-    names."""
+    """Return the module `_trace_names`, which imports trace-replay's packages despite other modules of the same names."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("_trace_names", os.path.join(PATH[0], "traces", "bootstrap", "_trace_names.py"))

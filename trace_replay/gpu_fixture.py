@@ -24,7 +24,7 @@ _FOREVER_NS = 1 << 62
 
 
 class GpuChecks:
-    """Checks step times and memory peaks of one pytest test on a virtual GPU. GPU work of earlier tests is ignored."""
+    """Checks the step time and memory peak of one test. Work of earlier tests is ignored."""
 
     def __init__(self, gpu: InProcessGpu) -> None:
         self.gpu = gpu
@@ -44,13 +44,12 @@ class GpuChecks:
             return excerpt_between(trace, self._begin_ns, _FOREVER_NS)
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare the test's timeline with a recording. In the report, A stands for the recording and B for the test."""
+        """Compare the test's timeline (B) with a recording (A)."""
         return self.gpu.compare_with(recording, self.timeline(), tolerance)
 
     @property
     def peak_memory(self) -> int:
-        """Return the peak of reserved GPU memory during the pytest test, in bytes. With several devices, return the highest
-        peak."""
+        """Return the peak of reserved GPU memory during the test, in bytes. With several devices, return the highest peak."""
         memory = self.gpu.timeline().memory
         peaks = [0]
         for device in set(memory.device.tolist()):
@@ -61,7 +60,7 @@ class GpuChecks:
         return max(peaks)
 
     def assert_fits(self, size: str) -> None:
-        """Fail if the peak of reserved memory exceeds `size`, such as "16GiB"."""
+        """Fail if the test reserved more memory than `size`, such as "16GiB"."""
         __tracebackhide__ = True
         with our_packages():
             from tui.formatting import size_text
@@ -74,7 +73,7 @@ class GpuChecks:
             raise AssertionError(text)
 
     def assert_step_time(self, recording: Trace | str | os.PathLike[str], within: float = 0.05) -> None:
-        """Fail if the step time differs from the recorded step time by more than the fraction `within`."""
+        """Fail if the step time differs from the recorded one by more than the fraction `within`."""
         __tracebackhide__ = True
         steps = self.compare(recording, within).comparison.steps
         if steps.error is None or steps.recorded_ns is None or steps.replayed_ns is None:
@@ -95,7 +94,7 @@ class GpuChecks:
             raise AssertionError(f"the test does not run the recorded program:\n{report}")
 
     def assert_no_syncs(self) -> None:
-        """Fail if the host waited for the GPU, for example in a synchronization, a read of a value, or a blocking copy."""
+        """Fail if the host waited for the GPU, for example to read a value or in a blocking copy."""
         __tracebackhide__ = True
         if self._waits:
             places = "\n".join(

@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start the virtual GPU before test modules are imported, because test modules may check whether CUDA is available."""
+    """Start the virtual GPU before test modules are imported, because they may check whether CUDA is available."""
     options = early_config.known_args_namespace
     session = early_config.stash[_SESSION] = GpuSession(_requested(options))
     if session.requested and not _only_distributes(options):
@@ -73,7 +73,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move tests with `@pytest.mark.gpu` to the end of the session."""
     # see Note [Tests on other GPUs]
     items.sort(key=lambda item: repr(_of_marker(item) or ""))
 
@@ -126,7 +125,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> GpuChecks:
-    """Return an object with assertions about the step time, the memory and the synchronizations of a test."""
     started = request.config.stash[_SESSION].gpu
     if started is None:
         pytest.skip("the fixture gpu needs --gpu NAME or @pytest.mark.gpu(NAME)")
@@ -148,7 +146,7 @@ class StartOptions(TypedDict, total=False):
 
 
 class GpuSession:
-    """Starts and stops virtual GPUs during a pytest session, and collects CUDA calls that the virtual GPU does not support."""
+    """Starts and stops virtual GPUs during a pytest session, and collects unsupported CUDA calls."""
 
     def __init__(self, requested: StartOptions | None) -> None:
         self.requested = requested
@@ -158,7 +156,7 @@ class GpuSession:
         self._not_computed = 0
 
     def use(self, wanted: StartOptions | None) -> None:
-        """Start a virtual GPU with the given options. For None, stop the running virtual GPU."""
+        """Start a virtual GPU with the given options, or stop the running one (None)."""
         if wanted == self._used:
             return
         self.stop()
@@ -206,7 +204,7 @@ def _of_marker(item: pytest.Item) -> StartOptions | None:
 
 
 def _only_distributes(options: Any) -> bool:
-    """Return True in the controller process of pytest-xdist. The controller runs no tests."""
+    """Return True in the controller process of pytest-xdist, which runs no tests."""
     distributes = getattr(options, "numprocesses", None) or getattr(options, "tx", None)
     return "PYTEST_XDIST_WORKER" not in os.environ and bool(distributes)
 

@@ -43,7 +43,7 @@ _BOOTSTRAPPED = "_trace_replayer.state"  # the bootstrap has imported this modul
 
 
 class ReplayReport:
-    """Compares a replay with its recording. `print(report)` prints the same text as the command `trace diff`."""
+    """Compares a replay with its recording. `print(report)` prints the text of `trace diff`."""
 
     def __init__(
         self, first: tuple[str, Trace], second: tuple[str, Trace], tolerance: float, *, is_estimate: bool = False
@@ -59,7 +59,7 @@ class ReplayReport:
 
     @property
     def is_same_program(self) -> bool | None:
-        """Return True if the same program made both traces, False if not, and None if unknown."""
+        """Return whether the same program made both traces, or None if unknown."""
         return self.comparison.verdict.same
 
     def to_json(self) -> dict[str, Json]:
@@ -94,7 +94,7 @@ class ReplayReport:
 
 
 class InProcessGpu:
-    """Represents a virtual GPU that `start` or `gpu` has started in the current process."""
+    """Represents a virtual GPU in the current process."""
 
     def __init__(self, source: ReplaySource, folder: Path) -> None:
         self._source = source
@@ -109,8 +109,7 @@ class InProcessGpu:
         return self._source.recorded.devices[0].name
 
     def timeline(self) -> Trace:
-        """Return a trace of everything that has run on the virtual GPU until now. Raise TraceError if the script did not use
-        the virtual GPU."""
+        """Return a trace of everything until now. Raise TraceError if the script did not use the virtual GPU."""
         if self._stopped is not None:
             return self._stopped
         with our_packages():
@@ -134,8 +133,8 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare this replay with another trace. The argument `other` is a trace, a file name, an entry of `trace library`
-        such as "v100/resnet50", or another virtual GPU. The report calls this replay B."""
+        """Compare this replay (B) with another trace: a trace, a file name, an entry of `trace library` such as
+        "v100/resnet50", or another virtual GPU."""
         return self.compare_with(other, self.timeline(), tolerance)
 
     def compare_with(
@@ -175,18 +174,17 @@ class InProcessGpu:
             return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in library_messages(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:
-        """Whenever the script makes an unsupported CUDA call, pass an error message to a function."""
+        """Call `listener` with an error message whenever the script makes an unsupported CUDA call."""
         with our_packages():
             _child().watch_refusals(listener)
 
     def on_wait(self, listener: Callable[[], None] | None) -> None:
-        """Call a function whenever a thread of the script waits for the GPU. The function runs in the waiting thread. Pass None
-        to end the calls."""
+        """Call `listener` whenever a thread of the script waits for the GPU, in this thread. None ends the calls."""
         with our_packages():
             _child().watch_waits(listener)
 
     def now_ns(self) -> int | None:
-        """Return the current time of the virtual GPU's clock, or None if the script has not used the GPU."""
+        """Return the time of the virtual GPU's clock, or None before the first use of the GPU."""
         with our_packages():
             now_ns: int | None = _child().now_ns()
             return now_ns
@@ -197,7 +195,7 @@ class InProcessGpu:
             return int(_child().values_not_computed())
 
     def stop(self) -> None:
-        """Stop the virtual GPU, and undo its changes to torch. A second call of `stop` does nothing."""
+        """Stop the virtual GPU, and undo its changes to torch. Further calls do nothing."""
         global _running
         if not self.is_running:
             return
@@ -270,7 +268,7 @@ def start(
 
 @contextmanager
 def gpu(what: str | os.PathLike[str], **options: Any) -> Iterator[InProcessGpu]:
-    """Run a block with a virtual GPU. The arguments are the same as for the function `start`.
+    """Run a block with a virtual GPU. The arguments are those of `start`.
 
         with trace_replay.gpu("v100", values="compute") as gpu: ...
     """

@@ -1,5 +1,5 @@
-"""Starts the recorder in the script's process, after the script has imported PyTorch. A process that does not train, such as a
-DataLoader worker, writes no recording."""
+"""Starts the recorder in the script's process, after the script has imported PyTorch. Processes that do not train, such as
+DataLoader workers, write no recording."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from traces.script.deferred_signals import at_exit
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Wrap PyTorch's functions. The recorder is created when the script first calls a wrapped function."""
+    """Wrap PyTorch's functions. Their first call creates the recorder."""
     torch: ModuleType = sys.modules["torch"]
     record_session = from_json(RecordSession, session)
     state.start(lambda: _make(torch, record_session))
@@ -73,7 +73,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
 
 
 def _unused_path(out: Path) -> Path:
-    # Two processes in different containers may have the same process id.
+    # Processes in different containers may have the same process id.
     path = out.with_name(f"{out.name}.{os.getpid()}.part")
     numbered = (path.with_suffix(f".{number}.part") for number in count(2))
     return path if not path.exists() else next(other for other in numbered if not other.exists())

@@ -53,8 +53,7 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Mark a collective as called from Python, so that it is not recorded twice if PyTorch's flight recorder also lists
-        it."""
+        """Mark a collective as recorded, because PyTorch's flight recorder may also list it."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
@@ -80,7 +79,7 @@ class CommunicationRecorder:
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stop timing a collective when the script deletes its Work object without calling `wait`."""
+        """Stop timing a collective, because the script has deleted its Work object without calling `wait`."""
         self._writer.collectives.give_up(pending)
 
     def read_flight_recorder_if_due(self) -> bool:

@@ -87,8 +87,8 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the recording overhead per training step in nanoseconds. If fewer steps have run than a median needs, return
-        the total overhead."""
+        """Return the recording overhead per training step in nanoseconds or, if a median needs more steps, the total
+        overhead."""
         # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:
@@ -137,7 +137,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing. The recorder times this function to find out how long an empty call takes."""
+    """Do nothing. This function shows how long an empty call takes."""
 
 
 class _Costed(Protocol):
@@ -145,7 +145,7 @@ class _Costed(Protocol):
 
 
 def counted_as_cost(method: T) -> T:
-    """Decorate a method to hold the recorder's lock and measure the time of each call."""
+    """Decorate a method: hold the recorder's lock during each call, and measure its time."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

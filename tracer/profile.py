@@ -72,7 +72,7 @@ class Ranges(Protocol):
 
 
 def _end_without_destructors() -> None:
-    """Make this process end without the destructors of static C++ objects. Functions registered last run first."""
+    """End this process without the destructors of static C++ objects. Functions that were registered last run first."""
     # see Note [Forks after a profile]
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):  # glibc
@@ -216,8 +216,7 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Return the profiler options. The profiler option `trace_only` (PyTorch 2.14 and newer) avoids creating Python objects
-        for recorded events."""
+        """Return the profiler's options. `trace_only` (since PyTorch 2.14) avoids a Python object for each recorded event."""
         # see Note [Memory or threads]
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}
@@ -258,7 +257,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discard the profile. `stop_trace` is not called, because it would wait for a hanging GPU."""
+        """Discard the profile. `stop_trace` would wait for a GPU that may hang."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:
@@ -268,7 +267,7 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Run `action`. Stop profiling if `action` raises an exception, for example because CUPTI has no permission."""
+        """Run `action`. If it fails, for example because CUPTI has no permission, stop profiling."""
         self.paused = self.is_beginning = True
         with deferred_signals():
             try:

@@ -44,8 +44,8 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
 class ProcessFacts:
-    """Collects information about one recorded process. GPU properties are read only after the script has used the GPU, because
-    reading them could initialize CUDA."""
+    """Collects facts about one recorded process. Reading GPU properties may initialize CUDA, so they are read after the script
+    has used the GPU."""
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
@@ -149,7 +149,7 @@ class ProcessFacts:
             self._oom_text = str(error)
 
     def at_end(self, access: DeviceAccess) -> None:
-        """Read memory sizes at the end of the script, without freeing memory or waiting."""
+        """Read memory sizes at the end of the script. This neither frees memory nor waits."""
         cuda = self._torch.cuda
         self.read_peaks(access)
         for row, device in enumerate(self.devices):
@@ -162,13 +162,13 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def read_peaks(self, access: DeviceAccess) -> None:
-        """Read the memory peak of each GPU. Called at the end, and before the script resets PyTorch's peak."""
+        """Read the memory peak of each GPU, at the end and before the script resets it."""
         for row, device in enumerate(self.devices):
             peak_bytes = access.attempt(self._torch.cuda.max_memory_allocated, device.index)
             self.devices[row] = replace(device, peak_bytes=max(device.peak_bytes, peak_bytes or 0))
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Return the total size of all memory blocks that have the size of a cuBLAS workspace, or None if unknown."""
+        """Return the total size of the memory blocks that are as large as a cuBLAS workspace, or None if unknown."""
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
         if not keeps or getattr(torch._C, "_cuda_isHistoryEnabled", bool)():
@@ -207,7 +207,6 @@ def _versions(torch: ModuleType) -> dict[str, Json]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Return True if TF32 is allowed by `allow_tf32` or, since PyTorch 2.9, by `fp32_precision`."""
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:
@@ -222,7 +221,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver. If it is unknown, return the latest CUDA version that the driver supports."""
+    """Return the version of the NVIDIA driver or, if it is unknown, the latest CUDA version that it supports."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()
@@ -273,8 +272,8 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in a text. Paths in the script's folder become relative. For paths outside the script's folder,
-    only the last part is stored.
+    """Shorten absolute paths in a text. Paths in the script's folder become relative, and only the last part of other paths is
+    kept.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

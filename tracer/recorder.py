@@ -40,7 +40,7 @@ from traces.script.deferred_signals import deferred_signals
 from traces.script.phase_rule import ASIDE, LOSS, READ
 from traces.script.step_rule import Optimizers
 
-# At the end of the script, the recorder waits at most 0.5 s for another thread to release the recorder's lock.
+# longest wait for another thread that holds the recorder's lock, at the end of the script
 _LOCK_S = 0.5
 _PAUSE_NS = 100_000_000  # how long the writing thread waits between checks
 
@@ -168,8 +168,7 @@ class Recorder:
         self.cost.calls += 1
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader. The function `describe` returns the DataLoader's settings, and is called only once
-        for each DataLoader."""
+        """Return the number of a DataLoader. For each DataLoader, `describe` is called once to get its settings."""
         return self._facts.loader(loader, describe)
 
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
@@ -183,13 +182,13 @@ class Recorder:
 
     @counted_as_cost
     def add_result_size(self, op: str, searched: Shape, size: int) -> None:
-        """Record a result size that depends on tensor values, as in `nonzero`."""
+        """Record a result size that depends on values, as in `nonzero`."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- writing
 
     def write_regularly(self) -> None:
-        """Start a thread that writes the collected data if the script's thread has not written for half a second."""
+        """Start a thread that writes the data if the script's thread has not done so for half a second."""
         # see Note [The writing thread] in recording_writer.py
 
         def write() -> None:
@@ -206,8 +205,7 @@ class Recorder:
     # --- the end
 
     def close(self) -> None:
-        """Write all data except an unfinished training step. Give up after 0.5 s if another thread hangs and holds the
-        recorder's lock."""
+        """Write all data except an unfinished step. Give up after 0.5 s if a hanging thread holds the recorder's lock."""
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:
             if not has_lock:

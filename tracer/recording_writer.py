@@ -37,13 +37,14 @@ from traces.model.trace import NONE, BatchKind, StepKind, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# A step stays in memory until the GPU has finished it. If more than 1024 steps wait, the oldest are written without GPU times.
+# A step is kept in memory until the GPU has finished it. If there are more steps than this, the oldest are written without GPU
+# times.
 _PENDING_STEPS = 1024
-# The recording overhead is shown as a share of the step time, which is the median of the last 1024 steps.
+# number of steps in the median step time, of which the recording overhead is a share
 _USUAL_OF = 1024
-# Processing 128 steps at once is faster than processing each step separately.
+# number of steps that are processed at once, which is faster
 TOGETHER = 128
-# The recorder updates the header of the trace file at most every ten seconds.
+# shortest time between two updates of the file's header
 FIGURES_NS = 10_000_000_000
 _BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # columns of the table "batches"
 
@@ -68,7 +69,7 @@ class RecordingWriter:
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # number of the next step
 
-        # Rows without the rank. Threads can append to a list without a lock, because `list.append` is atomic.
+        # Rows without the rank. Threads need no lock, because `list.append` is atomic.
         self.batches: list[tuple[int, BatchKind, int, int, int]] = []
         # the durations of the latest steps without the profiler, and of the latest other steps
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
@@ -115,7 +116,7 @@ class RecordingWriter:
         if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
             self._unpack(run)
         done, pending = 0, self.pending
-        # Each CUDA event improves the estimate of the GPU's clock, so read all events first.
+        # Each CUDA event makes the estimate of the GPU's clock better, so all events are read first.
         if (
             pending
             and events.are_done(pending[-1].taken)
@@ -148,8 +149,8 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
-        """Write the collected data now if the next write is due before the next step ends. The argument `step_ns` is the
-        expected duration of the next step."""
+        """Write the data now if the next write is due before the next step ends. The next step is expected to take
+        `step_ns`."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))
@@ -190,7 +191,7 @@ class RecordingWriter:
         return max(self.due_ns - self._from.cost.clock.now_ns(), 0)
 
     def read_last_events(self) -> None:
-        """Wait for the last CUDA events, but give up if a GPU makes no progress."""
+        """Wait for the last CUDA events. Give up if a GPU makes no progress."""
         access = self._access
         self.end_run()
         for step in self.pending:

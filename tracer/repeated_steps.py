@@ -1,4 +1,4 @@
-"""If a step makes the same calls as the previous step, divides the step into the same phases.
+"""Divides a step into the same phases as the previous step, if both make the same calls.
 
     repeated.add_call(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)  # `ScriptSplitter` handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
@@ -48,7 +48,7 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # If the step contains no optimizer call, an extra CUDA event marks the end of the step.
+        # A step without an optimizer call ends with an extra CUDA event.
         at += [len(reports) + 1] if left == NONE else []
         self.times, self.events = len(reports) + 1, len(at)
         self.report_of_event = [time - 1 for time in at[1:]]
@@ -67,9 +67,9 @@ class StepPlan:
 
 
 class RepeatedSteps:
-    """Compares the calls of the current step with an earlier step, and stores the time of each call."""
+    """Compares the calls of the current step with those of an earlier step, and stores their times."""
 
-    # With `__slots__`, an object needs less memory and is faster to access.
+    # makes objects smaller, and access to them faster
     __slots__ = (
         "_learning", "events", "expected", "has_several_devices", "is_plain", "is_reporting", "known", "plan", "stream",
         "thread", "times_ns", "weight",
@@ -110,8 +110,7 @@ class RepeatedSteps:
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop comparing the current step with the previous step. Return the calls that the current step has made until now,
-        and their times."""
+        """Stop comparing the steps. Return the calls of the current step until now, and their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -125,11 +124,11 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # The first phase may begin at the start of the step instead of at a call.
+        # The first phase may begin with the step instead of with a call.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        # Consecutive copies to the GPU form one phase.
+        # Consecutive copies to the GPU are one phase.
         learned = [
             of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
             for i, of in enumerate(learned)
@@ -140,6 +139,6 @@ class RepeatedSteps:
             self.expected = [tuple(of[:4]) for of in self.known]
 
     def ended(self) -> list[int]:
-        """Begin a new step, and return the times of all calls in the step that has ended."""
+        """Begin a new step. Return the times of all calls of the step that has ended."""
         times_ns, self.times_ns = self.times_ns, []
         return times_ns

@@ -5,8 +5,8 @@
     schedule.end_step(False, ("forward", "loss", "backward", "optimizer"), 1)     # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-The arguments `warmup`, `clean` and `profiled` are numbers of training steps. Before the script trains for the first time,
-evaluation steps count as training steps, because some scripts never train.
+The arguments are numbers of training steps. Before the script first trains, evaluation steps count too, because some scripts
+never train.
 
 Note [Windows for later kinds of steps]
     Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first profile may miss a
@@ -44,7 +44,7 @@ class _KindOfStep:
 
     @classmethod
     def occurs(cls, kinds: _Kinds, key: tuple[object, ...], number: int) -> _KindOfStep:
-        """Return the kind of step number `number`. Only the first `_MOST_KINDS` kinds of steps are profiled."""
+        """Return the kind of step number `number`. At most `_MOST_KINDS` kinds of steps are profiled."""
         known = kinds.get(key)
         if known is None:
             known = cls(number)
@@ -85,7 +85,7 @@ class Schedule:
 
     @property
     def profile(self) -> str:
-        """Return "record" if torch.profiler records the current step, "prepare" while torch.profiler starts, or ""."""
+        """Return "record" in a profiled step, "prepare" while torch.profiler starts, and otherwise ""."""
         if self._first_profiled <= self._count < self._end:
             return "record"
         if self._end and self._count == self._prepare:
@@ -96,7 +96,6 @@ class Schedule:
 
     @property
     def is_settled(self) -> bool:
-        """Return True if torch.profiler will not run again."""
         return self._has_trained and self._count >= self._first_clean and not self._end
 
     @property
@@ -122,8 +121,7 @@ class Schedule:
         self._window = None
 
     def replaces_step(self, evaluation: bool) -> bool:
-        """Return True if a later step should be profiled instead of the current step, because torch.compile compiled code in
-        it."""
+        """Return True if a later step should be profiled instead of this one, because torch.compile compiled code in it."""
         if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
             return False
         self._replaceable -= 1
@@ -143,9 +141,8 @@ class Schedule:
     def end_step(
         self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0, *, compiled: bool = False
     ) -> None:
-        """End the current step. The argument `work` is a hash of the step's ops and shapes: steps with equal hashes are of one
-        kind. If an evaluation step compiled code, its time is unusual, so the schedule profiles a later step of this
-        kind."""
+        """End the current step. The argument `work` is a hash of its ops and shapes: steps with equal hashes are of one kind.
+        If an evaluation step compiled code, a later step of this kind is profiled instead."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work, is_usual=not (evaluation and compiled))

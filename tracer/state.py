@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Stores weak references to objects, and compares the objects by identity."""
+    """Stores weak references to objects, which are compared by identity."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -37,7 +37,7 @@ class Profiles(LivingObjects):
 
 
 class _RecorderState:
-    # The recorder is created when a wrapper first needs it.
+    # created when a wrapper first needs it
     recorder: Recorder
 
     def __init__(self) -> None:
@@ -66,21 +66,21 @@ class _RecorderState:
 _STATE = _RecorderState()
 os.register_at_fork(after_in_child=_STATE.forget_recorder)
 
-# Return the recorder, or None in a process that is not recorded, such as a DataLoader worker. Raise RuntimeError if `start` was
-# not called. Calling a partial object is faster than calling a Python function.
+# Returns the recorder, or None in a process that is not recorded, such as a DataLoader worker. Raises RuntimeError before
+# `start`. Calling a partial object is faster than calling a Python function.
 recorder: Callable[[], Recorder | None] = partial(getattr, _STATE, "recorder")
-# Return the recorder, or None if it was not created yet.
+# Returns the recorder, or None if it does not exist yet.
 started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder, or returns None if the process is not recorded."""
+    """Set the function that creates the recorder. It returns None for a process that is not recorded."""
     _STATE.make = make
     _STATE.forget_recorder()
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Return the recorder's lock. Without a recorder, return a context manager that does nothing."""
+    """Return the recorder's lock or, without a recorder, a context manager that does nothing."""
     return nullcontext() if (to := started()) is None else to.cost.lock
 
 

@@ -65,7 +65,7 @@ from traces.script.step_rule import Optimizers
 
 
 def is_own(error: BaseException) -> bool:
-    """Return True if the recorder or torch raised the error, and False if a signal handler of the script did."""
+    """Return True for an error of the recorder or of torch, and False for an error of the script's signal handler."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return isinstance(error, Exception) and all(name.startswith((*OUR_MODULES, "torch.")) for name in names)
 
@@ -82,7 +82,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store a call if the thread is capturing a CUDA graph. Return False in all other threads."""
+        """Store a call if the thread is capturing a CUDA graph. In other threads, return False."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -90,7 +90,7 @@ class CapturedReports:
 
 
 class StepRecorder:
-    """Implements the listener of `ScriptSplitter` (script_splitter.py). The recorder's lock protects all calls."""
+    """Implements the listener of `ScriptSplitter` (script_splitter.py). All calls hold the recorder's lock."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class StepRecorder:
     # --- reports
 
     def _reporter(self) -> Callable[..., None]:
-        """Return the closure that handles all reports. A closure is faster than a method."""
+        """Return the function that handles all reports. It is a closure, because a method would be slower."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
         offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event
@@ -223,7 +223,7 @@ class StepRecorder:
                 self._is_catching_up = False
 
     def _drop_step(self, error: BaseException) -> None:
-        """Drop the current step. If the error comes from the script, raise it again."""
+        """Drop the current step. Raise the script's own errors again."""
         # see Note [Interrupted reports]
         self._writer.end_run()
         self._repeated.forget()
@@ -336,7 +336,7 @@ class StepRecorder:
     # --- DataParallel stages
 
     def begin_stage(self, stream: Any = None, takes_event: bool = True) -> tuple[int, BoundaryEvent | None]:
-        """Begin a stage of nn.DataParallel, and return its start time and its first CUDA event."""
+        """Begin a stage of nn.DataParallel. Return its start and its first CUDA event."""
         now_ns = self._clock.now_ns()
         self.reports[OP](PLAIN)
         return now_ns, self._take_on(stream) if takes_event else None
@@ -370,7 +370,7 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Record a CUDA event at the end of every phase except the phase "loader"."""
+        """Record a CUDA event at the end of every phase except "loader"."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
             self._events.record(now_ns, _stream_of(self._open))
@@ -381,10 +381,10 @@ class StepRecorder:
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Do nothing, because `step_ends` also receives `is_evaluation`."""
+        """Do nothing, because `step_ends` gets the same information."""
 
     def more_recorded(self) -> None:
-        """Return None. Only a replay knows the recorded calls of a step."""
+        """Return None, because only a replay knows the recorded calls."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)
@@ -513,7 +513,7 @@ class StepRecorder:
                 segments[0] = new_segment((name, start_ns, first_end_ns))
         start = self._event_at(start_ns)
         taken, untimed = self._events.hand_out()
-        # A step takes longer than usual if the script captures a CUDA graph or runs a profiler.
+        # A step takes longer than usual if it captures a CUDA graph or runs a profiler.
         is_unlike_others = self.is_unlike_others or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
         has_compiled = any(compiled_ns < end_ns for compiled_ns in self.compiled_ns)
         self.compiled_ns = [compiled_ns for compiled_ns in self.compiled_ns if compiled_ns >= end_ns]
@@ -546,7 +546,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # Reset these lists before writing, because the next step must not contain this step's values if writing fails.
+        # Reset first, because the next step must not contain these values if writing fails.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

@@ -3,7 +3,7 @@
     trace import worker0.pt.trace.json.gz -o v100.msgpack
     trace replay train.py --trace v100.msgpack --epochs 1
 
-The module imports neither torch nor numpy, so `trace --help` is fast.
+`trace --help` is fast, because this module imports neither torch nor numpy.
 """
 
 from __future__ import annotations
@@ -461,7 +461,7 @@ def doctor(json: JsonOption = False) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command line, and return the exit code. Print each expected error as one line on stderr."""
+    """Run one command line, and return the exit code. Expected errors become one line on stderr."""
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     try:
@@ -477,7 +477,7 @@ def run(words: Sequence[str]) -> int:
         print(f"trace: {message}; see {command_path} --help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # Redirect stdout to /dev/null, because flushing a broken pipe is an error.
+        # Flushing a broken pipe would be an error, so stdout now goes to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

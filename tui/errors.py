@@ -1,4 +1,4 @@
-"""Describes each expected error, such as a missing file, in one line for the user.
+"""Describes expected errors, such as a missing file, in one line.
 
     line_for(FileNotFoundError(2, "No such file or directory", "x.json"))  # "x.json: No such file or directory"
     line_for(ZeroDivisionError())  # None: a bug, show the traceback
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def line_for(error: Exception) -> str | None:
-    """Return a message of one line. Return None for bugs of trace-replay."""
+    """Return a message of one line, or None for a bug of trace-replay."""
     from traces.model.trace import TraceError  # imported here because it needs numpy, which `trace --help` does not
 
     if isinstance(error, OSError) and error.strerror is not None:

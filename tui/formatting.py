@@ -36,7 +36,7 @@ _OBEYED = re.compile("\x1b\\[\\d*m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u20
 
 
 def time_text(time_ns: float | None, *, signed: bool = False) -> str:
-    """Format nanoseconds with up to four significant digits, such as "1.204 s", "12.3 µs" or "417 ns"."""
+    """Return a time such as "1.204 s", "12.3 µs" or "417 ns", with up to four significant digits."""
     if time_ns is None:
         return ABSENT
     sign = "-" if time_ns < 0 else "+" if signed and time_ns > 0 else ""
@@ -72,7 +72,6 @@ def share_text(share: float | None) -> str:
 
 
 def rough_text(share: float | None) -> str:
-    """Format a fraction as a percentage without decimals, such as "21 %" for 0.214."""
     return ABSENT if share is None else "<1 %" if share < 0.005 else f"{100 * share:.0f} %"
 
 
@@ -84,7 +83,7 @@ def error_text(error: float | None) -> str:
 
 
 def paint(text: str, style: str, *, colour: bool) -> str:
-    """Add the terminal codes for a style, such as "bold" or "red". Without `colour`, return the text unchanged."""
+    """Add the terminal codes for a style, such as "bold" or "red", if `colour` is true."""
     return f"{_STYLES[style]}{text}{_RESET}" if colour and style and text else text
 
 
@@ -94,7 +93,7 @@ def printable(text: str, *, colour: bool) -> str:
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Format a number for each device. For more than four devices, print only the lowest and the highest device number."""
+    """Return a number for each device, or only the lowest and the highest number for more than four devices."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -133,7 +132,7 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """Return a short name for each kernel. If two kernels would get the same short name, their names are not shortened."""
+    """Return a short name for each kernel. Names that would become equal are not shortened."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 
@@ -146,8 +145,7 @@ def names_text(names: Sequence[str]) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Return the lines of a table that is at most `width` characters wide. With `stretch=True`, the table is exactly `width`
-    characters wide."""
+    """Return the lines of a table of at most `width` characters. With `stretch`, the table is exactly as wide."""
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
     widths = [max((len(line[column]) for line in lines), default=0) for column in columns]
@@ -162,7 +160,6 @@ def table(
 
 
 def curve_text(values: Sequence[float]) -> str:
-    """Draw a small chart with one character for each value, such as "·▁▃█"."""
     most = max(values, default=0.0)
     return "".join(_HEIGHTS[math.ceil(value / most * 8) if most > 0 else 0] for value in values)
 
@@ -247,7 +244,6 @@ def _number(value: Value) -> float:
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Format sorted numbers as ranges, such as "0, 2-255"."""
     gaps = [n for n in range(1, len(numbers)) if numbers[n] != numbers[n - 1] + 1]
     runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *gaps, len(numbers)])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -5,7 +5,7 @@ r"""Implements the `--help` pages of all commands, and the options -q, -v and --
     @app.command(rich_help_panel=LOOK, epilog="$ trace info v100.msgpack\n\nWhat goes under the options.")
     def info(trace: str, json: Annotated[bool, typer.Option("--json", rich_help_panel="Output")] = False) -> int: ...
 
-This module replaces Typer's help pages, because Typer's pages import the slow library rich.
+Typer's own help pages import the slow library rich.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Commands(typer.Typer):
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
-    """Decorate a command: each field of the dataclass `options` becomes an option on the command line."""
+    """Decorate a command. Each field of the dataclass `options` becomes an option of the command."""
 
     def declared(function: Callable[[Options], int]) -> Callable[..., int]:
         @functools.wraps(function)

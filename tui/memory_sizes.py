@@ -19,7 +19,7 @@ _SMALLEST_BARE = 1024  # bytes: a smaller number without a unit is treated as a 
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Return the comma-separated sizes in bytes. Raise TraceError for an invalid size or for the size 0."""
+    """Return comma-separated sizes in bytes. Raise TraceError for 0 and for invalid text."""
     return [_size(part) for part in text.split(",")]
 
 

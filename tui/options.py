@@ -49,12 +49,12 @@ def flag(name: str, text: str, group: str | None = None) -> Any:
 
 
 def option(metavar: str | None, text: str, *names: str, group: str | None = None, **limits: Any) -> Any:
-    """Declare an option with a value. The arguments `limits` are passed to typer."""
+    """Declare an option with a value. `limits` is passed to typer."""
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group, **limits)
 
 
 def share(text: str, name: str) -> float:
-    """Return 0.05 for "5%" or "0.05". Raise BadParameter for "5", because the user may have meant "5%"."""
+    """Return 0.05 for "5%" or "0.05". Raise BadParameter for "5", which may mean "5%"."""
     number, percent = text.strip().removesuffix("%").rstrip(), text.strip().endswith("%")
     if not re.fullmatch(r"\d+\.?\d*|\.\d+", number):
         raise typer.BadParameter(f"{text!r} is not a share; write 5% or 0.05", param_hint=name)

@@ -26,7 +26,7 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """If the shell has closed a standard stream, as in `trace info T >&-`, open the null device in its place."""
+    """Replace a standard stream that the shell has closed (`trace info T >&-`) by the null device."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -57,7 +57,7 @@ def require_writable(path: Path | None) -> None:
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:
-    """Raise TraceOutputError for a wrong ending. Devices and pipes may have any name."""
+    """Raise TraceOutputError for a wrong file extension. Devices and pipes may have any name."""
     if not path.name.lower().endswith(suffixes) and (path.is_file() or not path.exists()):
         raise TraceOutputError(f"{path}: the file name must end in {' or '.join(suffixes)}")
 

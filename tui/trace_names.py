@@ -30,7 +30,8 @@ _LONG_IMPORT_S = 5.0
 
 
 def viewable(name: str) -> str:
-    """Return a trace name. A recording of torch.profiler is imported into a temporary file. Raises TraceLibraryError."""
+    """Return the name of a trace file. A recording of torch.profiler is first imported into a temporary one. Raises
+    TraceLibraryError."""
     path = _find(name)
     return str(_imported_file(path)) if is_profiler_recording(path) else name
 

@@ -33,7 +33,7 @@ from tracer.device.device_access import DEFAULT_STREAM, DeviceAccess
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import NONE, Untimed
 
-# At the end of the script, the recorder checks every 0.5 ms whether the last CUDA events have completed.
+# time between two checks whether the last CUDA events have completed, at the end of the script
 _LOOK_AGAIN_NS = 500_000
 
 
@@ -83,7 +83,7 @@ class BoundaryEvent:
 
     @property
     def time_ns(self) -> int:
-        """Return the host time at which the CUDA event completed, or NONE if the time is not known yet."""
+        """Return the host time at which the CUDA event completed, or NONE if it is not known yet."""
         return NONE if self.ticks_ns == NONE else self.of.clock.offset_ns + self.ticks_ns
 
 
@@ -104,8 +104,8 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def enter_thread(self) -> None:
-        """Select a GPU that the script uses. Without this call, CUDA calls of the thread could allocate memory on a GPU that
-        the script does not use."""
+        """Select a GPU that the script uses, before this thread's first CUDA call, which could otherwise allocate memory on
+        another GPU."""
         if self._clocks and not self._has_entered:
             if self.access.attempt(self.cuda.current_device) not in self._clocks:
                 self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))
@@ -127,7 +127,6 @@ class BoundaryEvents:
         return self.record(self._clock.now_ns(), self._stream(stream))
 
     def record(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
-        """Record a CUDA event, or return None if CUDA must not be called."""
         access = self.access
         # checked here too, because calling a property takes as long as these checks together
         if access.device_lost or access.captures or access.script_profiles or not access.was_used:
@@ -160,7 +159,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Return True if `stream` is the calling thread's current CUDA stream, or if that stream is unknown."""
+        """Return True if `stream` is the calling thread's current stream, or if that stream is unknown."""
         try:
             device = self.cuda.current_device()
             return self._streams.get((device, self.cuda.current_handle(device))) is stream
@@ -195,10 +194,10 @@ class BoundaryEvents:
     def read_in_order(
         self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
-        """Read the CUDA events of consecutive steps, which were all recorded on one stream. CUDA calls must be allowed. The
-        list `host_ns` contains host times just before the events were recorded. The argument `asked_ns` is the last time at
-        which the first step's last event was not finished yet, or NONE. Return the times of the finished steps since the
-        device's first event, and the new `asked_ns` for the next step."""
+        """Read the CUDA events of consecutive steps, all recorded on one stream. CUDA calls must be allowed. The list `host_ns`
+        contains the host times just before the events were recorded. The argument `asked_ns` is the last time at which the
+        first step was not finished yet, or NONE. Return the times of the finished steps since the device's first event, and the
+        new `asked_ns`."""
         access, clock = self.access, of.clock
         last = clock.last
         if last is None:
@@ -239,7 +238,7 @@ class BoundaryEvents:
         return low, unfinished_ns
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Wait for the CUDA events, but give up if no event completes within `patience_ns`."""
+        """Wait for CUDA events. Give up if none completes within `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.read_finished(events):
@@ -290,7 +289,7 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the device on which the recorder records CUDA events, or NONE if there are several candidates."""
+        """Return the device on which CUDA events are recorded, or NONE if there are several candidates."""
         has_context = self.cuda.has_context
         if has_context(current):
             self._in_use.add(current)

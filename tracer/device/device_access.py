@@ -31,12 +31,12 @@ from typing import Any, Protocol, TypeVar
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import Untimed
 
-# At the end of the script, the recorder waits at most 1 s for a GPU that makes no progress.
+# longest wait for a GPU that makes no progress, at the end of the script
 PATIENCE_NS = 1_000_000_000
 
 DEFAULT_STREAM = 0  # the handle of CUDA's legacy default stream
 
-# After certain CUDA errors (driver_types.h), all later CUDA calls fail.
+# errors after which all later CUDA calls fail (driver_types.h)
 _STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 _OF_A_CAPTURE = range(900, 909)
 _OF_THE_DEVICE = re.compile("(CUDA|HIP) error: ")  # torch.AcceleratorError without a code
@@ -79,7 +79,7 @@ class DeviceAccess:
 
     @property
     def closed(self) -> Untimed | None:
-        """Return the reason why the recorder must not call CUDA, or None if CUDA calls are allowed."""
+        """Return why the recorder must not call CUDA, or None if it may."""
         closed = self.closed_to_all_streams
         return Untimed.CAPTURE if closed is None and self.is_current_stream_capturing else closed
 
@@ -113,8 +113,7 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Call a CUDA function if CUDA calls are allowed at the moment. Return the function's result, or None if the function
-        was not called or failed."""
+        """Call a CUDA function if this is allowed now. Return its result, or None if it was not called or failed."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -127,7 +126,7 @@ class DeviceAccess:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Wait until the GPUs are idle, but give up after a time limit. Return True if all GPUs are idle."""
+        """Wait up to `limit_ns` for the GPUs. Return True if all of them are idle."""
         if self.closed is not None:
             return False
         if not self.start_waiting_thread():
@@ -143,7 +142,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Start the thread that waits for the GPU. Python 3.12 cannot start threads after the script has ended."""
+        """Start the thread that waits for the GPU. With Python 3.12, this is impossible after the end of the script."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:
@@ -155,7 +154,7 @@ class DeviceAccess:
 
 
 class _WaitingThread(threading.Thread):
-    """Waits for the GPU in a daemon thread, because CUDA cannot wait with a time limit."""
+    """Waits for the GPU in a daemon thread, because CUDA's waits have no time limit."""
 
     def __init__(self) -> None:
         super().__init__(name="trace-wait", daemon=True)

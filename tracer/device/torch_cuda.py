@@ -1,6 +1,6 @@
 """Calls PyTorch's C functions for streams and events, because the Python functions take 3 to 9 us each.
 
-CPU builds of PyTorch do not have the C functions for streams and events.
+CPU builds of PyTorch lack these functions.
 
 Note [Events are never destroyed]
     PyTorch destroys a CUDA event together with its Python object. After a sticky CUDA error, PyTorch prints a warning for each
@@ -63,7 +63,7 @@ class TorchCuda:
         return event
 
     def elapsed_ms(self, events: Sequence[Any], device: int) -> Sequence[float]:
-        """Return the times between consecutive completed CUDA events on one GPU. Raise RuntimeError if a CUDA call fails."""
+        """Return the times between consecutive completed CUDA events on one GPU. Raise RuntimeError for a CUDA error."""
         # see Note [Times between events]
         if not self._has_runtime or self.current_device() != device:
             return list(map(type(events[0]).elapsed_time, events[:-1], events[1:]))
@@ -79,8 +79,6 @@ class TorchCuda:
 
 
 class CudaCallError(RuntimeError):
-    """Raised if a function of CUDA's runtime library fails."""
-
     def __init__(self, error_code: int) -> None:
         super().__init__(f"CUDA error: {error_code}")
         self.error_code = error_code

@@ -40,7 +40,7 @@ _OLD_BLOCK = re.compile(rb"(?:\[rank\d+\]:)?\[W\S+ \S+ CPUAllocator\.cpp:\d+\] M
 
 @contextmanager
 def quiet_profiler(torch: ModuleType, messages: list[str]) -> Iterator[None]:
-    """Hide PyTorch's messages about the recorder's profiles. Append Kineto's warnings to the list `messages`."""
+    """Hide PyTorch's messages about the recorder's profiles. Kineto's warnings are added to `messages`."""
     with _without_kinetos_lines(messages), _without_warnings(torch):
         yield
 

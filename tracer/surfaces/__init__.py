@@ -1,5 +1,4 @@
-"""Each file wraps one part of PyTorch. Each wrapper reports the call to the recorder, and then calls PyTorch's original
-function."""
+"""Each file wraps one part of PyTorch. Each wrapper reports a call to the recorder and then calls PyTorch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Wraps functions such as `os._exit`, which end the script without calling `atexit` functions. The wrappers first write the
-recording.
+"""Writes the recording before functions such as `os._exit`, which end the script without calling `atexit` functions.
 
     os._exit(0)
     os.execv(sys.executable, [sys.executable, "other.py"])

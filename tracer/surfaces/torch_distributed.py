@@ -75,7 +75,7 @@ _KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_sing
 
 
 class _OutermostCollective(threading.local):
-    """Stores the outermost collective of a thread. Collectives inside another collective are not recorded."""
+    """Stores the outermost collective of a thread. Collectives inside it are not recorded."""
 
     call: _RunningCollective | None = None
 
@@ -231,8 +231,7 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """If a process group is implemented in Python, wrap the methods of its class. PyTorch's C++ code calls these methods
-        directly."""
+        """Wrap the methods of a process group that is written in Python. PyTorch's C++ code calls them directly."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
@@ -245,8 +244,8 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the functions that communicate between ranks, in all PyTorch modules that import them. Deprecated functions are not
-    wrapped, because a wrapper would change the line number in the warning."""
+    """Wrap the functions that communicate between ranks, in all modules of PyTorch that import them. Deprecated functions are
+    not wrapped, because their warnings contain the line of the caller."""
     dist = torch.distributed
     if not dist.is_available():
         return

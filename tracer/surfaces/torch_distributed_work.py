@@ -3,8 +3,8 @@
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # events on the waiting stream, before and after
 
-Only the first wait for a collective is recorded. Only weak references to Work objects are stored, because a Work object keeps
-tensors in memory.
+Only the first wait for a collective is recorded. References to Work objects are weak, because these objects keep tensors in
+memory.
 
 Note [Names of code]
     When a Python override of a Work method calls the base class, pybind11 must not call the override again. pybind11 recognizes
@@ -38,7 +38,7 @@ class _WaitHandle:
 
 
 class Works:
-    """Stores Work objects by identity, because Work classes may define `__eq__`."""
+    """Stores Work objects by identity, because their classes may define `__eq__`."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -93,7 +93,7 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Return the future of a Work object. If the Work class is written in C++, waits for the future are recorded."""
+        """Return the future of a Work object. Waits for the future of a C++ Work object are recorded."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

@@ -1,4 +1,4 @@
-"""Wraps torch.nn.Module. A forward pass begins with the call of a module that no other module calls.
+"""Wraps torch.nn.Module. A forward pass begins with a call of a module from outside of all modules.
 
     output = model(batch)       # reported once, not for each layer
     model.cuda()                # set-up: its copies are not input batches
@@ -38,14 +38,12 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 
 class ModuleRanges:
-    """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call. `Module.__call__` is replaced only in
-    profiled steps. No ranges are added if the script uses torch.compile, because replacing `Module.__call__` would make
-    torch.compile compile again."""
+    """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call in profiled steps. Scripts with torch.compile
+    get no ranges, because replacing `Module.__call__` would make them compile again."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module
-        # This function takes a tenth of the time of `record_function`, and the importer recognizes the function's cpu_op events
-        # by name.
+        # takes a tenth of the time of `record_function`; the importer recognizes its events (cpu_op) by name
         self._range: Any = torch._C._profiler._RecordFunctionFast
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._new = ModuleNames()

@@ -1,11 +1,11 @@
-"""Wraps torch.optim. A training step ends when the method `step` of the first optimizer returns.
+"""Wraps torch.optim. A training step ends when `step` of the first optimizer returns.
 
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-If torch.compile has compiled `step`, the recorder adds a profiler range "optimizer". Each call of a closure gets a profiler
-range "Optimizer.closure".
+A `step` that torch.compile has compiled gets the profiler range "optimizer". Each call of a closure gets the range
+"Optimizer.closure".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-Recording a result's size does not wait for the GPU, because PyTorch already knows the size on the CPU.
+This does not wait for the GPU, because PyTorch already knows the sizes on the CPU.
 """
 
 from __future__ import annotations
@@ -76,9 +76,8 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Make `torch.Tensor([[x]])` accept a scalar tensor `x` although `__getitem__` has a Python wrapper. The wrapper would make
-    CPython treat tensors as sequences if the C field `sq_item` were not cleared. See PyTypeObject in
-    Include/cpython/object.h."""
+    """Let `torch.Tensor([[x]])` accept a scalar tensor `x`. The wrapper of `__getitem__` would make CPython treat tensors as
+    sequences, so the C field `sq_item` is cleared (PyTypeObject in Include/cpython/object.h)."""
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return

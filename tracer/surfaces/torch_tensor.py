@@ -31,7 +31,7 @@ DEPTH = _Depth()  # one value per thread
 
 
 class WithoutReads:
-    """Context manager in which reads of tensor values in the current thread are not recorded."""
+    """While this context is active, reads of tensor values in the current thread are not recorded."""
 
     def __enter__(self) -> Self:
         DEPTH.quiet += 1
@@ -44,15 +44,14 @@ class WithoutReads:
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
     @cache
     def without_gpu() -> bool:
-        """Return True if the machine has no GPU. The function `torch.cuda.device_count` works in forked processes, because it
-        uses NVML."""
+        """Return True if the machine has no GPU. `torch.cuda.device_count` uses NVML, so it works in forked processes."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if reads of the tensor are recorded. On a machine without a GPU, reads of CPU tensors are recorded,
-        except those of an optimizer."""
+        """Return True if reads of the tensor are recorded. Without a GPU, reads of CPU tensors are recorded, except those of an
+        optimizer."""
         if DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()
@@ -72,8 +71,8 @@ def install(torch: ModuleType) -> None:
         "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # The function `dir` also lists methods of the base class in C, such as `item`. Python cannot replace methods of a C
-        # class, so the wrappers become methods of torch.Tensor.
+        # `dir` also lists the methods of the C base class, such as `item`. Python cannot replace them there, so the wrappers
+        # become methods of torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

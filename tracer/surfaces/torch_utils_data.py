@@ -3,7 +3,7 @@
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-Seeds and other values that the DataLoader reads are not recorded.
+
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     calls.waited(pending, before, after)                  # a stream waits for it
     calls.write_done()      # those whose events have been read
 
-A collective on a GPU begins when the rank's input is ready, and ends when the result is ready.
+A collective on a GPU lasts until its result is ready, from the time at which the rank's input is ready.
 
 Note [Whether a stream stalled]
     The CUDA event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream really
@@ -28,7 +28,7 @@ _AT_ONCE_NS = 5_000
 
 
 class CollectiveCall(NamedTuple):
-    """Describes a call of a collective by one rank. All times are host times."""
+    """Describes one rank's call of a collective. All times are host times."""
 
     name: str
     dtype: str  # "" if the call has no dtype or several
@@ -41,7 +41,7 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """Represents an asynchronous collective. Tensors and Work objects are not stored, because a reference would keep the memory
+    """Represents an asynchronous collective. It does not refer to tensors or Work objects, which would keep memory
     allocated."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
@@ -57,8 +57,6 @@ class PendingCollective:
 
 
 class CollectiveWriter:
-    """Writes each collective to the trace file as soon as its duration is known."""
-
     def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output
         self._facts = facts
@@ -97,7 +95,7 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Stop timing a collective. Any thread may call the method, even during a garbage collection."""
+        """Stop timing a collective. Any thread may call this, even during a garbage collection."""
         self._given_up.append(pending)
 
     def write_done(self, at_end: bool = False) -> None:

@@ -59,7 +59,7 @@ class FlightEntry(TypedDict):
 
 
 class FlightRecord(NamedTuple):
-    """Describes a collective that PyTorch's C++ code started. An unknown `duration_ns` is NONE."""
+    """Describes a collective that PyTorch's C++ code started. `duration_ns` is NONE if it is unknown."""
 
     call: CollectiveCall
     duration_ns: int
@@ -105,8 +105,7 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads PyTorch's flight recorder for each backend. Threads must hold the recorder's lock when they call a method other
-    than `called`."""
+    """Reads PyTorch's flight recorder for each backend. Callers must hold the recorder's lock, except for `called`."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
@@ -124,8 +123,8 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Note the time of a collective that Python code in the current thread called. The collective has just returned;
-        `begin_ns` is its start, read from `time.time_ns`."""
+        """Note a collective that Python code in this thread has called, and that has just returned. `begin_ns` is its start,
+        read from `time.time_ns`."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))
@@ -162,7 +161,7 @@ class FlightRecorder:
         return not self.reads or expected_ns * _SHARE <= self._clock.perf_ns() - self._began_ns
 
     def read(self, last: bool = False) -> list[FlightRecord]:
-        """Return the collectives started in C++ since the last read."""
+        """Return the collectives that C++ code started since the last read."""
         self.joined_group()
         offset_ns = time.time_ns() - self._clock.now_ns()
         found, new = [], 0

@@ -31,8 +31,8 @@ _FIRST_FLUSH_NS = 10_000_000  # first time between writes; it doubles after each
 
 
 class RecordingFile:
-    """Collects the rows of all tables, and writes the rows to the file. Python's garbage collector ignores tuples of numbers. A
-    signal handler never sees an incomplete row, because each row is added with one `append`."""
+    """Collects the rows of all tables and writes them to the file. Each row is a tuple of numbers, which the garbage collector
+    ignores. It is added with one `append`, so a signal handler never sees a part of it."""
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path
@@ -60,7 +60,6 @@ class RecordingFile:
         return number
 
     def add_block(self, block: StepBlock) -> None:
-        """Append consecutive steps and their phases."""
         self._encode("steps", "phases")
         self._items.append(block_item(block))
         self._encoded["steps"] += block.steps
@@ -86,7 +85,7 @@ class RecordingFile:
         return self.strings.add(text)
 
     def flush(self, header: Trace | None) -> None:
-        """Write the header and then the collected rows. An unchanged header may be None. Signals must be deferred."""
+        """Write the header and then the rows. Pass None for an unchanged header. Signals must be deferred."""
         self.due_ns = self._clock.perf_ns() + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, FLUSH_NS)
         self._encode(*TABLES)

@@ -1,10 +1,3 @@
-"""Assigns a row in the table of threads to each thread.
-
-    threads = ThreadRows(rank=0)
-    threads.row()               # 0: the calling thread is the script's
-    threads.row("replica 1")    # 1: threads created anew for each step share one row per role
-"""
-
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,4 @@
-"""Detects the steps and phases of a running script, and reports them to the recorder or the replayer.
+"""Finds the steps and phases of a running script, for the recorder or the replayer.
 
     splitter = ScriptSplitter(listener, optimizers)
     splitter.enter(thread, "loader", now_ns)             # listener.segment_begins(thread, "loader", now_ns)
@@ -36,7 +36,7 @@ from traces.script.workload_observer import WorkloadObserver
 ThreadT = TypeVar("ThreadT")
 ThreadT_contra = TypeVar("ThreadT_contra", contravariant=True)
 
-# For each op class in phase_rule.py: does an op of this class begin a new segment?
+# for each class of ops in phase_rule.py: True if such an op begins a new segment
 BeginsSegment = tuple[bool, bool, bool, bool]
 _BEGINS_NONE: BeginsSegment = (False, False, False, False)
 
@@ -58,7 +58,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
         # see Note [Set-up is no step]
-        """Called when the script's set-up ends. Earlier segments belong to no step."""
+        """Called when the script's setup ends. Earlier segments belong to no step."""
 
     def step_evaluates(self, is_evaluation: bool) -> None:
         """Called with True in an evaluation step."""
@@ -67,11 +67,11 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains more calls of the model than the current step, or None if unknown."""
+        """Return True if the recorded step has more calls of the model than the current step, or None if unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):
-    """Tracks the current step and phase of a running script. Times are integer nanoseconds."""
+    """Tracks the current step and phase of a running script."""
 
     def __init__(self, listener: ScriptListener[ThreadT], optimizers: Optimizers) -> None:
         self._listener = listener
@@ -128,7 +128,7 @@ class ScriptSplitter(Generic[ThreadT]):
             if ends := self._steps.backward():
                 self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # If the script begins with a backward pass, there is no forward pass before it.
+            # A backward pass at the beginning of the script has no forward pass before it.
             if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self.phases.enter(phase, now_ns):
@@ -151,10 +151,8 @@ class ScriptSplitter(Generic[ThreadT]):
             self._begun(thread, now_ns)
 
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
-        """Decide whether the ops since the last backward pass belong to a new forward pass."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # If a script has no optimizer, ops after a backward pass may update the weights, so these ops belong to the phase
-            # "other".
+            # Without an optimizer, ops after a backward pass may update the weights, so they belong to the phase "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)
@@ -179,8 +177,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`. A training step can end only when the script's first optimizer
-        returns."""
+        """Handle the return of an optimizer's `step`. Only the script's first optimizer ends a training step."""
         if is_first:
             self.thread = thread
         elif self.phases.inside and self.phases.current == "backward":
@@ -191,12 +188,12 @@ class ScriptSplitter(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def stop(self, thread: ThreadT, now_ns: int) -> None:
-        """Handle the end of the script. An unfinished training step is dropped."""
+        """Handle the end of the script. An unfinished step is dropped."""
         if ends := self._steps.at_stop:
             self._end(thread, ends, now_ns)
 
     def drop_step(self, thread: ThreadT, now_ns: int) -> None:
-        """Drop the unfinished step, and begin a new step with the next phase."""
+        """Drop the unfinished step. The next phase begins a new one."""
         self._steps.drop_step()
         self.phases.close(now_ns)
         self.phases.begin_ns = None

@@ -139,7 +139,7 @@ class StepSplitter:
 
     @property
     def ends_at_backward(self) -> bool:
-        """Return True if the current step ends just before the next backward pass."""
+        """Return True if the current step ends before the next backward pass."""
         return self._of_plain_tensors and self._updated_by_hand
 
     @property
@@ -160,7 +160,7 @@ class StepSplitter:
         return self._backward and (not self._optimizers or (self._steps_in_backward and not self._steps_outside))
 
     def stepped_in_backward(self) -> None:
-        """Handle a call of an optimizer's `step` during a backward pass. The training step continues after the call."""
+        """Handle a call of an optimizer's `step` in a backward pass. The training step goes on."""
         self._trains = self._steps_in_backward = True
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
@@ -179,11 +179,10 @@ class StepSplitter:
         return ends
 
     def loader_exhausted(self) -> None:
-        """Handle the end of a DataLoader. Calling this method is optional."""
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. The argument `module` is a number that identifies the module, such as
+        """Handle the call of an outermost module. The argument `module` is a number that identifies it, such as
         `id(module)`."""
         # see Note [Steps of recorded inference]
         self._of_plain_tensors = False

@@ -7,7 +7,7 @@
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The description covers the first training step. If the script does not train, the description covers the first evaluation step.
+The description covers the first training step or, if the script does not train, the first evaluation step.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. No backward pass has completed before
@@ -27,9 +27,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# An `OnCall` function is called before a module's `forward` method, and may return a function that is called after `forward`.
-# The arguments of an `OnCall` function are the module, the shapes and dtypes of the inputs, the autocast dtype, and whether
-# gradients are enabled.
+# Called before a module's `forward` with the module, the shapes and dtypes of its inputs, autocast's dtype, and whether
+# gradients are enabled. May return a function to call after `forward`.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None] | None]
 
 
@@ -56,7 +55,6 @@ class WorkloadObserver:
         return self._signature() if self.is_open and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
-        """Handle a batch from a DataLoader. `size_bytes` is None without tensors."""
         if self._batch_bytes is None:
             self._batch_bytes = size_bytes
 
@@ -98,7 +96,7 @@ class WorkloadObserver:
 
 
 def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> WorkloadSignature:
-    """Add modules to a workload signature. Shared modules and parameters are counted once."""
+    """Add modules to a workload signature. Shared modules and parameters count once."""
     outermost = list(outermost)
     modules = {id(part): part for module in outermost for part in parts_of(module)}
     if not modules:
@@ -112,8 +110,8 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and all its submodules. Unlike `Module.modules`, this function accepts a RemoteModule. A RemoteModule
-    that arrived by RPC has neither `_modules` nor `_parameters`."""
+    """Return a module and all its submodules. The module may be a RemoteModule, which has neither `_modules` nor `_parameters`
+    if it arrived by RPC."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()
@@ -124,7 +122,7 @@ def parts_of(module: Any) -> list[Any]:
 
 
 def initialized_parameters(module: Any, *, recurse: bool = True) -> list[Any]:
-    """Return the parameters that have a shape. Lazy modules create their parameters in the first forward pass."""
+    """Return the parameters that have a shape. Those of lazy modules have none before the first forward pass."""
     of_parts = (getattr(part, "_parameters", {}).values() for part in (parts_of(module) if recurse else [module]))
     found = {id(parameter): parameter for of in of_parts for parameter in of if parameter is not None}
     return [parameter for parameter in found.values() if not hasattr(parameter, "materialize")]

@@ -107,7 +107,8 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def training_pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Return the training speed without the first steps, which use prefetched batches. Raises TraceError for few steps."""
+    """Return the training speed without the first steps, which use prefetched batches. Raises TraceError if there are too few
+    steps."""
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
@@ -121,8 +122,8 @@ def stalls_of(
     fetched: Trace | None = None, cold_loadings: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
     """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data. `loadings` and
-    `cold_loadings` are the measured costs of each batch from cached and from uncached data. `cores` is the number of CPU cores
-    of the script's machine. Raises TraceError without a DataLoader."""
+    `cold_loadings` are the costs of each batch from cached and from uncached data. The script's machine has `cores` CPU cores.
+    Raises TraceError without a DataLoader."""
     if not any(one.batches for one in loadings):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
     loadings = _of_training(loadings)
@@ -136,8 +137,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else training_pace(fetched, samples * step_batches, workers, prefetch)
-    # A DataLoader returns batches in order, so one slow batch delays all later batches. A mean would hide slow batches, so the
-    # simulation uses the measured time of each batch.
+    # Batches are returned in order, so a slow batch delays all later ones. The simulation therefore uses the time of each batch
+    # instead of a mean.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in loadings if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
@@ -241,7 +242,7 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """Sort batches as the DataLoader returns them: one batch from the first worker, one from the second worker, and so on."""
+    """Sort batches as the DataLoader returns them: one from the first worker, one from the second worker, and so on."""
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
         by_worker.setdefault(one.process, []).append(one)

@@ -4,7 +4,7 @@
     run = simulate_loader(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-As in torch.utils.data, worker b mod W loads batch number b. The simulated disk serves one read at a time.
+As in torch.utils.data, worker b mod W loads batch b. The disk serves one read at a time.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def simulate_loader(
     steps: range | None = None,
     others: float = 0,
 ) -> LoaderRun:
-    """Simulate a training run with a DataLoader, and return the mean step time and waiting time. A step that does not wait
-    takes `step_ns`. Batch number b costs `cost[b % n]` if `cost` is a sequence of n costs. Other programs keep `others` CPU
-    cores busy. Raises ValueError without workers."""
+    """Simulate a training run with a DataLoader, and return the mean step time and waiting time. A step without a wait takes
+    `step_ns`. Batch b costs `cost[b % n]` if `cost` is a sequence of n costs. Other programs keep `others` CPU cores busy.
+    Raises ValueError without workers."""
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores cannot be simulated; give at least one of each")
     if steps is None:  # skips the steps that use prefetched batches
@@ -81,7 +81,7 @@ class _Simulation:
         self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
         self.now_ns = self.others_ns = 0.0  # `others_ns`: time computed by other programs
 
-        # All running processes get the same CPU time, because they share the CPU cores equally.
+        # Running processes share the CPU cores equally.
         self._work_ns = 0.0
         self._computing: list[tuple[float, int]] = []  # (work clock at the end of the part, worker)
         self._timed: list[tuple[float, int]] = []  # (time, worker) for the end of a read or of the GPU's part of a step

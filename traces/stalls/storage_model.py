@@ -22,15 +22,13 @@ from enum import StrEnum
 
 
 class CachePolicy(StrEnum):
-    """Decides which files a full cache evicts."""
-
     LRU = "lru"  # evicts the least recently read file, like a page cache
     MINIO = "minio"
 
 
 @dataclass
 class Disk:
-    """Models one disk that all processes share. A read takes `latency_ns` per seek, plus the number of bytes divided by
+    """Models one disk that all processes share. A read takes `latency_ns` per seek, plus the time for the bytes at
     `bytes_per_s`."""
 
     bytes_per_s: float
@@ -38,15 +36,15 @@ class Disk:
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """A read that continues the previous read needs no seek."""
+        """Return when a read ends. It needs no seek if it continues the previous read."""
         begin_ns = max(now_ns, self.free_ns)
         self.free_ns = begin_ns + seeks * self.latency_ns + math.ceil(size_bytes / self.bytes_per_s * 1e9)
         return self.free_ns
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Predict how often a warm file cache contains the file that is read next. `cached_share` is the size of the cache, as a
-    share of the data."""
+    """Predict how often a warm file cache holds the next file. `cached_share` is the size of the cache as a share of the
+    data."""
     # see Note [Hit rate of a cache]
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache of {cached_share:.0%} of the data set; give a share from 0 to 100 %")
@@ -57,7 +55,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """Models a file cache that always contains the same files. A hash of the file name decides whether a file is cached."""
+    """Models a file cache that always holds the same files, chosen by a hash of their names."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

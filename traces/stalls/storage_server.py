@@ -65,13 +65,13 @@ class Loading:
         return total
 
 
-# Values that processes report repeatedly. Sums keep the largest value.
+# values that processes report repeatedly; sums keep the largest one
 _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evaluation", "evaluates")
 
 
 class StorageServer:
-    """Answers read requests of training processes. The requests arrive through a Unix socket. If `drop_cached` is True, files
-    are dropped from the page cache, so that every read goes to the real disk."""
+    """Answers read requests of training processes through a Unix socket. With `drop_cached`, files are dropped from the page
+    cache, so every read goes to the real disk."""
 
     def __init__(
         self, path: Path, disk: Disk | None = None, cache: CacheShare | None = None, drop_cached: bool = False
@@ -118,7 +118,7 @@ class StorageServer:
 
 
 class StorageClient:
-    """Sends read requests of a training process to the `StorageServer`. A forked process opens its own connection."""
+    """Sends read requests of a training process to the `StorageServer`. A forked process opens a connection of its own."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -146,7 +146,7 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Drop a file from the page cache if the `StorageServer` was created with `drop_cached=True`."""
+        """Drop a file from the page cache, if the server was created with `drop_cached`."""
         with self._lock:
             self._connected()
         if self._drops and not self._cache.holds(file):
@@ -189,8 +189,8 @@ class StorageClient:
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Drop a file from Linux's page cache. Return True if the page cache no longer contains the file's first page. Return None
-    if the operating system cannot report whether a page is cached."""
+    """Drop a file from Linux's page cache. Return True if the page cache no longer holds its first page, and None if this
+    cannot be found out."""
     if not hasattr(os, "posix_fadvise"):
         return None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

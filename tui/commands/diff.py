@@ -81,7 +81,7 @@ _MOST = 25  # maximum number of functions in the table, --json has all functions
 
 
 def by_function(first: str, second: str, json: bool) -> int:
-    """Print a table of GPU time by Python function. Raise TraceError if a trace has no Python call stacks."""
+    """Print the GPU time of each Python function. Raise TraceError if a trace has no Python stacks."""
     changes = function_changes(load_trace(first), load_trace(second))
     lacking = [
         name

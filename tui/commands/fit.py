@@ -3,8 +3,8 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-The script runs once on a virtual GPU, which logs its memory requests. For each GPU, an emulation of PyTorch's memory allocator
-repeats these requests.
+The script runs on a virtual GPU, which logs its memory requests. For each GPU, a simulation of PyTorch's memory allocator
+repeats them.
 """
 
 from __future__ import annotations
@@ -133,7 +133,6 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
 
 
 def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
-    """Return the timeline of the first rank. The keys of `traces` are process IDs."""
     by_rank = process_of_each_rank(traces, main=0) if traces else {}
     return traces[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(traces) == 1) else None
 
@@ -186,10 +185,10 @@ def _changes(log: RequestLog) -> bool:
 def _scaled(
     fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
 ) -> tuple[list[ScaledRequests], Need, _FitRun]:
-    """Run the script a second time, with another batch size, to find out which memory requests depend on the batch size."""
+    """Run the script again with another batch size, to find out which memory requests depend on the batch size."""
     batch = need.batch
     assert batch is not None
-    # If the first dimension is the sequence length, as for nn.LSTM, the second dimension is the batch size.
+    # The second dimension is the batch size if the first one is the sequence length, as for nn.LSTM.
     other = next(size for size in (batch // 2, batch // 2 + 1, batch + 1) if size and size not in (batch, *first.shape[1:2]))
     try:
         second = _run(fit, _with_batch(fit.script, option, other), card)
@@ -220,8 +219,7 @@ def _scaled(
 
 
 def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
-    """Return the batch dimension of an input: the dimension that differs between two runs. If several dimensions differ, prefer
-    one with the size `batch`."""
+    """Return the dimension of an input that differs between two runs. If several differ, prefer one of the size `batch`."""
     changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)
 

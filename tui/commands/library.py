@@ -46,7 +46,7 @@ _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Filters:
-    """Selects GPUs and neural networks by parts of their names or patterns such as `wide*`. An empty filter selects all."""
+    """Selects GPUs and networks by parts of their names, or by patterns such as `wide*`. An empty filter selects all."""
 
     gpu: str = ""
     model: str = ""
@@ -213,7 +213,7 @@ def _shown_cell(name: str) -> LibraryCell:
 
 
 def add(path: Path, name: str, json: bool) -> int:
-    """Add a file of measurements or a recording to the user's library. Existing files are never overwritten."""
+    """Add a recording or a file of measurements to the user's library. Existing files are never overwritten."""
     file = read_cells(path) if path.suffix == SUFFIX else None
     trace = load(find(path)) if file is None else Trace()
     gpu, model = gpu_of(trace, gpus()) if file is None else file.gpu, path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)

@@ -6,8 +6,8 @@
     trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
-Each process writes a file, and `trace record` merges the files at the end. If `trace record` is killed, partial files such as
-train.msgpack.<pid>.part remain readable.
+Each process writes a file, and `trace record` merges them at the end. If it is killed, partial files such as
+train.msgpack.<pid>.part remain.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
         result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=stderr)
     parts = [part for part in _parts(output) if part.path not in before]
-    # The exit code is the script's. If the script succeeds but the recording cannot be saved, the exit code is 2.
+    # The exit code is the script's, or 2 if the script succeeds but the recording cannot be saved.
     try:
         _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:
@@ -141,8 +141,7 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _of_killed_script(recording: Trace) -> Trace:
-    """If the file is truncated, store that the script was killed. All steps in the file are complete, because the recorder only
-    writes whole steps."""
+    """If the file is truncated, note that the script was killed. The recorder only writes whole steps."""
     problems = dict(recording.problems)
     if not problems.pop("truncated-file", 0):
         return recording
@@ -150,7 +149,7 @@ def _of_killed_script(recording: Trace) -> Trace:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    # Rows that were written before the script joined its process group belong to the same rank.
+    # Rows from before the script joined its process group belong to the same rank.
     recording = merge_ranks([in_order(_of_killed_script(load(part.path, is_ours=True)))])
     profiles = list[Trace]()
     for path in part.profiles:

@@ -60,7 +60,7 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Record the script at each batch size, until GPU memory runs out. Return 0 if at least one batch size was recorded."""
+    """Record the script at each batch size, until GPU memory runs out. Return 0 if one batch size was recorded."""
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:
@@ -123,8 +123,7 @@ def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _values(text: str) -> tuple[int, ...]:
-    """Parse batch sizes. The range "1..8" means the batch sizes 1, 2, 4 and 8. The range "8..24+8" means the batch sizes 8, 16
-    and 24."""
+    """Parse batch sizes: "1..8" means 1, 2, 4 and 8, and "8..24+8" means 8, 16 and 24."""
     if (found := _RANGE.fullmatch(text)) is not None:
         first, last, step = int(found[1]), int(found[2]), int(found[3] or 0)
         if not 0 < first <= last or (step and (last - first) // step > _MOST_RUNS):

@@ -77,7 +77,7 @@ def run(replay: ReplayOptions) -> int:
         try:
             _conclude(replay, source, result, Path(out), prediction)
         except (TraceError, OSError) as error:
-            # The exit code is the script's. If the script succeeds but the timeline cannot be saved, the exit code is 2.
+            # The exit code is the script's, or 2 if the script succeeds but the timeline cannot be saved.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
     hint_misplaced_option(replay.script, refused=result.returncode == 2)
@@ -108,7 +108,7 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
 
 
 def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
-    """Return the configuration of a replay. Raise TraceError if an option needs data that are not in the recording."""
+    """Return the configuration of a replay. Raise TraceError if the recording lacks data for an option."""
     gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
     require_recording_of_one_gpu(config.gpus, gpus, bool(len(work_rows(recorded))))
     loader = "recorded" if config.clock == "recorded" else config.loader
@@ -159,8 +159,8 @@ def _conclude(
 
 
 def require_whole_timeline(timelines: Mapping[int, Trace], result: ChildResult) -> None:
-    """Raise TraceError if the script ended normally, but its timeline has no end. The disk may be full. The child process has
-    printed the reason."""
+    """Raise TraceError if the script ended normally, but its timeline is incomplete, for example because the disk is full. The
+    child process has printed the reason."""
     main = timelines.get(result.pid)
     if main is not None and not result.returncode and "truncated-file" in main.problems:
         raise TraceError("nothing was saved: the end of the replay's timeline is missing")

@@ -77,7 +77,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Return True for the name of a GPU, and False for a trace file or a measured model, such as "v100/resnet50"."""
+    """Return True for a GPU's name, and False for a trace file or a model such as "v100/resnet50"."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False
@@ -98,7 +98,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
         try:
             files = files_of(gpu)
         except TraceLibraryError as error:
-            # `--estimate` also works for GPUs without measurements, so the error message does not list only measured GPUs.
+            # `--estimate` accepts GPUs without measurements, so the message lists all GPUs.
             raise unknown_gpu(gpu) if estimate else error from None
         return LibraryChoice(tuple(file.path for file in files), estimate=estimate)
     if is_cell_name(trace):
@@ -110,7 +110,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def lacks_measurements(gpu: str) -> bool:
-    """Return True if the name of the GPU is known, but the library has no measurements of that GPU."""
+    """Return True for a known GPU without measurements in the library."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:
@@ -145,7 +145,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     is_gpu_time = comparison.clock == "recorded"
     host = "GPU time only" if is_gpu_time else "including host time of this machine"
     for kind, (of, steps) in known.items():
-        # The first step of a script takes much more CPU time than later steps.
+        # The first step of a script takes much more CPU time than the others.
         average = of.average if steps > 1 or is_gpu_time else "a single step with its warm-up"
         lines.append(f"Step time of {kind}: {time_text(of.replayed_ns)} ({average}, excluding data loading, {host}).")
     if "training" not in known:

@@ -2,7 +2,7 @@
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs two or three times: with one batch in memory, with cached files, and with files on a disk (`--disk`).
+The script runs with one batch in memory, with cached files, and optionally with files on a disk (`--disk`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from tui.running.progress import working
 from tui.terminal import is_verbose
 from tui.trace_names import load_replayable
 
-# A SATA SSD at the rate of its interface, and a hard disk of 7 200 rpm, where half a turn takes 4.2 ms and a seek about as
-# long.
+# A SATA SSD at the speed of its interface, and a hard disk with 7 200 rpm: half a turn takes 4.2 ms, and a seek about as long.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, and latency in ns
 OWN_DISK = "own"  # this machine's disk: each file is dropped from the page cache before reading
 _LEAST_FREE_BYTES = 16_384  # maximum size of the last block of a timeline
@@ -55,7 +54,7 @@ class StallsFacts(Stalls):
 
 
 def disk_of(text: str) -> Disk:
-    """Parse a disk type such as "ssd", or a disk speed such as "530MB/s". Raise TraceError for other text."""
+    """Parse a disk type such as "ssd", or a speed such as "530MB/s". Raise TraceError for other text."""
     if text in DISKS:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())
@@ -67,7 +66,7 @@ def disk_of(text: str) -> Disk:
 
 
 def counts_of(text: str) -> tuple[int, ...]:
-    """Parse comma-separated numbers, such as "1,2,4". Raise TraceError for invalid text."""
+    """Parse numbers such as "1,2,4". Raise TraceError for invalid text."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and 0 < int(part) <= MOST_WORKERS for part in parts):
         raise TraceError(f"--cores {text!r} is not a list of core counts; write 1,2,4 (at most {MOST_WORKERS})")

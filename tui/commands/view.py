@@ -1,4 +1,4 @@
-"""Opens the timeline app. If stdout is not a terminal, the command prints a summary."""
+"""Opens the timeline app. Without a terminal, it prints a summary."""
 
 from __future__ import annotations
 

@@ -1,2 +1,1 @@
-"""Makes the HTML page of `trace report` and the matplotlib figures of `trace plot`. The figures need matplotlib, an optional
-dependency."""
+"""Makes the HTML page of `trace report` and the matplotlib figures of `trace plot`."""

@@ -45,7 +45,7 @@ class Chart:
     note: str = ""
 
     def html(self) -> str:
-        """Return the chart as part of an HTML page, without the title. The colours come from the page's style."""
+        """Return the chart as HTML without the title. The page's style defines the colours."""
         svg = f'<svg viewBox="0 0 {_WIDTH} {self.height:.0f}" role="img">{"".join(self.shapes)}</svg>'
         keys = "".join(f'<span><i class="key {colour}"></i>{escape(name)}</span>' for name, colour in self.legend)
         note = f"<p class=note>{escape(self.note)}</p>" if self.note else ""
@@ -94,7 +94,7 @@ def line_chart(
     has_whole_x: bool = False,
     note: str = "",
 ) -> Chart | None:
-    """Return a line chart, or None without points. `band` is a range of y values with a shaded background."""
+    """Return a line chart, or None without points. The range `band` of y values has a shaded background."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return None
@@ -166,7 +166,7 @@ def paired_bars(
 def stacked_bars(
     title: str, rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping[str, tuple[str, str]]
 ) -> Chart | None:
-    """Return a chart with one bar per row. `kinds` has the name and the colour of each part of a bar."""
+    """Return a chart with one bar per row. `kinds` contains the name and colour of each part of a bar."""
     if not rows:
         return None
     high = max(sum(parts.values()) for _, parts in rows) or 1.0

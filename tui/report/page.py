@@ -32,7 +32,7 @@ _MOST_REASONS = 15
 
 
 def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05, *, all_ranks: bool = False) -> str:
-    """Build the HTML page of one or two traces. Unless `all_ranks` is true, only one of several similar ranks is shown."""
+    """Return the HTML page of one or two traces. Without `all_ranks`, only one of several similar ranks is shown."""
     traces = [trace for _, trace in named]
     note = ""
     if not all_ranks:
@@ -219,8 +219,7 @@ def _side(at: int, left: int) -> str:
     return ' class="left"' if at < left else ""
 
 
-# Colour-blind readers can distinguish blue and orange. The colours for GPU idle time come from the Okabe-Ito palette for
-# colour-blind people.
+# Blue and orange, and the Okabe-Ito palette for idle time, are suitable for colour-blind readers.
 _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;

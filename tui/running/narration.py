@@ -31,8 +31,7 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Explain why a run produced no results. If the script failed, the error is not printed again, because Python has already
-    printed it."""
+    """Explain why a run produced no results. Python has already printed the error of a script that failed."""
     if result.returncode:
         return
     if result.pid not in result.booted:

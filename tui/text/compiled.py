@@ -82,7 +82,8 @@ def compilation_difference(comparison: Comparison) -> str:
 
 
 def _compile_as_many_functions(one: CompiledFigures, other: CompiledFigures) -> bool:
-    """If the profiled steps of a recording do not call all compiled functions, only the counts of the whole runs compare."""
+    """Return True if both traces call equally many compiled functions. If the profiled steps of a recording do not call all of
+    them, the counts of the whole runs are compared."""
     return one.compiled_functions is not None and one.compiled_functions == other.compiled_functions
 
 
@@ -123,7 +124,7 @@ def _fused_counts(fused: Sequence[FusedOps]) -> tuple[int, int]:
 
 
 def compiling_sentences(comparison: Comparison) -> list[str]:
-    """Describe the compilation time if it explains at least half of the time difference."""
+    """Describe the compilation time if it is at least half of the time difference."""
     both, before_ns, after_ns = comparison.compiled, comparison.steps.recorded_ns, comparison.steps.replayed_ns
     if both is None or before_ns is None or after_ns is None:
         return []

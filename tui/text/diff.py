@@ -1,4 +1,4 @@
-"""Formats the comparison of two traces, which `trace diff` and `trace replay` print.
+"""Formats the comparison of two traces for `trace diff` and `trace replay`.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
@@ -77,7 +77,7 @@ def diff_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """Return the text of `trace diff`, wrapped to `width` columns. The last line suggests the command `next_step`."""
+    """Return the text of `trace diff`, wrapped to `width` columns. The last line suggests `next_step`."""
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.reasons(), ""]
     if not details:
@@ -303,7 +303,7 @@ class _DiffPage:
             return []
         delta_ns, reasons = of.delta_ns or 0, of.reasons
         if abs(delta_ns) <= small_ns and gpu.error is not None and abs(gpu.error) > self.of.tolerance:
-            # If GPU times differ but step times do not, only ops and kernels can be the reason.
+            # Ops and kernels are the reason if GPU times differ but step times do not.
             delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
         elif abs(delta_ns) <= small_ns:
             delta_ns = 0
@@ -388,8 +388,8 @@ class _DiffPage:
         return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
 
     def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
-        """Return a table of median times. The argument `key` is the prefix of a field name: "device_" for times between CUDA
-        events, "busy_" for busy times."""
+        """Return a table of median times. The argument `key` is the prefix of a field: "device_" for times between CUDA events,
+        "busy_" for busy times."""
         both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
         return self.times(title, [[name, *time_cells(*times)] for name, times in both.items() if not key or any(times)])
 

@@ -40,8 +40,7 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. A measured largest batch size takes precedence over a simulated one.
-    Otherwise a simulation of PyTorch's allocator decides."""
+    """Describes whether a script fits on one GPU. Measured batch sizes count more than those of the allocator's simulation."""
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size
@@ -184,7 +183,7 @@ def _step_text(step: StepTime) -> str:
 
 
 def _footnotes(need: Need, found: Sequence[CardFit], width: int) -> list[str]:
-    """Return sentences that explain the columns of the table, and then the results of the script's runs."""
+    """Return explanations of the table's columns, and then the results of the script's runs."""
     steps = [one.step for one in found if one.step is not None]
     columns = _memory_sentences(need, found), _batch_sentences(need, found), _step_sentences(need, steps)
     lines = [line for sentences in columns for line in wrapped(" ".join(sentences), width, "", "  ")]

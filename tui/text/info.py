@@ -228,7 +228,7 @@ def note_sentences(summary: Summary) -> list[str]:
 def _slow_steps(summary: Summary) -> list[str]:
     pace = summary.pace
     usual = [step for step in summary.steps if step.kind not in ("warmup", "evaluation", "incomplete")]
-    # The step time is a mean instead of a median if a few steps are very long.
+    # The step time is a mean if a few steps are very long.
     is_alike = pace is not None and pace.mean is not None and pace.noise is not None and pace.noise < MUCH_SPREAD
     least = LONG_STEP if is_alike else SLOW_STEP
     slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= least * pace.pace_ns]
@@ -263,7 +263,6 @@ def _provenance(summary: Summary, width: int) -> list[str]:
 
 
 def _flat(facts: dict[str, Json], prefix: str = "") -> list[tuple[str, Any]]:
-    """Convert a nested dictionary to pairs such as ("flags.tf32", True)."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):

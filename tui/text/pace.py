@@ -43,7 +43,7 @@ def loader_note(comparison: Comparison) -> str:
 
 
 def values_sentences(comparison: Comparison) -> list[str]:
-    """Return notes about tensor values that the script read but the replay did not compute."""
+    """Return notes about unknown tensor values that the script read."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU; GPU times are from the trace."]
     sentences = []
@@ -61,7 +61,7 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 
 def event_sentences(comparison: Comparison) -> list[str]:
-    """Return a note if the script waited for a CUDA event on which it had never called `record`. CUDA ignores such waits."""
+    """Return a note if the script waited for a CUDA event without recording it. CUDA ignores such waits."""
     count = comparison.events_never_recorded
     if not count:
         return []

@@ -19,7 +19,7 @@ _PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParalle
 def prediction_text(
     prediction: Prediction, name: str, cost: float | None, output: Path | None, *, width: int = 80, colour: bool = False
 ) -> str:
-    """Return the text for one prediction. `cost` is the price of one training sample, in the currency of `--price`."""
+    """Return the text for one prediction. `cost` is the price of a training sample, in the currency of `--price`."""
     lines = [
         paint(f"ESTIMATE, not a measurement: {name} {_asked(prediction)}", "bold", colour=colour),
         f"step {time_text(prediction.step.recorded_ns)} recorded, about {time_text(prediction.step.predicted_ns)} predicted"
@@ -68,7 +68,7 @@ def prediction_text(
 
 
 def _rate_text(per_s: float) -> str:
-    """Format an estimated rate with two digits or as a whole number, such as "0.43", "2.9" or "128"."""
+    """Return an estimated rate with two digits or as a whole number, such as "0.43", "2.9" or "128"."""
     return f"{per_s:.0f}" if per_s >= 10 else f"{per_s:.2g}"
 
 

@@ -32,8 +32,7 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first. If `everything` is True, warm-up steps and waits for data are
-    compared too."""
+    """Return up to TABLE_ROWS differences, largest first. With `everything`, include warm-up steps and waits for data."""
     found = scene.counterparts
     if found is None:
         return ()
@@ -48,7 +47,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return the indices of the compared pairs in `scene.step_pairs`, or [0] for traces without steps."""
+    """Return the compared pairs, as indices of `scene.step_pairs`. Traces without steps are one pair, [0]."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

@@ -53,8 +53,7 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            # Show the timeline of the script's process. If the process has no timeline, show the largest timeline of a child
-            # process.
+            # If the script's process has no timeline, show the largest timeline of a child process.
             if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
                 follower = Follower(file)
             if follower is not None and (follower.more() or ended):

@@ -25,8 +25,8 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
-    """Start to load the traces, and return an iterator that yields the progress. If `is_lazy` is true, only one of several
-    similar ranks is read."""
+    """Start to load the traces, and return an iterator over the progress. With `is_lazy`, only one of several similar ranks is
+    read."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     files = [viewable(name) for name in names]
     first = pool.submit(load, files[0], is_lazy=is_lazy)

@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 16
 
 
 class Lines:
-    """Keeps the last lines of a terminal's output. Text after a carriage return replaces the current line."""
+    """Keeps the last lines of a terminal's output. A carriage return begins the current line anew."""
 
     def __init__(self) -> None:
         self._done: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -52,8 +52,7 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects the output that the script prints to the terminal. The attributes `stdout` and `stderr` are None if the stream
-    is redirected to a file."""
+    """Collects what the script prints to the terminal. `stdout` or `stderr` is None if it is redirected to a file."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()
@@ -125,5 +124,5 @@ class ScriptOutput:
 
 def no_input() -> int | None:
     """Open /dev/null as the script's stdin, because the app reads the keyboard. Return None if stdin is not a terminal. The
-    caller must close the file descriptor."""
+    caller must close the descriptor."""
     return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

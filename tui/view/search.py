@@ -25,7 +25,7 @@ class Hit:
 
 
 def search(scene: Scene, text: str) -> list[Hit]:
-    """Return up to TABLE_ROWS event names that contain the text, most frequent first. The search ignores case."""
+    """Return up to TABLE_ROWS names of events that contain the text, most frequent first. Upper and lower case are equal."""
     wanted = text.casefold().strip()
     if not wanted:
         return []

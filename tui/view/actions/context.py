@@ -1,4 +1,4 @@
-"""When a key is pressed, its function changes the app's timeline, tables or status line through this class."""
+"""Lets the functions of keys change the app's timeline, tables and status line."""
 
 from __future__ import annotations
 

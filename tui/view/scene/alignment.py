@@ -34,7 +34,6 @@ def axis_of_trace(trace: Trace) -> Axis:
 
 
 def by_wall(first: Trace, second: Trace) -> Axis:
-    """Align two traces only at the start of their first common step."""
     windows = [extent_ns(trace) for trace in (first, second)]
     pairs = paired_steps(first, second)
     marks = [window[0] for window in windows]
@@ -53,8 +52,8 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Align two traces by matching kernels. If two matching kernels are more than 5 µs (ANCHOR_NS) apart on the time axis,
-    insert a gap before the earlier kernel."""
+    """Align two traces by matching kernels. If two of them are more than 5 µs (ANCHOR_NS) apart, insert a gap before the
+    earlier one."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
@@ -118,7 +117,6 @@ def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
 
 
 def extent_ns(trace: Trace) -> tuple[int, int]:
-    """Return the first start time and the last end time, or (0, 0) for an empty trace."""
     start_ns, end_ns = window_ns(trace)
     starts, ends = ([start_ns], [end_ns]) if end_ns > start_ns else ([], [])
     for table in (trace.batches, trace.collectives, trace.parts):

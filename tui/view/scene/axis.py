@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The time axis is divided into *slots*, for example one slot per training step. The slot of a step is as long as the longer step
-of the two traces. A gap follows the shorter step.
+The axis is divided into *slots*, for example one per training step. A slot is as long as the longer step of the two traces. A
+gap follows the shorter step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SlotTimes:
         self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))
         self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # position of `start_ns` on the axis
 
-        # Group adjacent slots into runs. Adjacent slots have no time between them.
+        # Group slots without time between them.
         starts = np.ones(len(self.start_ns), dtype=bool)
         starts[1:] = self.start_ns[1:] != self.end_ns[:-1]
         self._run = np.cumsum(starts) - 1
@@ -97,8 +97,8 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Convert a time in the trace to a position on the axis, or None for a hidden time. A time that is shown several times
-        has several positions: return the one nearest to `near_ns`."""
+        """Convert a time of the trace to a position on the axis, or None for a hidden time. If the time is shown several times,
+        return the position nearest to `near_ns`."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 

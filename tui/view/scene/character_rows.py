@@ -3,8 +3,7 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-Each screen column shows a short span of time as a bar. A bar of half the full height means that events run during half of this
-time.
+The height of a column shows during which share of the column's time events run.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# A colour code is a bit field. The lowest five bits are the category of the GPU work or, in a row of differences, the sign ("+"
-# or "-"). Bits 5 to 7 are flags. The bits from bit 8 (BEHIND) contain 1 + the category of the background.
+# A colour code has several parts. The lowest five bits are the category of the GPU work or, in a row of differences, "+" or
+# "-". Bits 5 to 7 are flags. From bit 8 (BEHIND) on, it is 1 + the category of the background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
 LIT = 128  # the cell is selected or in the selected range
@@ -231,9 +230,8 @@ def has_events(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Compare two traces in each screen column. Return "+" if the second trace has the higher value, and "-" if it has the
-    lower value. If the values are nearly equal, return "=" if both traces run the same work, and "~" if they run different
-    work."""
+    """Compare two traces in each screen column. "+" and "-" mean that the second trace has the higher or the lower value. For
+    nearly equal values, "=" means the same work, and "~" different work."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS
@@ -277,7 +275,6 @@ def blank(columns: int) -> CharacterRow:
 
 
 def one_column_each(text: str) -> str:
-    """Replace characters that are wider than one terminal column."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _is_one_column(c) else "·" for c in text)

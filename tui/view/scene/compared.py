@@ -1,4 +1,4 @@
-"""Compares the kernel times of two traces. One column of letters on the screen covers a small time range.
+"""Compares the kernel times of two traces in each screen column.
 
     sides = kernel_differences(recorded, replayed, found)    # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
@@ -52,8 +52,8 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """Return one sign per screen column, such as "+" if kernels take longer in the second trace. If `by_place` is true, compare
-    the busy times of each column. Otherwise compare the times of matching kernels."""
+    """Return one sign per screen column, such as "+" for kernels that take longer in the second trace. With `by_place`, compare
+    the busy times of each column, and otherwise the times of matching kernels."""
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:

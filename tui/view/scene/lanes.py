@@ -54,7 +54,7 @@ class Lane:
         return np.asarray(end - begin)
 
     def rows_at(self, time_ns: Any) -> Column:
-        """For each time in `time_ns`, return the index of the event that runs at that time, or NONE."""
+        """For each time, return the index of the event that runs then, or NONE."""
         return containing(self.start_ns, self.end_ns, time_ns)
 
     def nearest(self, time_ns: int) -> int:
@@ -95,8 +95,8 @@ class Curve:
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # `np.maximum.reduceat` returns a maximum for each window and for each gap between two windows. Gaps are dropped.
-        # `reduceat` accepts only indices inside the array, so a zero is added at the end.
+        # `np.maximum.reduceat` returns a maximum for each window, and for each gap between windows, which is dropped. Its
+        # indices must be inside the array, so a zero is added at the end.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])

@@ -104,8 +104,8 @@ class Scene:
 
     @classmethod
     def of(cls, *named: tuple[str, Trace], omits_similar_ranks: bool = False) -> Scene:
-        """Make the timeline's rows, except for those that show host events. If `omits_similar_ranks` is true, only one of
-        several similar ranks is shown."""
+        """Make the timeline's rows without host events. With `omits_similar_ranks`, only one of several similar ranks is
+        shown."""
         names, whole = zip(*named, strict=True)
         ranks, traces = without_similar_ranks(whole) if omits_similar_ranks else (rank_groups(*whole), whole)
         tracks = tuple(map(quick_tracks, traces))
@@ -174,7 +174,7 @@ class Scene:
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
 
     def top_bytes(self, row: int) -> int:
-        """Return the upper end of a memory chart: the GPU's memory limit or the memory peak."""
+        """Return the upper end of a memory chart: the GPU's limit, or the peak."""
         peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
         limit = self.limit_bytes(row)
         return limit if limit is not None and limit / 2 <= peak <= limit else peak

@@ -101,7 +101,7 @@ def _phases_of_ranks(trace: Trace, rows: Column) -> Iterator[tuple[int, Column]]
 
 
 def gpu_tracks(trace: Trace) -> Tracks:
-    """Return one timeline row for each CUDA stream. If only phases were recorded, return one row for each device."""
+    """Return one timeline row per CUDA stream or, if only phases were recorded, per device."""
     spans, found = trace.device, Tracks()
     rows = work_rows(trace)
     if not len(rows):
@@ -256,7 +256,6 @@ def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
 
 
 def rows_by_key(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
-    """Group table rows with equal values in one or more columns."""
     for chosen in grouped(*keys):
         yield tuple(int(key[chosen[0]]) for key in keys), rows[chosen]
 

@@ -35,7 +35,7 @@ class TabTable(NamedTuple):
 
 
 def csv_text(table: TabTable) -> str:
-    """Return the table as CSV text. Column headings contain units."""
+    """Return the table as CSV. Column headings contain units."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads, last = [], ""

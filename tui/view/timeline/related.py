@@ -19,7 +19,7 @@ from tui.view.timeline.window import Window
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
-    """Return the op or the CUDA call that launched a kernel or a copy. For a CPU event, return the enclosing event."""
+    """Return the op or CUDA call that launched a kernel or copy. For a CPU event, return the event around it."""
     trace = scene.traces[span.side]
     if span.table == "host":
         row = int(trace.host.parent[span.number])
@@ -48,7 +48,7 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Find the backward op of a forward op or the reverse, using the autograd sequence number."""
+    """Return the backward op of a forward op or the reverse, by the autograd sequence number."""
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
     if start is None or start.table != "host":
@@ -62,7 +62,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = host_ranks(trace)
     others = others[ranks[others] == ranks[row]]
-    # Sequence numbers may repeat in every step. The op closest in time is used.
+    # Sequence numbers may repeat in every step, so the op closest in time is used.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):
@@ -72,7 +72,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
-    """Return the enclosing nn.Modules (outermost first) and the Python stack (innermost frame first) of a host event."""
+    """Return the nn.Modules around a host event (outermost first), and its Python stack (innermost first)."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
     for row in host.outward(number):
@@ -85,7 +85,7 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 
 def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
-    """Find the next (`by` = 1) or the previous (`by` = -1) event with the same name."""
+    """Return the next (`by` = 1) or previous (`by` = -1) event with the same name."""
     spans = getattr(window.scene.traces[span.side], span.table)
     if span.table == "batches":
         return None

@@ -41,14 +41,14 @@ def step_positions(scene: Scene, by: Alignment) -> Marks:
 
 
 def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
-    """Return the label of a step: "5", or "5/0" for step 5 of the first trace and step 0 of the second trace."""
+    """Return a step's label: "5", or "5/0" for step 5 of the first and step 0 of the second trace."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
     return numbers[0] if by is Alignment.WALL else "/".join(dict.fromkeys(numbers))
 
 
 def time_in_step(scene: Scene, side: int, time_ns: int, step: int) -> str:
-    """Format the time since the start of a step, such as "+94.8 ms in step 5"."""
+    """Return the time since the start of a step, such as "+94.8 ms in step 5"."""
     steps = scene.traces[side].steps
     first = next((pair[side] for pair in scene.step_pairs if pair[side] != NONE), NONE)
     if step != NONE:
@@ -147,7 +147,6 @@ def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]
 
 
 def round_ns(least_ns: float) -> int:
-    """Round up to the next of the numbers 1, 2, 5, 10, 20, 50 and so on."""
     decade = 1
     while True:
         for times in (1, 2, 5):

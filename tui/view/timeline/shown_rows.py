@@ -61,7 +61,7 @@ class ShownRows:
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
             folded = any(fold in self.folded for fold in row.folds)
-            # If a user unfolds a group of similar ranks, the row of the group stays visible.
+            # The row of a group of similar ranks stays visible when the group is unfolded.
             unfolded = row.stands_for is not None and row.stands_for not in self.folded and row.stands_for.what != "ranks"
             if not (off or folded or unfolded) and self.wanted.casefold() in row.label.casefold():
                 found.append(number)
@@ -107,7 +107,7 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return how many lines at the top do not scroll, or 0 if they would fill more than half of the screen."""
+        """Return the number of lines at the top that do not scroll, or 0 if they would fill half of the screen."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -144,7 +144,7 @@ class ShownRows:
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Exchange a row with the row above (-1) or below (1). A pinned row can only be exchanged with another pinned row."""
+        """Exchange a row with the one above (-1) or below (1). Pinned rows stay above the others."""
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):

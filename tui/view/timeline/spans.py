@@ -106,7 +106,7 @@ def position_of(window: Window, span: Span, near_ns: int | None = None) -> int |
 
 
 def step_of(scene: Scene, span: Span) -> int:
-    """Return the index of the event's step. A kernel or copy belongs to the step that launched it."""
+    """Return the index of the event's step. Kernels and copies belong to the step that launched them."""
     return int(_steps_of(scene.traces[span.side], span.table, np.array([span.number]))[0])
 
 

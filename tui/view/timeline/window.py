@@ -73,7 +73,6 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Return the index of the trace that contains the cursor."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
@@ -126,8 +125,8 @@ class Window:
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Zoom in or out. The visible time range becomes `factor` times as long. The position `around_ns`, by default the
-        cursor, stays in place."""
+        """Make the visible time range `factor` times as long. The position `around_ns`, by default the cursor, stays in
+        place."""
         at_ns = self.cursor_ns if around_ns is None else around_ns
         if not self.start_ns <= at_ns <= self.end_ns:
             at_ns = int((self.start_ns + self.end_ns) / 2)
@@ -255,7 +254,7 @@ def _bounded(span_ns: float, columns: int, axis: Axis) -> float:
 
 
 def fold(window: Window, what: tuple[str, ...]) -> bool:
-    """Collapse or expand the group of timeline rows that contains the cursor."""
+    """Fold or unfold the group of timeline rows at the cursor."""
     row = window.cursor_row
     found = None if row is None else window.rows.fold_of(row, what)
     if found is None:
