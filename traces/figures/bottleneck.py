@@ -134,7 +134,7 @@ def why_idle_is_unknown(trace: Trace) -> str:
     lost_ns = trace.host.start_ns[launches_without_work(trace)]
     steps = steady_steps(trace)
     if len(steps) and (trace.steps.end_ns[steps] > lost_ns.min(initial=np.iinfo(np.int64).max)).all():
-        return "the recording ends before the GPU finished any of the steps"
+        return "the recording ends before the GPU has finished" + " any of the steps" * (len(trace.steps) > 1)
     if _works_after_the_steps(trace, steps):
         return "the calls that launched the GPU's work are missing, and the GPU works long after the last step"
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None

@@ -154,7 +154,6 @@ class MeanStep:
 
     pace_ns: int  # the step time
     limit: str  # "device" or "host"
-    host_ns: int  # step time on the host
     busy_share: float | None  # of the busiest GPU
     without_data_ns: int  # step time without waits for data
 
@@ -335,8 +334,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     differs = abs(mean_ns - pace_ns) > (DEFAULT_TOLERANCE if noise is None else MUCH_SPREAD) * pace_ns
     if differs or varies_much(chosen.interval_ns[chosen.rows]):
         share = max(mean_busy, default=None)
-        limit, mean_host_ns = _limit(runs_ahead, share), mean(host.interval_ns[host.rows])
-        mean_step = MeanStep(mean_ns, limit, mean_host_ns, share, mean(chosen.without_data_ns[chosen.rows]))
+        mean_step = MeanStep(mean_ns, _limit(runs_ahead, share), share, mean(chosen.without_data_ns[chosen.rows]))
     return StepPace(
         steps=len(rows),
         pace_ns=pace_ns,

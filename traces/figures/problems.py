@@ -193,6 +193,13 @@ _KINDS = {
     "unreadable-event": _Kind(_WARNING, "Events that could not be read are left out (count: {n})."),
     "unreadable-header": _Kind(_WARNING, "The file's description of devices and versions could not be read."),
     "unreadable-profile": _Kind(_SERIOUS, "Profiles could not be read, so their kernels are missing (count: {n})."),
+    "work-after-synchronization": _Kind(
+        _WARNING,
+        "Kernels or copies end more than 1 ms after a call that waited for them (count: {n}). The clocks of host and GPU"
+        " disagree, so idle time is not reliable.",
+        serious_if_many=True,
+        why_work_is_hidden="the clocks of host and GPU disagree",
+    ),
     "zero-timestamp": _Kind(_WARNING, "Events without a time stamp are left out (count: {n})."),
 }
 _UNKNOWN = _Kind(_WARNING, "Problems of the kind {kind} were found in the file (count: {n}).")

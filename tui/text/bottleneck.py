@@ -54,9 +54,9 @@ def bottleneck_text(summary: Summary) -> str:
     known = of.gain_ns is not None and of.share is not None
     shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})" if known else ""
     if of.limit == "device":
-        why = f"the host needs {time_text(mean.host_ns)} of {of_step} and runs ahead"
+        why = f"the host needs {time_text(pace.host_ns)} of {of_step} and runs ahead"
         if pace.steps == 1 and not pace.mean and pace.host_runs_ahead:
-            why = f"the host ends {of_step} {time_text(mean.pace_ns - mean.host_ns)} before the GPU"
+            why = f"the host ends {of_step} {time_text(pace.pace_ns - pace.host_ns)} before the GPU"
         if not pace.host_runs_ahead:
             why = f"the GPU is busy {share_text(max(summary.busy_shares.values(), default=0.0))} of {of_step}"
         without = "idle time and communication that does not overlap with compute" if of.exposed_ns else "the GPU's idle time"

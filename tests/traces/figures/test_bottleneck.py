@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -299,6 +300,15 @@ def test_for_a_single_step_the_delay_between_host_and_gpu_is_shown() -> None:
     recording does not show whether the host would have waited in the next step."""
     said = bottleneck_text(summarize(a_trace([(0, 10)], [Work(0.1, 0.2, 40)]), details=False))
     assert said.startswith("The GPU limits the speed: the host ends a 40.0 ms step 30.0 ms before the GPU.")
+
+
+def test_the_time_that_the_host_needs_leaves_out_its_last_wait() -> None:
+    """GIVEN steps of 2 ms on the host and of 10, 4, 10, 4 and 10 ms on the GPU WHEN the last step also waits 26 ms for the GPU
+    THEN the host needs 2 ms of the average step of 7 ms: the average on the host, 9 ms, would be longer than the step."""
+    ends = [12, 16, 26, 30, 40]
+    work = [Work(2 * step + 0.1, start, end) for step, (start, end) in enumerate(pairwise([2, *ends]))]
+    said = bottleneck_text(summarize(a_trace([(0, 2), (2, 4), (4, 6), (6, 8), (8, 40)], work), details=False))
+    assert said.startswith("The GPU limits the speed: the host needs 2.0 ms of an average step of 7.0 ms and runs ahead.")
 
 
 def of_two_kernels(first_ms: Sequence[float], second_ms: Sequence[float]) -> Trace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -457,6 +458,40 @@ def test_launches_that_all_seem_to_take_milliseconds_show_that_the_clocks_disagr
     assert trace.problems == problems
     limit = summarize(trace).bottleneck
     assert limit is None or (limit.reason == "the clocks of host and GPU disagree") is bool(problems)
+
+
+def waited_for(late_us: int, *, name: str = "cudaDeviceSynchronize", tid: int = 1, others: Sequence[Event] = ()) -> Trace:
+    """Import a kernel that ends `late_us` after a call that the host made between launching the kernel and 1000 us."""
+    events = [call(1, 0), kernel(5, 995 + late_us, 1), call(2, 10, 990, name, tid), call(3, 5000), kernel(5010, 5, 3)]
+    return imported(*events, *others)
+
+
+@pytest.mark.parametrize(("late_us", "problems"), [(1001, {"work-after-synchronization": 1}), (1000, {})])
+def test_work_that_ends_long_after_the_host_waited_for_it_shows_that_the_clocks_disagree(
+    late_us: int, problems: dict[str, int]
+) -> None:
+    trace = waited_for(late_us)
+    assert trace.problems == problems
+    limit = summarize(trace).bottleneck
+    assert limit is not None and (limit.reason == "the clocks of host and GPU disagree") is bool(problems)
+
+
+def test_calls_that_wait_for_other_work_do_not_show_that_the_clocks_disagree() -> None:
+    """A call of another thread may begin before the launch, a call for a stream may wait for other work, and with two GPUs a
+    call waits for one of them."""
+    assert not waited_for(2000, name="cudaStreamSynchronize").problems
+    assert not waited_for(2000, tid=2).problems
+    elsewhere = kernel(20, 5, 4) | {"pid": 1}
+    elsewhere["args"] = {**elsewhere["args"], "device": 1}
+    assert not waited_for(2000, others=[call(4, 2), elsewhere]).problems
+
+
+@pytest.mark.parametrize(("marked", "steps"), [(0, ""), (2, " any of the steps")])
+def test_if_the_last_work_is_missing_the_reason_names_steps_only_if_there_are_several(marked: int, steps: str) -> None:
+    """The first kernel runs until 300 us; the launches at 150 and 250 us have no kernels."""
+    marks = [span(f"ProfilerStep#{n}", 100 * n, 100, "user_annotation") for n in range(1, marked + 1)]
+    limit = summarize(imported(*marks, call(1, 110), kernel(120, 180, 1), call(2, 150), call(3, 250))).bottleneck
+    assert limit is not None and limit.reason == f"the recording ends before the GPU has finished{steps}"
 
 
 def test_one_fast_launch_shows_that_the_clocks_agree() -> None:

@@ -3,6 +3,7 @@
     durations_ns(device, dependent_launch=True)   # possible durations of kernels
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording
     without_duration(spans)                       # a mask of kernels of 0 ns
+    ends_after_synchronization(spans, host, mask) # a mask of kernels that end after the host has waited for them
 
 Note [One after another]
     A stream runs its kernels one after another. Two kernels of a stream overlap only
@@ -76,6 +77,25 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
     if idle_launches < LEAST_IDLE_LAUNCHES or (spans.start_ns[rows] - launched_ns).min() <= CLOCKS_APART_NS:
         return 0
     return idle_launches
+
+
+def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
+    """Return a mask of the kernels and copies that end more than CLOCKS_APART_NS after a call that waited for them: the thread
+    that launched them called it after the launch, and it waits for all work of the GPU. With several GPUs, the call may have
+    waited for another GPU, so no kernel is returned."""
+    found = np.zeros(len(spans), bool)
+    rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
+    calls = np.flatnonzero(is_synchronization)
+    if not len(rows) or not len(calls) or len(np.unique(spans.device[rows])) > 1:
+        return found
+    for thread in np.unique(host.thread[calls]).tolist():
+        own = calls[host.thread[calls] == thread]
+        own = own[np.argsort(host.start_ns[own], kind="stable")]
+        mine = rows[host.thread[spans.launch[rows]] == thread]
+        after = np.searchsorted(host.start_ns[own], host.end_ns[spans.launch[mine]])  # the next call after the launch
+        returned_ns = np.append(host.end_ns[own], np.iinfo(np.int64).max - CLOCKS_APART_NS)[after]
+        found[mine] = spans.end_ns[mine] > returned_ns + CLOCKS_APART_NS
+    return found
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:

@@ -31,7 +31,13 @@ from traces.kineto.reading.eras import (
 from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Values, as_list
 from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
-from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than, without_duration
+from traces.kineto.spans.impossible import (
+    durations_ns,
+    ends_after_synchronization,
+    launches_on_idle_devices,
+    longer_than,
+    without_duration,
+)
 from traces.kineto.spans.launches import (
     DeviceColumns,
     HostColumns,
@@ -49,6 +55,7 @@ from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, 
 from traces.names.launch_configs import config_text
 from traces.names.profiler_json import ProfilerJson
 
+_WAIT_FOR_ALL = re.compile("(?:Device|Ctx)Synchronize$")  # calls that return when all work of a GPU has ended
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
 _OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")
 _NO_DURATION = {"event-without-duration", "negative-duration", "duration-overflow"}  # problems of events that count as 0 ns
@@ -303,6 +310,8 @@ def _with_launches(
         _count(problems, "kernel-before-launch", (early_ns > 0) & (early_ns <= CLOCKS_APART_NS))
         if late := launches_on_idle_devices(spans, host.spans.end_ns):
             problems["clocks-late"] += late
+        waits = (host.spans.kind == HostKind.RUNTIME) & strings.matching(host.spans.name, _WAIT_FOR_ALL.search)
+        _count(problems, "work-after-synchronization", ends_after_synchronization(spans, host.spans, waits))
     return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device))), missing
 
 
