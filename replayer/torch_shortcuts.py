@@ -84,7 +84,6 @@ def install(tensor_class: TorchAny) -> None:
 
 
 def without_override_lookup(update: TorchFunction, tensor_class: TorchAny) -> TorchFunction:
-    """Return an optimizer method that does not search for `__torch_function__`."""
     if not enabled("override_lookup"):
         return update
     without_overrides: TorchAny = torch._C.DisableTorchFunctionSubclass

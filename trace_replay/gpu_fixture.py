@@ -85,7 +85,6 @@ class GpuChecks:
             )
 
     def assert_same_program(self, recording: Trace | str | os.PathLike[str]) -> None:
-        """Fail if the test runs a different program than the recording."""
         __tracebackhide__ = True
         report = self.compare(recording)
         if report.is_same_program is None:

@@ -27,7 +27,6 @@ def _options() -> argparse.ArgumentParser:
 
 def load(shell: Any) -> None:
     def gpu(line: str, cell: str | None = None) -> object:
-        """Run a cell on a virtual GPU (%%gpu v100), or start and stop a virtual GPU (%gpu start v100, %gpu stop)."""
         if cell is not None:
             started = _start(shlex.split(line))
             try:

@@ -59,7 +59,6 @@ class ReplayReport:
 
     @property
     def is_same_program(self) -> bool | None:
-        """Return whether the same program made both traces, or None if unknown."""
         return self.comparison.verdict.same
 
     def to_json(self) -> dict[str, Json]:
@@ -79,7 +78,6 @@ class ReplayReport:
     __repr__ = __str__
 
     def to_html(self) -> str:
-        """Return the HTML page of the command `trace report`."""
         with our_packages():
             from tui.report.page import report_html
             from tui.report.plots import NamedTrace
@@ -190,7 +188,6 @@ class InProcessGpu:
             return now_ns
 
     def values_not_computed(self) -> int:
-        """Return how many unknown GPU values the script has read."""
         with our_packages():
             return int(_child().values_not_computed())
 

@@ -53,7 +53,6 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Mark a collective as recorded, because PyTorch's flight recorder may also list it."""
         if self._flight is not None:
             self._flight.called(began_ns)
 

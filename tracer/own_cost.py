@@ -126,7 +126,6 @@ class OwnCost:
         return min(times) / _CALLS
 
     def _cold_ns(self, call: Callable[..., None]) -> float:
-        """Measure a call with cold caches."""
         other, times = bytearray(_CACHE_BYTES), []
         for _ in range(_COLD_CALLS):
             other[:] = bytes(_CACHE_BYTES)

@@ -105,7 +105,6 @@ class RepeatedSteps:
         self._learning = None
 
     def forget(self) -> None:
-        """Drop the calls of the current step."""
         self.known, self.expected, self.times_ns, self.events, self._learning = [], [], [], [], None
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 

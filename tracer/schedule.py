@@ -100,7 +100,6 @@ class Schedule:
 
     @property
     def compares_work(self) -> bool:
-        """Return True if a step with new ops or shapes would be profiled."""
         return self._work_windows_left > 0
 
     def kind(self, evaluation: bool) -> StepKind:

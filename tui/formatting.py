@@ -88,7 +88,6 @@ def paint(text: str, style: str, *, colour: bool) -> str:
 
 
 def printable(text: str, *, colour: bool) -> str:
-    """Replace terminal control sequences in untrusted text."""
     return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
 
 

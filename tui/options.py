@@ -76,7 +76,6 @@ class _RankOptions:
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks, or 0 if `--nproc` was not given."""
         return self.nproc or 0
 
 

@@ -36,7 +36,6 @@ def open_standard_streams() -> None:
 
 
 def show_text(text: str) -> None:
-    """Print text without terminal control sequences."""
     print(printable(text, colour=terminal_style(sys.stdout)["colour"]))
 
 

@@ -193,7 +193,6 @@ class CollectiveCosts:
 
 
 def kernel_label(name: str) -> str:
-    """Return the kernel name that NCCL 2.19 and later use for a collective operation."""
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 

@@ -36,6 +36,5 @@ def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> D
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:
-    """Return the first percentile of the durations, or `KERNEL_FLOOR_NS` for fewer than a hundred kernels."""
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

@@ -113,7 +113,6 @@ class OpCosts:
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
 
     def plain(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Return an estimate that does not use the durations of recorded ops."""
         ns, origin = self._ns(op_work(op, shapes, dtype, outputs, self.settings))
         return Estimate(max(ns, self.floor_ns), origin)
 

@@ -66,7 +66,6 @@ def ended_key(rank: int) -> str:
 
 
 def boot_id() -> str:
-    """Return an id of the machine that changes when Linux restarts."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -147,7 +147,6 @@ class GroupOperations:
 
 
 def _gpu_of_machine(index: int) -> str:
-    """Return a name that no GPU of another machine has."""
     ranks = [os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK")]
     machine = int(ranks[0]) - int(ranks[1]) if all(map(str.isdigit, ranks)) else 0
     visible = torch.cuda._parse_visible_devices()

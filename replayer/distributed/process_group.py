@@ -184,7 +184,6 @@ class VirtualNccl(_NcclGroup):
         group_desc: str | None = None,
         device_types: TorchAny = None,
     ) -> VirtualNccl | None:
-        """Return a process group of the given ranks, or None if this rank is not one of them."""
         self._splits += 1
         if self._rank not in ranks:
             return None
@@ -334,7 +333,6 @@ class VirtualNccl(_NcclGroup):
         return self.operations.global_ranks[rank]
 
     def _require_member(self, operation: str, rank: int) -> None:
-        """Raise NCCL's error if the root or peer rank is not in the group."""
         if not 0 <= rank < self._size:
             raise dist.DistBackendError(
                 "NCCL error: ncclInvalidArgument: Invalid value for an argument.\nLast error:\n"

@@ -98,7 +98,6 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Finish the collective. All earlier collectives on the stream must be finished."""
         with self._waiting():
             messages = self._pending.messages()
             self._refuse_after_limit(max(message.arrived_ns for message in messages))

@@ -81,7 +81,6 @@ class CurrentStreams:
         return thread
 
     def known_thread(self) -> HostThread | None:
-        """Return the calling thread, or None if it has not used the GPU yet."""
         thread: HostThread | None = getattr(self.local, "thread", None)
         return thread
 

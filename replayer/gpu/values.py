@@ -80,6 +80,5 @@ class ReadValues:
             return values
 
     def output_size(self, op: str, shape: Shape) -> int | None:
-        """Return the recorded output size for the op's next call, or None."""
         tracker = self._simulator.tracker
         return self._sizes.next(op, shape, tracker.number, tracker.step.step.row, tracker.row_of_values)

@@ -36,7 +36,6 @@ class OpRows:
         self._played += count
 
     def with_offset(self, ops: Column, first_op: int = 0) -> UnresolvedOps:
-        """Return the ops with the given indices. The indices `ops` count from op number `first_op`."""
         return UnresolvedOps(ops, first_op, self.launched_count(), self._first, self._row, self._played, self._next_row)
 
 

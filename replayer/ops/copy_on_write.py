@@ -67,7 +67,6 @@ def lazy_clone(source: TorchAny) -> TorchAny:
 
 
 def own_memory(allocation: Allocation, device: int) -> None:
-    """Give an allocation that shares memory with others its own copy of the memory."""
     memory = memory_shared_by(allocation)
     if memory is None:
         return

@@ -36,7 +36,6 @@ def use_workspace(result: TorchAny) -> bool:
 
 
 def _is_lt(result: TorchAny, bias: TorchAny, left: TorchAny, right: TorchAny, beta: float = 1, **_: TorchAny) -> bool:
-    """Return True if PyTorch uses cuBLASLt for `addmm` (aten/src/ATen/native/cuda/Blas.cpp)."""
     return (
         beta == 1
         and result.dtype in _LT_DTYPES

@@ -278,7 +278,6 @@ def step_ns(trace: Trace) -> float:
 
 
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
-    """Return the median of the predicted step times, or their average if the recorded steps vary a lot."""
     found, after, rows = pace(recorded), pace(predicted), steady_steps(recorded)
     if found is None or after is None:
         return step_ns(predicted)

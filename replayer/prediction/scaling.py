@@ -256,7 +256,6 @@ def _fill(
 
 
 def parameter_bytes(trace: Trace) -> int:
-    """Return the size of all parameters in bytes, or 0 if it is unknown."""
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes
     host, strings = trace.host, trace.strings

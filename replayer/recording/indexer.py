@@ -104,7 +104,6 @@ class RecordingIndexer:
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """Return the launch time of each kernel. A missing launch time is estimated from the kernel's start time."""
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows
@@ -368,7 +367,6 @@ class RecordingIndexer:
                 segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
 
     def _ops_of(self, first: int, phases: list[int]) -> dict[int, list[int]]:
-        """For each op, return the kernels that it launched, directly or in nested ops."""
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         above: dict[int, int] = {}

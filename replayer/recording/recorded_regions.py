@@ -149,7 +149,6 @@ class RecordedRegions:
 
 
 def call_of(calls: list[RecordedCall], number: int) -> RecordedCall | None:
-    """Return the recorded call with the given number, or else the last one."""
     return calls[min(number, len(calls) - 1)] if calls else None
 
 
@@ -161,7 +160,6 @@ def octaves_apart(some: Shapes, others: Shapes) -> float:
 
 
 def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
-    """Map recorded sizes to new sizes. The result is empty if a size is ambiguous."""
     if [len(shape) for shape in recorded] != [len(shape) for shape in inputs]:
         return {}
     pairs = {pair for old, new in zip(recorded, inputs, strict=True) for pair in zip(old, new, strict=True)}

@@ -102,7 +102,6 @@ class StepChoice:
         return self._steps[alike[turn % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """Return a recorded evaluation step or, if there is none, a training step."""
         if not self._evaluations:
             return self._steps[self.cycle[number % len(self.cycle)]]
         recorded = self._steps[self._evaluated[number % len(self._evaluated)]]

@@ -51,7 +51,6 @@ def _run_backward(run: TorchFunction, outputs: TorchAny, gradients: TorchAny, *a
 
 @contextmanager
 def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
-    """Run each backward function on the stream of its forward op."""
     here = started()
     if here is None:
         yield

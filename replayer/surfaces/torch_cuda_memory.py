@@ -111,7 +111,6 @@ def install(torch_module: ModuleType) -> None:
     raw = RawBlocks()
 
     def memory(device: TorchAny) -> DeviceMemory | None:
-        """Return the memory of a device, or None before CUDA is initialized."""
         return None if not cuda.is_initialized() else memory_of(module._get_device_index(device, optional=True))
 
     def amount(name: str, of: Callable[[DeviceMemory], int]) -> Callable[..., int]:

@@ -29,7 +29,6 @@ _End = Callable[[str], None]
 
 
 def begin_range() -> _End | None:
-    """Begin a range in the timeline. Return None before the first use of a GPU."""
     return None if started() is None else gpu().profile.begin_range()
 
 

@@ -67,7 +67,6 @@ class GlooCall:
         self._group, self._channel, self._number, self._sources = group, channel, number, sources
 
     def times_ns(self) -> dict[int, int]:
-        """Return when each source called the operation, as times of this rank's clock."""
         return self._group.read(self._channel, self._number, self._sources)
 
     def finish(self, duration_ns: int = 0) -> None:
@@ -181,7 +180,6 @@ def _finish_received(calls: GlooCalls, tag: list[int], work: TorchAny) -> None:
 
 
 def _integers(args: Sequence[TorchAny]) -> list[int]:
-    """Return the rank (root or peer) and the tag from the arguments of a call."""
     values = [getattr(arg, "rootRank", arg) for arg in args]
     return [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
 

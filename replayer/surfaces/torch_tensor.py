@@ -283,7 +283,6 @@ def _on_backend_device(make: TorchFunction) -> TorchFunction:
 
 
 def _on_host(storage: TorchAny) -> TorchAny:
-    """Copy a virtual storage to the host. Return other storages unchanged."""
     if isinstance(storage, VirtualStorage):
         return storage.cpu()
     if not isinstance(storage._untyped_storage, VirtualStorage):

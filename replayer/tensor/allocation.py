@@ -99,7 +99,6 @@ class Allocation:
 
 
 def allocation_of(block: AllocationHandle | None) -> Allocation:
-    """Create an `Allocation` without calling its constructor."""
     made = Allocation()
     made.block = block
     made.known = None

@@ -41,7 +41,6 @@ _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "
 
 
 def host_seed(seed: int, offset: int) -> int:
-    """Compute a seed for the CPU generator from the GPU generator's seed and offset."""
     return (seed * 0x9E3779B97F4A7C15 + offset * 0xD1B54A32D192ED03) % (1 << 64)
 
 
@@ -248,7 +247,6 @@ _starts: list[tuple[int, int]] = []
 
 @contextmanager
 def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
-    """Draw the random numbers of one op on the CPU, and increase the offset."""
     kept = torch.get_rng_state()
     _starts.append((philox.seed, philox.offset))
     torch.default_generator.manual_seed(philox.next_host_seed(numbers))

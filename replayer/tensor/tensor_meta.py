@@ -32,7 +32,6 @@ LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 
 def words_of_cuda(text: str) -> str:
-    """Replace "lazy" by "cuda" in an error message of PyTorch."""
     text = _OTHER_TYPE.sub(r"CUDA\1", _TYPE_NAME.sub(r"torch.cuda.\1Tensor", text))
     text = _DEVICE_NAME.sub("cuda", text)
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")

@@ -118,7 +118,6 @@ class GraphCapture:
             raise self.break_off(self._refuse())
 
     def forbids_allocation(self, thread: HostThread) -> bool:
-        """Return True if a thread may allocate device memory only in the graph's memory pool."""
         return self._mode == "global" or (thread is self.thread and self._mode != "relaxed")
 
     def break_off(self, error: BaseException) -> BaseException:

@@ -118,7 +118,6 @@ class StepMatcher:
         return None
 
     def pass_over(self, under_way: SegmentMatcher, exact: str) -> None:
-        """Skip recorded phases with the current name until one contains the op."""
         # see Note [Recorded phases without GPU work]
         for (name, count), segment in self.step.segments.items():
             if name == under_way.name and count > under_way.count and exact in segment.exact:
@@ -127,7 +126,6 @@ class StepMatcher:
                 return
 
     def following(self) -> list[str]:
-        """Return the names of the recorded phases that follow."""
         first = 0 if self.visited else LEADING
         return [name for name, count in self.step.segments if count >= self.visited.get(name, first)]
 
@@ -231,7 +229,6 @@ class SegmentMatcher:
             self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return an unused recorded call of the op, or None."""
         if self.may_pass_over and not self.calls:
             self.step.pass_over(self, self.step.keys[signature].exact)
         # see Note [Repeated training steps]
@@ -269,7 +266,6 @@ class SegmentMatcher:
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:
-        """Return a recorded call of the op that was already used, or None."""
         # see Note [Loops of varying length]
         exact, recorded = self.step.keys[signature].exact, self.recorded
         if recorded is not None and recorded.phase_grained:

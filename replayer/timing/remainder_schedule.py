@@ -31,7 +31,6 @@ class RemainderSchedule:
 
     @classmethod
     def of(cls, columns: KernelColumns, chosen: list[int]) -> RemainderSchedule | None:
-        """Return a schedule for the chosen kernels, or None if a kernel waits for another stream."""
         at = np.array(chosen)
         if (columns.stream[at] != NONE).any() or (columns.edge != NONE).any():
             return None

@@ -143,7 +143,6 @@ class StreamScheduler:
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
-        """Schedule an unrecorded op as one kernel with an estimated duration, and return its end."""
         if copy is None:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
@@ -196,7 +195,6 @@ class StreamScheduler:
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def work_end_ns(self, host_ns: int, device: int = NONE) -> int:
-        """Return when all launched work on a device ends. NONE means the first device."""
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
@@ -215,7 +213,6 @@ class StreamScheduler:
             self.stats.waited_ns += self.clock.now_ns() - before_ns
 
     def script_waits(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """Make the script wait for the GPU, as in `torch.cuda.synchronize`."""
         if self.on_wait is not None:
             self.on_wait()
         self.block(thread, until_ns, after_ns)

@@ -54,7 +54,6 @@ class RecordingFile:
         return number
 
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
-        """Append rows to a table, and return the index of the first new row."""
         number = self.count(table)
         self._rows[table].extend(rows)
         return number

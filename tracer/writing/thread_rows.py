@@ -31,7 +31,6 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """Give row 0 to the calling thread."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0

@@ -30,13 +30,11 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """Return a mask of the communication kernels, except those of nn.DataParallel."""
     matches = (trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, is_communication)
     return np.asarray(matches & ~np.isin(trace.device.name, list(data_parallel_kernels(trace))))
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """For each NCCL kernel of nn.DataParallel, return "broadcast" or "reduce"."""
     if len(trace.collectives):
         return {}
     table = trace.device

@@ -155,7 +155,6 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """Return the forward op of each backward op, and NONE for all other ops."""
     host = trace.host
     ranks = host_ranks(trace)
     is_backward = host.forward_thread > 0
@@ -173,7 +172,6 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """For each kernel, return its duration, its caller, and whether it belongs to the backward pass."""
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     counts_to = caller[np.where(forward != NONE, forward, launch)]

@@ -52,7 +52,6 @@ class RankLateness:
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """Return the delays of all ranks, the largest delay first."""
     table = _timed_collectives(trace)
     count, last, waited_ns, late_ns = (dict.fromkeys(np.unique(table.rank).tolist(), 0) for _ in range(4))
     for rows, waits_ns in _waits(table):
@@ -102,7 +101,6 @@ def rank_groups(*traces: Trace) -> RankGroups:
 
 
 def _standing_out(trace: Trace) -> list[int]:
-    """Return the ranks that delay other ranks, and then the ranks with an unusual amount of work."""
     found = stragglers(trace)
     similar = set(_with_similar_work(trace, similar_ranks(found) if found else trace.ranks))
     return [rank for rank in dict.fromkeys([*(of.rank for of in found), *trace.ranks]) if rank not in similar]
@@ -128,7 +126,6 @@ def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Tra
 
 
 def without_waits(trace: Trace) -> Trace:
-    """Return a copy of the trace in which communication kernels do not wait for slower ranks."""
     table, spans, ranks = _timed_collectives(trace), trace.device, device_ranks(trace)
     kernels = np.flatnonzero(communication_kernels(trace))
     kernel_at = dict(zip(zip(ranks[kernels].tolist(), spans.start_ns[kernels].tolist(), strict=True), kernels, strict=True))

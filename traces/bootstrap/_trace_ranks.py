@@ -47,7 +47,6 @@ def path_of(script: str) -> Iterator[None]:
 
 
 def is_there(module: str) -> bool:
-    """Import a module, and return True if the import succeeded."""
     try:
         importlib.import_module(module)
     except Exception:
@@ -90,7 +89,6 @@ def fork_ranks(count: int) -> int:
 
 
 def mark_rank(rank: int) -> None:
-    """Set the environment variables and the random state for a rank."""
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank % local), "GROUP_RANK": str(rank // local)}
     random = sys.modules.get("numpy.random")

@@ -115,7 +115,6 @@ class ExportNotes:
             raise ValueError(f"invalid export notes ({error})") from error
 
     def same_whole(self, other: ExportNotes) -> bool:
-        """Return True if two files were exported from the same trace."""
         return all(
             getattr(self, name) == getattr(other, name) for name in ("grain", "provenance", "problems", "lacks", "ranks")
         )

@@ -124,7 +124,6 @@ def _names_of_phases(trace: Trace) -> dict[int, tuple[int, ...]]:
 
 
 def _work_of(trace: Trace, step: int) -> Hashable:
-    """Count the calls of each op in a step, separately for each combination of input shapes."""
     host, steps = trace.host, trace.steps
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == steps.rank[step]]
     rows = (host.start_ns >= steps.start_ns[step]) & (host.start_ns < steps.end_ns[step])
@@ -200,7 +199,6 @@ def compared_phases(
 
 
 def _contains(times_ns: Column, phases: Phases) -> Column:
-    """Return a mask of the phases that contain one of the (sorted) times."""
     within: Column = np.diff(np.searchsorted(times_ns, np.stack((phases.start_ns, phases.end_ns))), axis=0)[0] > 0
     return within
 
@@ -236,7 +234,6 @@ def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, wor
 
 
 def launches_by_phase(trace: Trace) -> tuple[Column, Column]:
-    """Return each phase's number of launches, and the GPU time of the launched work."""
     phase, work = launch_phases(trace), work_rows(trace)
     launched = work[phase[work] != NONE]
     rows, phases = phase[launched], len(trace.phases)

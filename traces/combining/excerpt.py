@@ -15,7 +15,6 @@ _TIMELESS = ("values", "sizes")
 
 
 def excerpt_between(trace: Trace, start_ns: int, end_ns: int) -> Trace:
-    """Return the events in a time range, and the calls that launched its kernels."""
     rows = {name: _touching(getattr(trace, name), start_ns, end_ns) for name in TABLES if name not in _TIMELESS}
     launches = trace.device.launch[rows["device"]]
     rows["host"] = np.union1d(rows["host"], launches[launches != NONE])

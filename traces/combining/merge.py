@@ -322,7 +322,6 @@ def _forward_passes(trace: Trace) -> Column:
 
 
 def _fit_phases(trace: Trace, steps: Column) -> None:
-    """Extend the phases of each step until no gaps are left."""
     phases = trace.phases
     for step in steps.tolist():
         rows = np.flatnonzero(phases.step == step)

@@ -230,7 +230,6 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Group the kernels that do the same work under different names in two traces."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     sides, kinds = _sides((first, second), steps, by_phase)
@@ -517,7 +516,6 @@ def _kind(kernel: str, kinds: Mapping[str, str]) -> str:
 
 
 def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
-    """Return the names of kernels without an op, in one list per CUDA stream."""
     rows = work_rows(trace)
     rows = rows[(step_weights(trace, steps)[rows] > 0) & (_launchers(trace)[rows] == NONE)]
     device = trace.device

@@ -84,7 +84,6 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def without_profiler(trace: Trace, rows: Column) -> Column:
-    """Replace profiled steps by steps without the profiler, if there are any."""
     profiled = ran_under_profiler(trace)
     clean = clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
     if not len(clean) or not profiled[rows].any():
@@ -97,7 +96,6 @@ def without_profiler(trace: Trace, rows: Column) -> Column:
 
 
 def shared_evaluations(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Leave out evaluation steps that occur in only one of the two traces."""
     # Evaluation steps may differ in length, for example in text generation. A replay repeats them in order.
     is_clean = not np.array_equal(other.steps.recorded_step[theirs], ours)
     if not is_clean or not other.is_replay_of(recorded) or (recorded.steps.kind[ours] != StepKind.EVALUATION).any():

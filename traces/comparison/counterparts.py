@@ -85,7 +85,6 @@ def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
 
 
 def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
-    """Pair the kernels, copies and memsets of corresponding steps in two traces."""
     texts: dict[object, int] = {}
     sides = [_LaunchedWork.of(trace, [pair[side] for pair in pairs], texts) for side, trace in enumerate((first, second))]
     left = [np.arange(len(work.row)) for work in sides]
@@ -145,7 +144,6 @@ def _replaced(
 
 
 def pairs_in_same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the largest set of pairs that start in the same order in both traces."""
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
     sure = sure[ranks[first.device.device[found.first[sure]]] == ranks.min()] if len(sure) else sure

@@ -35,7 +35,6 @@ _LONGEST = 3
 
 
 def graph_launch_of(trace: Trace) -> Column:
-    """For each kernel of a CUDA graph, return the call that launched the graph. For other kernels, return NONE."""
     return np.asarray(np.append(enclosing(trace.host, is_graph_launch(trace)), NONE)[trace.device.launch])
 
 

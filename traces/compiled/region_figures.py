@@ -79,7 +79,6 @@ class CompiledFigures:
 
     @property
     def is_compiled(self) -> bool:
-        """Return True if the trace contains compiled functions or Inductor kernels."""
         return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
 
     @property
@@ -89,7 +88,6 @@ class CompiledFigures:
 
 
 def runs_compiled_code(trace: Trace) -> bool:
-    """Return True if the trace contains calls of compiled code or kernels that Inductor generated."""
     return bool(is_region_range(trace).any() or trace.strings.matching(trace.device.name, _is_fused).any())
 
 

@@ -128,7 +128,6 @@ def caught_up(trace: Trace) -> CaughtUp | None:
 
 @cached_result
 def why_idle_is_unknown(trace: Trace) -> str:
-    """Return why the idle time of GPUs is unknown, or ""."""
     if reason := why_work_is_hidden(trace):
         return reason
     lost_ns = trace.host.start_ns[launches_without_work(trace)]
@@ -158,7 +157,6 @@ def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
 def bottleneck_of(
     trace: Trace, pace: StepPace | None, analyses: Analyses, between_ranks: Communication | None
 ) -> PaceLimit | None:
-    """Return what limits the training speed, or None if the trace has no steps."""
     why_unknown, keeps_up = why_idle_is_unknown(trace), caught_up(trace)
     of = bottleneck(pace, analyses.idle, between_ranks, why_unknown, keeps_up, exposed_copies_ns(trace))
     late = next(iter(late_ranks(analyses.stragglers)), None)
@@ -233,7 +231,6 @@ def _share_of(idle: Mapping[str, IdleTime], *reasons: str) -> float:
 
 
 def slowdown_of(trace: Trace) -> Slowdown | None:
-    """Return when the kernels of the first rank became slower, or None."""
     # see Note [Slower kernels]
     steps = profiled_steps(trace)
     steps = steps[trace.steps.rank[steps] == trace.ranks[0]] if trace.ranks else steps[:0]

@@ -89,7 +89,6 @@ def busy_ns(trace: Trace) -> int:
 
 
 def window_ns(trace: Trace) -> tuple[int, int]:
-    """Return the first start and the last end in the trace, or (0, 0) for an empty trace."""
     tables = [table for table in (trace.steps, trace.host, trace.device, trace.phases) if len(table)]
     if not tables:
         return 0, 0
@@ -195,7 +194,6 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 
 
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
-    """Return the GPU busy time of each phase, with one value per step."""
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
     work, phase = work[phase != NONE], phase[phase != NONE]
@@ -243,7 +241,6 @@ def launch_time_ns(trace: Trace) -> Column:
 
 
 def _start_of_phase_ns(trace: Trace) -> Column:
-    """Return when the host began the phase of each kernel, or NONE."""
     # see Note [A step's time] in traces/figures/pace.py
     found, spans, phases = np.full(len(trace.device), NONE, dtype=np.int64), trace.device, trace.phases
     timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
@@ -272,7 +269,6 @@ def step_windows(trace: Trace) -> TimeWindows:
 
 @cached_result
 def backlog(trace: Trace) -> Column:
-    """Return a mask of the kernels that were launched before the recording began."""
     spans, work = trace.device, work_rows(trace)
     is_known = spans.launch[work] != NONE
     found = np.zeros(len(spans), dtype=bool)
@@ -287,7 +283,6 @@ def backlog(trace: Trace) -> Column:
 
 @cached_result
 def launch_steps(trace: Trace) -> Column:
-    """For each kernel, return the step that launched it, or NONE."""
     # see Note [A step's time] in traces/figures/pace.py
     return np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
@@ -298,7 +293,6 @@ def phase_windows(trace: Trace) -> TimeWindows:
 
 
 def launch_phases(trace: Trace) -> Column:
-    """For each kernel, return the phase that launched it, or NONE."""
     return np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
@@ -316,7 +310,6 @@ def phase_names(trace: Trace) -> Column:
 
 @cached_result
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
-    """Return the innermost or outermost op that launched each kernel, or NONE if the op is unknown."""
     host = trace.host
     op = np.append(enclosing(host, (host.kind == HostKind.OP) | is_graph_launch(trace)), NONE)
     if outermost:
@@ -345,7 +338,6 @@ def copies_of_hooks(trace: Trace) -> Column:
 
 
 def launches_without_work(trace: Trace) -> Column:
-    """Return the launch calls without a kernel in the profile."""
     if not trace.problems.keys() & {"lost-kernel", "unfinished-launch"}:
         return np.zeros(0, dtype=np.int64)
     host = trace.host
@@ -357,7 +349,6 @@ def launches_without_work(trace: Trace) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return the innermost CPU event at each of the given times, or NONE. `rows` must be ordered by start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)
@@ -390,7 +381,6 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace, steps: Column | None = None) -> list[WorkSum]:
-    """Return the kernels, copies and memsets with the most GPU time, in all steps or in the given ones."""
     rows = work_rows(trace)
     spans = trace.device.take(rows if steps is None else rows[np.isin(launch_steps(trace)[rows], steps)])
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))
@@ -464,12 +454,10 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
 
 
 def by_label(trace: Trace, of_rows: Mapping[int, T]) -> dict[str, T]:
-    """Replace device rows by device labels in the keys."""
     return {trace.device_label(row): of for row, of in of_rows.items()}
 
 
 def run_peaks(trace: Trace) -> dict[int, MemoryPeak]:
-    """Return PyTorch's memory peak of each device for the whole run."""
     return {row: MemoryPeak(of.peak_bytes, None, "run") for row, of in enumerate(trace.devices) if of.peak_bytes}
 
 
@@ -525,7 +513,6 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
 
 
 def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the kernels that were launched in the given steps, and their launch calls."""
     rows = work_rows(trace)
     rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
     launch = trace.device.launch[rows]

@@ -243,12 +243,10 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the step times of the rank with the slowest host, or None without steps."""
     return _slowest(times, rows)[0]
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the step times on the slowest GPU, or None without GPU work."""
     return _slowest(times, rows)[1]
 
 
@@ -395,7 +393,6 @@ def _period(times: StepTimes, rows: Column) -> int:
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
-    """Return each GPU's time windows for busy and idle time."""
     # see Note [A step's time]
     rows = counted_steps(trace) if rows is None else rows
     if not len(rows):

@@ -38,7 +38,6 @@ def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str
 
 
 def phase_waits_ns(trace: Trace) -> dict[str, Column]:
-    """Return how long the host waited for GPUs, by phase and step, in ns."""
     phases, found = trace.phases, dict[str, Column]()
     rank_of_phase = trace.steps.rank[phases.step]
     for rank in trace.ranks:

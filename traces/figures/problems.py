@@ -216,13 +216,11 @@ def serious_problems(trace: Trace) -> list[Problem]:
 
 
 def why_work_is_hidden(trace: Trace) -> str:
-    """Return why recorded idle times of GPUs are unreliable, or ""."""
     reasons = (_KINDS.get(of.kind, _UNKNOWN).why_work_is_hidden for of in serious_problems(trace))
     return next((reason for reason in reasons if reason), "")
 
 
 def is_cut(problems: Mapping[str, int]) -> bool:
-    """Return True if the trace was read from a truncated file."""
     return any(_KINDS.get(kind, _UNKNOWN).why_work_is_hidden == _CUT for kind in problems)
 
 

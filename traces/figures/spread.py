@@ -158,7 +158,6 @@ def _differ_by(values: Column, period: int) -> float:
 
 
 def relative_error(recorded: float | None, replayed: float | None) -> float | None:
-    """Return `replayed / recorded - 1`, or None if a value is missing."""
     return replayed / recorded - 1 if recorded and replayed is not None else None
 
 

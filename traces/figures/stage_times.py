@@ -72,7 +72,6 @@ def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
 
 
 def _by_stage(trace: Trace, parts: Parts) -> dict[Key, Parts]:
-    """Group stages by name and device, in the order of their first rows."""
     found: dict[Key, Parts] = {}
     for rows in map(parts.take, sorted(grouped(parts.name, parts.device), key=lambda rows: int(rows[0]))):
         device = int(rows.device[0])

@@ -77,7 +77,6 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
 
 
 def pack_rows(kind: type[Table], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Encode rows of Python numbers as a table."""
     packed = {
         name: pack_numbers(numbers, _METHODS.get(name, LEAST), kind.DTYPES[name])
         for name, numbers in zip(columns, zip(*rows, strict=True), strict=True)
@@ -86,7 +85,6 @@ def pack_rows(kind: type[Table], columns: Sequence[str], rows: Sequence[Sequence
 
 
 def pack_numbers(numbers: Sequence[Any] | Column, method: int = ABOVE, dtype: str = "i8") -> Sequence[Any] | Column:
-    """Encode integers or floats as a column."""
     return numbers if len(numbers) <= PLAIN_NUMBERS else pack_column(np.array(numbers, dtype), method, False)
 
 

@@ -113,7 +113,6 @@ def block_item(block: StepBlock) -> bytes:
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Estimate how much memory a loaded trace takes."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)

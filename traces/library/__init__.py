@@ -63,7 +63,6 @@ def load(name_or_path: str | os.PathLike[str], *, is_lazy: bool = False) -> Trac
 
 
 def is_cell_name(name: str) -> bool:
-    """Return True for a name such as "v100/resnet50" (GPU/network) if no file has this name."""
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
     return is_name and gpu_name in {gpu.name for gpu in gpus()} and _own(name) is None

@@ -219,7 +219,6 @@ class CellFile:
 
 
 def fault(cell: LibraryCell) -> str | None:
-    """Describe the first invalid value in a network's published step times, or return None."""
     if not len(cell.batches):
         return "no batch size was measured"
     if "forward" not in cell.phases_ns:

@@ -90,7 +90,6 @@ class TimeWindows:
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """Return the length of each group's union of intervals in nanoseconds."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
     # the latest end of all earlier intervals in the same group

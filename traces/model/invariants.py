@@ -26,7 +26,6 @@ _START = "start_ns"  # in each table with `duration_ns`
 
 
 def fault(trace: Trace) -> str | None:
-    """Describe the first error in a trace, or return None."""
     for name, kind in TABLES.items():
         table = getattr(trace, name)
         for column, dtype in kind.DTYPES.items():

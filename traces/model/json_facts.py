@@ -29,7 +29,6 @@ def extended(kind: type[T], base: object, /, **more: object) -> T:
 
 
 def as_json(value: Any) -> Json:
-    """Convert dataclasses to dictionaries, enum members to their values, and keys to text."""
     if is_dataclass(value) and not isinstance(value, type):
         shown = {field.name: getattr(value, field.name) for field in fields(value)}
         omitted = {field.name: field.metadata["json"] for field in fields(value) if "json" in field.metadata}

@@ -21,7 +21,6 @@ IMAGES = (4, 5)
 
 
 def memory_layout(tensors: Iterable[tuple[Sequence[int], Sequence[int]]]) -> str:
-    """Return the memory layout of an op's image tensors, or ""."""
     found = {_of_image(shape, stride) for shape, stride in tensors if len(shape) in IMAGES}
     return next((layout for layout in LAYOUTS if layout in found), "")
 

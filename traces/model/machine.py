@@ -94,7 +94,6 @@ class Machine:
         return (int(exact[1]), int(exact[2])) if exact is not None else None
 
     def is_before(self, major: int, minor: int) -> bool:
-        """Return True if PyTorch is older than `major`.`minor` in the recording."""
         torch = self.torch or ""
         versions = [(int(a), int(b)) for a, b in re.findall(r"(\d+)\.(\d+)", torch)[:2]]
         return bool(versions) and max(versions) < (major, minor) and "newer" not in torch

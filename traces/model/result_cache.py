@@ -30,7 +30,6 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def result_cache(*, fresh: bool = False) -> Iterator[None]:
-    """Cache results of `cached_result` functions in a `with` block or a decorated function."""
     if _KEPT.get() is not None and not fresh:
         yield
         return

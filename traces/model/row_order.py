@@ -109,14 +109,12 @@ def _with_places(table: Table, places: Mapping[str, Callable[[], Column]]) -> Ta
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:
-    """Return the new position of each row, or NONE for a removed row."""
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))
     return place
 
 
 def grouped(*columns: Column) -> list[Column]:
-    """Group the rows that are equal in all given columns."""
     if not len(columns[0]):
         return []
     changes = np.zeros(len(columns[0]) - 1, dtype=bool)  # from a row to the next

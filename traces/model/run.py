@@ -230,7 +230,6 @@ UNKNOWN_RUN = Run()
 
 
 def distributed_of(facts: object) -> Distributed | None:
-    """Convert Kineto's `distributedInfo`, or return None if it is missing."""
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
     distributed = replace(fitting(Distributed, facts), pg_config=groups)

@@ -346,11 +346,9 @@ class HostSpans(_Spans):
 
     @property
     def earlier_parent(self) -> Column:
-        """For each event, return the row of the event around it, or NONE."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
-        """Yield an event and the events around it, innermost first."""
         while row >= 0:
             yield row
             above = int(self.parent[row])
@@ -501,7 +499,6 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a mask of the rows with a text that `is_wanted` accepts."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)

@@ -287,7 +287,6 @@ _SLICES, _SLICES_OF_A30 = 7, 4
 
 @cache
 def card_of(name: str) -> Card:
-    """Return the data sheet for a device name of CUDA, or UNKNOWN_CARD."""
     # see Note [A name's words]
     words = _words(name)
     found, most = UNKNOWN_CARD, 0
@@ -300,7 +299,6 @@ def card_of(name: str) -> Card:
 
 
 def is_slice(name: str) -> bool:
-    """Return True for the name of a slice of a known GPU, such as "A100 MIG 3g.20gb"."""
     return _MIG.search(name) is not None and card_of(name) is not UNKNOWN_CARD
 
 

@@ -26,6 +26,5 @@ _MARK = re.compile("|".join([*(mark for mark in _DIRECTIONS if "2" not in mark),
 
 @lru_cache(4096)
 def copy_direction(name: str) -> str:
-    """Return the direction of a memory copy ("h2d", "d2h", "d2d" or "p2p"), or "" for other names."""
     found = _MARK.search(name)
     return _DIRECTIONS[found[0]] if found else ""

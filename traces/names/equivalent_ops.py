@@ -61,7 +61,6 @@ _LENGTH, _ANONYMOUS = re.compile(r"\d+"), "_GLOBAL__N_1"  # each part of a mangl
 
 
 def canonical_op(op: str) -> str:
-    """Return the canonical name of an op such as "add", "aten::add" or "aten::add.Tensor"."""
     bare = op.rpartition("::")[2].partition(".")[0]
     if bare in _CANONICAL:
         return _CANONICAL[bare]

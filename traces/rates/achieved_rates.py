@@ -102,7 +102,6 @@ class OpRates:
 
 
 def compared_text(op: str, shapes: str) -> str:
-    """Convert recorded input shapes to a form that is the same in all PyTorch releases."""
     return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNKNOWN_LIST not in shapes else shapes
 
 

@@ -57,7 +57,6 @@ def _table() -> dict[str, Json]:
 
 
 def prediction_errors() -> dict[str, float]:
-    """Return the errors of predicted step times, measured by benchmarks/what_if.py."""
     return {name: row["error"] for name, row in _table()["rows"].items()}
 
 

@@ -31,7 +31,6 @@ RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 
 def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes of weights and biases among the inputs of a recurrent layer."""
     found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
     total = sum(prod(shape) for shape in found if len(shape) == 2)
     return tuple(shape for shape in found if shape and not (len(shape) == 1 and shape[0] >= total))

@@ -86,7 +86,6 @@ def moved_once(moved_bytes: int) -> Traffic:
 
 
 def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | None = None) -> Traffic | None:
-    """Return the bytes that one call of an op reads and writes, or None if they are unknown."""
     # see Note [Bytes that an op touches]
     if op == "item":
         return moved_once(operands[0].itemsize if operands else 4)

@@ -146,7 +146,6 @@ def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Call
 
 
 def _caller(file: str) -> str:
-    """Return the file that contains the caller of a function in `file`, or ""."""
     files = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
     return next((name for name in files if name != file), "")
 

@@ -315,7 +315,6 @@ class PhaseScope:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with a module when the module is imported."""
     if name in sys.modules:
         then(sys.modules[name])
     else:

@@ -139,7 +139,6 @@ class StepSplitter:
 
     @property
     def ends_at_backward(self) -> bool:
-        """Return True if the current step ends before the next backward pass."""
         return self._of_plain_tensors and self._updated_by_hand
 
     @property

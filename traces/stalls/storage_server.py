@@ -130,7 +130,6 @@ class StorageClient:
         self._cache = CacheShare(0, CachePolicy.LRU)
 
     def read(self, file: str, size_bytes: int, seeks: int) -> int | None:
-        """Wait until the simulated disk has read a file."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             connection = self._connected()

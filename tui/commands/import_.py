@@ -56,7 +56,6 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
 
 
 def default_name(recording: Path) -> str:
-    """Return the default output file, such as "train.msgpack" for "train.pt.trace.json.gz"."""
     name = recording.resolve().name
     for ending in _ENDINGS:
         name = name.removesuffix(ending)

@@ -43,7 +43,6 @@ def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
 
 
 def ending_text(returncode: int) -> str:
-    """Describe an exit code in words, such as "SIGTERM ended the script"."""
     if 128 < returncode <= 128 + signal.NSIG:
         with suppress(ValueError):  # the number is no signal, so the script chose the exit code
             return f"{signal.Signals(returncode - 128).name} ended the script"

@@ -40,7 +40,6 @@ def require_torchrun(words: list[str]) -> None:
 
 
 def started_script(words: list[str]) -> list[str]:
-    """Return the script that torchrun starts or, without torchrun, all words."""
     is_torchrun = not {"torchrun", "torch.distributed.run"}.isdisjoint(words[:2])
     return [word for word in words if is_torchrun and word.endswith(".py")] or words
 

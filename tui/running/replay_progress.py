@@ -45,7 +45,6 @@ def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iter
 
 
 def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
-    """Guess the number of steps of the script, or return None."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if found := _STEPS_OPTION.match(word):
             number = found[1] or following

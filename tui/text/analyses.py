@@ -163,7 +163,6 @@ def _compared_rates(label: str, both: tuple[OpRates, OpRates]) -> list[list[str]
 
 
 def op_label(row: OpRates) -> str:
-    """Return the kind of an op and its shapes, such as "convolution 32x3x224x224 64x3x7x7 float32"."""
     return f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}".rstrip() if row.shapes else row.op
 
 

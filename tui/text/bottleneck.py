@@ -124,7 +124,6 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
 
 
 def lag_sentence(pace: StepPace | None, which: str = "The GPU") -> str:
-    """Return a warning if the GPU falls further behind the host in each step."""
     if pace is None or not pace.falls_behind_ns:
         return ""
     return f"{which} falls {time_text(pace.falls_behind_ns)} further behind the host in each step."

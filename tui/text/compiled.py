@@ -124,7 +124,6 @@ def _fused_counts(fused: Sequence[FusedOps]) -> tuple[int, int]:
 
 
 def compiling_sentences(comparison: Comparison) -> list[str]:
-    """Describe the compilation time if it is at least half of the time difference."""
     both, before_ns, after_ns = comparison.compiled, comparison.steps.recorded_ns, comparison.steps.replayed_ns
     if both is None or before_ns is None or after_ns is None:
         return []

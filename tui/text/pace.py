@@ -43,7 +43,6 @@ def loader_note(comparison: Comparison) -> str:
 
 
 def values_sentences(comparison: Comparison) -> list[str]:
-    """Return notes about unknown tensor values that the script read."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU; GPU times are from the trace."]
     sentences = []

@@ -404,7 +404,6 @@ class DeviceMemory:
     # --- blocks
 
     def snapshot(self) -> list[SegmentDict]:
-        """Return all memory segments in the format of `torch.cuda.memory_snapshot`."""
         with self._lock:
             ranges = [blocks for tail in self._tails() for blocks in mapped_ranges(tail)]
             ranges.sort(key=lambda blocks: blocks[0].address)

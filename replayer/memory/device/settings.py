@@ -192,7 +192,6 @@ def _power_of_two(text: str, what: str) -> int:
 
 
 def _boolean(value: str, index: int) -> bool:
-    """Parse the token `index` of PyTorch's ConfigTokenizer."""
     if value not in ("True", "False"):
         raise SettingsError(f"Expected 'True' or 'False' at index {index} in ConfigTokenizer but got {value!r}")
     return value == "True"

@@ -58,7 +58,6 @@ class DeviceUsage:
         return self._segments.taken + self._segments.returned
 
     def stats(self) -> StatsDict:
-        """Return statistics in the format of torch._C._cuda_memoryStats (PyTorch 2.13)."""
         max_split_bytes = self._max_split_bytes()
         with self._lock:
             return {

@@ -71,7 +71,6 @@ def attention_kernel(
 
 
 def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> bool:
-    """Return True if an attention kernel supports the inputs (`torch.backends.cuda.can_use_flash_attention`)."""
     if not params.query.dim() == params.key.dim() == params.value.dim() == 4:
         return False
     capability = torch.cuda.get_device_capability(params.query.get_device())

@@ -27,7 +27,6 @@ _WIDER = {
 
 
 def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Exception) -> bool:
-    """Return True if CUDA supports the dtype that the CPU kernel rejected."""
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
         return False  # The call mixes dtypes. Equal wider dtypes would hide the error.

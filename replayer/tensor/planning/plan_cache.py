@@ -135,7 +135,6 @@ class PlanCache:
         return self._keep(route, key, plan)
 
     def _of_other_rank(self, func: Op, key: bytes, device: int, args: Args, kwargs: Kwargs) -> Plan | None:
-        """Return the plan that another rank has stored for `key`, or None."""
         found = None if self.shared is None else self.shared.find(key)
         if found is None:
             return None

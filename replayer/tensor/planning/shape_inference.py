@@ -238,7 +238,6 @@ _REFUSED_ELEMENTS = 1 << 28  # elements; calls that the CPU probably rejects, be
 
 
 def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op on the CPU with tensors of ones, and return the results as meta tensors."""
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
     if _elements(args, kwargs) > _TRIED_ELEMENTS:
@@ -409,7 +408,6 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op on the CPU with tensors of ones, to find unsupported dtypes."""
     tensors = tensors_of((args, kwargs))
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):

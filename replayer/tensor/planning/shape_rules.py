@@ -44,7 +44,6 @@ def _cudnn_rnn(
 
 
 def _steps_first(data: torch.Tensor, batch_first: bool, shape: TorchAny) -> torch.Tensor:
-    """Return a tensor with time as its first dimension in memory."""
     if not batch_first:
         return data.new_empty(shape)
     return data.new_empty((shape[1], shape[0], *shape[2:])).transpose(0, 1)

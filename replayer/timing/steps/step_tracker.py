@@ -79,7 +79,6 @@ class LibraryPhases:
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """Return the published times of the model call in progress, or None."""
         call = self.pace.take_call()
         if call is not None:
             self.pace.called(call)

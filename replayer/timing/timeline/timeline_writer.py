@@ -243,11 +243,9 @@ class TimelineWriter:
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add the kernels and copies in `table` to the trace's device table."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events, all with the virtual time `now_ns`."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
@@ -268,7 +266,6 @@ class TimelineWriter:
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add the ops in `table` to the trace's host table, and return the row number of the first one."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
@@ -340,7 +337,6 @@ class TimelineWriter:
         return header, places[next_ops]
 
     def hand_over_if_due(self) -> None:
-        """Pass the rows to the writing thread once a second, or earlier if there are many rows."""
         if not self.is_due:
             return
         self._hand_over()

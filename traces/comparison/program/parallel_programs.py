@@ -64,7 +64,6 @@ def _gpus_text(trace: Trace) -> str:
 
 
 def _replicas(trace: Trace) -> int:
-    """Return the usual number of nn.DataParallel replicas, or 1 without nn.DataParallel."""
     parts = trace.parts
     rows = (parts.name == trace.strings.find(_OF_REPLICA)) & (parts.phase != NONE)
     per_phase = np.unique(parts.phase[rows], return_counts=True)[1]

@@ -96,7 +96,6 @@ def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdi
 
 
 def _graph_kernels(trace: Trace, steps: Column) -> tuple[list[str], float]:
-    """Return the names of the kernels in CUDA graphs, and the GPU time of other kernels as a share."""
     rows = work_of(trace, steps, DeviceKind.KERNEL)
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():

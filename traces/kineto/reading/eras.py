@@ -170,7 +170,6 @@ class TsUnit:
 
     @staticmethod
     def name(start_ns: Column) -> str:
-        """Return "unix" for timestamps since 1970, or "recording" for timestamps since the recording began."""
         return "unix" if len(start_ns) and int(start_ns.min()) > _UNIX_NS else "recording"
 
 
@@ -184,7 +183,6 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    """Return the version of the file format, such as "E4" for files of torch 1.13 to 2.3."""
     if clock.exact_ns:
         return "E5"
     if bare and "Operator" in kinds:

@@ -179,7 +179,6 @@ def _instants(events: list[ProfilerJson], clock: TsUnit) -> Column:
 
 
 def numbers(args: list[ProfilerJson], key: str, default: int, dtype: str = "i8") -> Column:
-    """Return one integer argument of each event, or `default`."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 

@@ -95,7 +95,6 @@ class CategoryEvents:
         return list(chain.from_iterable(as_list(part) for part in parts))
 
     def take(self, key: str) -> Values:
-        """Return a column and free its memory."""
         column = self.column(key)
         place = (*FIELDS, *self.defaults).index(key)
         for piece in self.pieces:
@@ -134,7 +133,6 @@ def _args_of_category(category: str, names: Sequence[str], args: Sequence[Profil
 
 
 def as_array(values: Sequence[Any], dtype: str | None = None) -> Values:
-    """Convert numbers to an array of int64 or float64. Other values stay unchanged."""
     # see Note [Arrays of pieces]
     try:
         column = np.array(values, dtype)

@@ -166,7 +166,6 @@ class Groups:
         return groups
 
     def is_foreign(self, bare: bool) -> bool:
-        """Return True if torch.profiler wrote none of the events."""
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory

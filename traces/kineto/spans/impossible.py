@@ -99,7 +99,6 @@ def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchroni
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """Return a mask of the events that last longer than the recording."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

@@ -30,13 +30,11 @@ def _results_by_arguments() -> dict[str, dict[int, int]]:
 
 
 def may_write_into_arguments(op: str) -> bool:
-    """Return True if an op such as "aten::mm" has a variant with `out=` arguments."""
     name, _, overload = op.removeprefix("aten::").partition(".")
     return op.startswith("aten::") and (name in _results_by_arguments() or overload.endswith("out"))
 
 
 def results_among(op: str, types: Sequence[object]) -> int:
-    """Return the number of output arguments (`out=`) of a recorded op."""
     name, _, overload = op.removeprefix("aten::").partition(".")
     if overload and not overload.endswith("out"):
         return 0

@@ -35,7 +35,6 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: Sequence[bytes]) -> tuple[Column, Column]:
-        """For each op, return the shapes and dtypes as indices into the string table."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:

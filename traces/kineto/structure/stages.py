@@ -21,7 +21,6 @@ PART = re.compile(
 
 
 def read_stages(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
-    """Return the nn.DataParallel stages, ordered by start time."""
     host = tables.host
     ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & strings.matching(host.name, PART.match))
     if not len(ranges):

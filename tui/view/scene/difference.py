@@ -25,7 +25,6 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """Describe the difference in words, such as "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer"."""
         at = ", ".join(part for part in (short_name(self.op) if self.op else "", self.phase) if part)
         name = short_name(self.name) + (f" ({at})" if at else "")
         a, b = map(time_text, self.times_ns)

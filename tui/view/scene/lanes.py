@@ -41,7 +41,6 @@ class Lane:
         return len(self.start_ns)
 
     def covered(self, from_ns: Any, to_ns: Any) -> dict[int, Column]:
-        """Return the busy nanoseconds in each time window [from, to), by category of work."""
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if len(begin) > 1 and np.array_equal(begin[1:], end[:-1]):  # adjacent windows share edges: look each up once
             edges = np.append(begin, end[-1:])
@@ -54,7 +53,6 @@ class Lane:
         return np.asarray(end - begin)
 
     def rows_at(self, time_ns: Any) -> Column:
-        """For each time, return the index of the event that runs then, or NONE."""
         return containing(self.start_ns, self.end_ns, time_ns)
 
     def nearest(self, time_ns: int) -> int:

@@ -254,7 +254,6 @@ def _bounded(span_ns: float, columns: int, axis: Axis) -> float:
 
 
 def fold(window: Window, what: tuple[str, ...]) -> bool:
-    """Fold or unfold the group of timeline rows at the cursor."""
     row = window.cursor_row
     found = None if row is None else window.rows.fold_of(row, what)
     if found is None:
