@@ -218,7 +218,8 @@ def _read_rank(
     strings = Strings()
     groups = Groups.of(document.events, problems, stamps_per_us=1000 if document.exact_ns else 1)
     header, bare = document.header, document.bare
-    if groups.is_foreign(bare) and (groups.categories or not _KINETO_KEYS & header.keys()):
+    is_unreadable = bool(problems["unreadable-event"])
+    if groups.is_foreign(bare or is_unreadable) and (groups.categories or not _KINETO_KEYS & header.keys()):
         others = ", ".join(sorted(groups.categories)[:3])[:80] or "none"
         raise TraceImportError(
             f"{source.label}: no events from torch.profiler (categories: {others}); give a trace that torch.profiler exported"

@@ -262,8 +262,17 @@ def test_events_without_a_category_are_classified_or_counted_as_problems(categor
 # --- whole files
 
 
-@pytest.mark.parametrize("data", [b'[{"a": 1}, {"b": 2}]', b"[1, 2]", b"[]", b'[{"ph": "X", "ts": 1, "dur": 2, "name": "x"}]'])
-def test_a_json_list_of_another_program_is_rejected_in_one_line(data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'[{"a": 1}, {"b": 2}]',
+        b"[1, 2]",
+        b"[]",
+        b'[{"ph": "X", "ts": 1, "dur": 2, "name": "x"}]',
+        b'{"traceEvents": [{"phase": "forward", "ts": 1, "dur": 2, "name": "Linear", "pid": 1, "tid": 1, "args": {}}]}',
+    ],
+)
+def test_the_json_of_another_program_is_rejected_in_one_line(data: bytes) -> None:
     with pytest.raises(TraceImportError, match=r"^other.json: no events from torch.profiler .*give a trace") as raised:
         read_kineto_bytes(data, "other.json")
     assert "\n" not in str(raised.value)
