@@ -84,7 +84,7 @@ def parse_arguments() -> argparse.Namespace:
         help="draw the results; the suffix of the file name selects the format",
     )
     for command in (cell, grid, tables):
-        command.add_argument("--results", type=Path, default=Path("study.jsonl"), help="a line of JSON per cell")
+        command.add_argument("--results", type=Path, default=Path("study.jsonl"), help="file of results (JSON)")
     args = parser.parse_args()
     if args.command == "cell":
         if not 0 < args.trainable <= 1:

@@ -49,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--precision", choices=sorted(DTYPES), default="bf16", help="of the matrix products")
-    parser.add_argument("--clip", type=float, default=1.0, help="the largest norm of all gradients")
+    parser.add_argument("--clip", type=float, default=1.0, help="clip the gradients to this total norm")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--warmup", type=int, default=20, metavar="STEPS", help="steps until the full learning rate")
     parser.add_argument("--workers", type=int, default=2, help="DataLoader workers; 0 loads in the main process")

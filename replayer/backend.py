@@ -74,7 +74,8 @@ def register(*, compute: bool = False) -> None:
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
-    # Scripts that test every device type still see PyTorch's default name, so they do not test "cuda" twice.
+    # Scripts still get PyTorch's default name of the custom device type. A script that tests all device types would otherwise
+    # test "cuda" twice.
     PATCHES.set(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)

@@ -42,7 +42,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of listed kinds of calls that the recording lacks; further kinds are only counted
 _MISSING_LISTED = 50
-# With `--steps 5`, a script that only evaluates ends after 100 evaluation steps.
+# With `--steps 5`, a script without training steps ends after 100 evaluation steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds

@@ -11,7 +11,7 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-# Limited, because some scripts use new shapes in each step.
+# The cache has a maximum size, because some scripts use new shapes in each step.
 _MOST_KEPT = 1 << 16
 
 

@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--gpus", type=int, default=0, metavar="N", help="The number of virtual GPUs.")
     group.addoption("--gpu-memory", default="", metavar="SIZE", help="The memory of each virtual GPU, such as 8GiB.")
-    group.addoption("--gpu-strict", action="store_true", help="Fail tests that need something no virtual GPU can do.")
+    group.addoption("--gpu-strict", action="store_true", help="Fail tests that call unsupported functions.")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -37,8 +37,7 @@ from traces.model.trace import NONE, BatchKind, StepKind, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# A step is kept in memory until the GPU has finished it. If there are more steps than this, the oldest are written without GPU
-# times.
+# number of steps that may wait in memory for the GPU; if more steps wait, the oldest are written without GPU times
 _PENDING_STEPS = 1024
 # number of steps in the median step time, of which the recording overhead is a share
 _USUAL_OF = 1024
@@ -69,7 +68,7 @@ class RecordingWriter:
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # number of the next step
 
-        # Rows without the rank. Threads need no lock, because `list.append` is atomic.
+        # rows without the rank; threads append without a lock, because `list.append` is atomic
         self.batches: list[tuple[int, BatchKind, int, int, int]] = []
         # the durations of the latest steps without the profiler, and of the latest other steps
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
@@ -116,7 +115,7 @@ class RecordingWriter:
         if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
             self._unpack(run)
         done, pending = 0, self.pending
-        # Each CUDA event makes the estimate of the GPU's clock better, so all events are read first.
+        # All CUDA events are read first, because each event improves the estimate of the GPU's clock.
         if (
             pending
             and events.are_done(pending[-1].taken)

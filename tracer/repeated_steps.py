@@ -123,7 +123,7 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # The first phase may begin with the step instead of with a call.
+        # The first phase may begin at the start of the step instead of at a call.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]

@@ -66,10 +66,10 @@ class _RecorderState:
 _STATE = _RecorderState()
 os.register_at_fork(after_in_child=_STATE.forget_recorder)
 
-# Returns the recorder, or None in a process that is not recorded, such as a DataLoader worker. Raises RuntimeError before
-# `start`. Calling a partial object is faster than calling a Python function.
+# returns the recorder, or None in a process that is not recorded, such as a DataLoader worker; raises RuntimeError before
+# `start`; a partial object, because calling it is faster than calling a Python function
 recorder: Callable[[], Recorder | None] = partial(getattr, _STATE, "recorder")
-# Returns the recorder, or None if it does not exist yet.
+# returns the recorder, or None if it does not exist yet
 started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 

@@ -545,7 +545,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # Reset first, because the next step must not contain these values if writing fails.
+        # The lists are reset first, because the next step must not contain this step's values if writing fails.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

@@ -477,7 +477,7 @@ def run(words: Sequence[str]) -> int:
         print(f"trace: {message}; see {command_path} --help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # Flushing a broken pipe would be an error, so stdout now goes to /dev/null.
+        # After this line, stdout goes to /dev/null, because flushing a broken pipe is an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

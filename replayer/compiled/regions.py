@@ -23,7 +23,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
-# These ops copy the value of a GPU tensor to the host.
+# ops that copy the value of a GPU tensor to the host
 _READING_CALLS = (
     torch.ops.aten._local_scalar_dense.default, torch.ops.higher_order.cond, torch.ops.higher_order.while_loop,
 )  # fmt: skip
@@ -68,7 +68,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # An op such as `item` launches its own copy to the host, so the recorded copies to the host are left out.
+        # In a replay, an op such as `item` launches a copy to the host. The recorded copies to the host are therefore left out.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()

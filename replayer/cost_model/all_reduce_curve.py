@@ -74,7 +74,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # Each additional rank adds two steps to the ring, and each step adds latency. See Note [Links without measurements].
+    # Each additional rank adds two steps, and thus latency, to a ring all-reduce. See Note [Links without measurements].
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

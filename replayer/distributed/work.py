@@ -149,8 +149,8 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # Each poll advances a virtual clock. Waiting for the other ranks first keeps this clock from running ahead of
-            # theirs.
+            # Each poll advances a virtual clock. The rank therefore first waits for the other ranks. Otherwise, its clock would
+            # run ahead of their clocks.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False

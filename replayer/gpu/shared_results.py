@@ -15,7 +15,7 @@ import zlib
 from hashlib import blake2b
 from time import sleep
 
-# Room for about 32 000 results of 500 bytes.
+# room for about 32 000 results of 500 bytes
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16

@@ -210,8 +210,8 @@ class ScriptSteps:
         if self._has_warmed_up:
             return
         self._has_warmed_up = True
-        # Ranks must not call `gc.unfreeze`, because writing to the objects copies the memory that all ranks share.
-        # `gc.get_freeze_count` takes 30 ms in each rank.
+        # A rank must not call `gc.unfreeze`: it writes to all objects, so the rank would get its own copy of the memory that
+        # the ranks share. `gc.get_freeze_count` takes 30 ms in each rank.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

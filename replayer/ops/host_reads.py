@@ -55,7 +55,7 @@ class HostReads:
 
     def _fill(self, run: TorchFunction, at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # The host reads a fill value that is a GPU tensor, and waits for it.
+            # If the fill value is a GPU tensor, the host waits for the GPU and reads it.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
@@ -67,7 +67,7 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel, is_recorded(signature))
-        # A value such as 0.5 was not recorded for an integer tensor.
+        # A recorded value such as 0.5 cannot be the value of an integer tensor, so it is ignored.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)
@@ -149,8 +149,8 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# For each op, a function that returns True if a call makes the host wait for the GPU. Tested with PyTorch 2.11 on an NVIDIA
-# H100.
+# for each op, a function that returns True if a call makes the host wait for the GPU (tested with PyTorch 2.11 on an NVIDIA
+# H100)
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)

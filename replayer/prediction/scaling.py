@@ -269,5 +269,5 @@ def parameter_bytes(trace: Trace) -> int:
             by_op[op] = by_op.get(op, 0) + 4 * sum(map(prod, sizes))
     with_optimizer = len(np.unique(trace.phases.step[trace.phases.name == strings.find("optimizer")]))
     most = max(by_op.values(), default=0)
-    # A larger total may count some parameters twice.
+    # A larger sum of sizes may count some parameters twice.
     return min((total for total in by_op.values() if total > 0.4 * most), default=0) // max(with_optimizer, 1)

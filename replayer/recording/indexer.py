@@ -77,7 +77,7 @@ class RecordingIndexer:
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
         device = trace.device
-        # The recorded time of a collective includes waits for other ranks, so process_group.py computes the time anew.
+        # The recorded time of a collective includes waits for other ranks, so process_group.py simulates collectives instead.
         own = device.is_work & np.isin(device.device, list(ordinals))
         communicates = communication_kernels(trace) & bool(len(trace.collectives))
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)
@@ -98,7 +98,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # If the recording contains no steps, the host times are used as they are (factor 1).
+        # In a recording without steps, host times are not corrected (factor 1).
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
@@ -150,7 +150,7 @@ class RecordingIndexer:
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # A synchronizing call that did not have to wait counts as CPU time.
+        # If the GPU was already idle, a synchronizing call counts as CPU time.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
         # The replay repeats the recorded delay between the launch and the start of a copy.
@@ -287,7 +287,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # Times between CUDA events include waits for the host, so recorded kernel times are preferred.
+        # Kernel times are preferred, because times between CUDA events include waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

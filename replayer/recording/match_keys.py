@@ -30,7 +30,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
-        # The direction is unknown if an AMD kernel made the copy.
+        # If an AMD kernel makes a copy, the direction of the copy is not recorded.
         directions = set(directions_of(trace).values())
         self.has_directions = bool(directions)
         # In some recordings, copies between GPUs have the same name as copies within a GPU.

@@ -112,8 +112,8 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # The new shapes are guesses. They may be wrong if another size, such as the number of attention heads, is
-                    # equal to the batch size.
+                    # The new shapes are a guess. The guess may be wrong if another size, such as the number of attention heads,
+                    # equals the batch size.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))

@@ -17,8 +17,8 @@ def install(torch_module: ModuleType) -> None:
     """Patch the functions. Forked processes such as DataLoader workers write no timeline."""
 
     def before_signal() -> None:
-        # `finish` tells the other ranks that this rank ends. After a signal, the ranks must find out by themselves, as on a
-        # real GPU.
+        # `finish` tells the other ranks that this rank ends. Signals do not call `finish`, because a real GPU does not tell the
+        # other ranks either.
         distributed = torch_module.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
             state.STATE.finish()

@@ -48,9 +48,9 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # PyTorch replaces the module `torch.backends.cudnn` by an object with the attribute `m`, which is the module.
+    # PyTorch replaces the module `torch.backends.cudnn` by an object. The object's attribute `m` is the module.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
-    # Scripts may set the size of cuFFT's plan cache. A replay stores this size, but caches no plans.
+    # A script may set the size of cuFFT's plan cache, but a replay has no such cache.
     fft_plans: dict[int, int] = {}
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,
@@ -64,9 +64,9 @@ def install(torch_module: ModuleType) -> None:
     kernels = {"flash": FLASH, "efficient": EFFICIENT, "cudnn": CUDNN}
     answers = {f"can_use_{name}_attention": partial(can_use_attention, kernel) for name, kernel in kernels.items()}
     patch(torch_module.backends.cuda, **answers)
-    # Makes recurrent layers such as nn.LSTM store all their weights in one buffer, as on a GPU.
+    # As on a GPU, recurrent layers such as nn.LSTM now store all their weights in one buffer.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, this module is also replaced by an object.
+    # Since PyTorch 2.11, the module `torch.backends.cudnn.rnn` is replaced by an object, too.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

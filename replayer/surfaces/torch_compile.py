@@ -21,7 +21,7 @@ from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, when_imported
 
-# `torch.compiler.reset` imports these C functions, which CPU builds of PyTorch do not have.
+# C functions that `torch.compiler.reset` imports, and that CPU builds of PyTorch lack
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 

@@ -275,7 +275,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # These functions are attributes of both torch._C and torch.cuda.
+    # Some functions are attributes of both torch._C and torch.cuda.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

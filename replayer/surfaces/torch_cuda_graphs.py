@@ -32,7 +32,7 @@ _NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 
 REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
 
-# These methods need a real CUDA graph, so they raise NotEmulated.
+# methods that need a real CUDA graph, and therefore raise NotEmulated
 _READERS = ("debug_dump", "get_graph_data")
 
 _EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."

@@ -34,7 +34,7 @@ _INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
 def install(torch_module: ModuleType) -> None:
-    # `_device_constructors` caches PyTorch's original functions, so it must be called before they are replaced.
+    # `_device_constructors` caches a list of PyTorch's functions. It must be called before these functions are replaced.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})

@@ -34,8 +34,7 @@ wrapper: TorchAny = (
 )  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
-# Returns a tensor's full `__dict__`. Scripts get a copy without the replayer's attributes (Note [Attributes of scripts] in
-# tensor.py).
+# returns a tensor's full `__dict__`, of which scripts only see a part (Note [Attributes of scripts] in tensor.py)
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]

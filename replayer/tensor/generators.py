@@ -34,8 +34,8 @@ _NUMBER_BYTES = 8
 _PER_CALL = 4  # numbers per call of cuRAND's Philox generator
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-# Above 2**32 values, PyTorch combines two 32-bit random numbers. Some kernels, such as that of `poisson`, reserve a fixed
-# number of random numbers per thread.
+# For ranges of more than 2**32 values, PyTorch combines two 32-bit random numbers. Some kernels, such as that of `poisson`,
+# reserve a fixed number of random numbers per thread.
 _WIDE_RANGE = 1 << 32
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
@@ -282,8 +282,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows C++ warnings at the end of the outermost C++ call. Here, this is the call of `map_`, so the warnings of
-        # `run` appear before the filters are restored.
+        # PyTorch shows the warnings of C++ code at the end of the outermost C++ call. `map_` is the outermost call here, so the
+        # warnings of `run` are shown before the filters are restored.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

@@ -206,5 +206,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# Error messages contain the class name, so the class gets the name of PyTorch's class.
+# VirtualStorage gets the name of PyTorch's class, because error messages contain the name.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

@@ -19,7 +19,7 @@ from traces.model.layouts import Shape
 
 BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
 OURS = ("cuda", BACKEND)  # device types of a virtual GPU
-# PyTorch does not rename types in error messages about tensors that TorchScript prints (`processErrorMsg`).
+# PyTorch renames types in error messages (`processErrorMsg`), but not in tensors that TorchScript prints.
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(Byte|Char|Double|Float|Half|Int|Long|Short)Type\b(?!\{{\d)")
 _OTHER_TYPE = re.compile(rf"\b{BACKEND.capitalize()}(\w+Type)\b")
 # errors for kernels that a device lacks; PyTorch raises other NotImplementedErrors on every device
@@ -113,8 +113,8 @@ class TensorMeta:
         self.device = torch.device("cuda", index)  # the device that scripts see
         self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
-        # Computed once, because a training step creates about a thousand tensors. `_make_wrapper_subclass` is a third faster if
-        # `strides` is None.
+        # The arguments of `_make_wrapper_subclass` are stored, because a training step creates about a thousand tensors. The
+        # function is a third faster if `strides` is None.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping: TorchAny = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         if is_conj or is_neg:

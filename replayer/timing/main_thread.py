@@ -20,7 +20,7 @@ try:
 except ImportError:
     pthread_getcpuclockid = None  # type: ignore[assignment]
 
-# A waiting thread computes a little if it wakes up to check a timeout.
+# A thread that waits also uses some CPU time if it wakes up to check a timeout.
 _COMPUTING_SHARE = 0.05
 _WAIT_FOR_PROCESSES = frozenset(("multiprocessing", "selectors", "socket", "ssl", "subprocess"))
 

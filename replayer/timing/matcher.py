@@ -145,8 +145,8 @@ class SegmentMatcher:
         self.pair_with(recorded)
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
-        # At the end of a phase, the unused recorded kernels are divided among these ops. Each entry contains an op without a
-        # recorded call, and its row in the timeline.
+        # ops without a recorded call, with their rows in the timeline; at the end of a phase, they get the unused recorded
+        # kernels
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -167,7 +167,7 @@ class SegmentMatcher:
         self.may_pass_over = recorded is not None and recorded.is_host_only
         # GPU time of recorded kernels that no op of the script has used
         self.unmatched_ns = recorded.work_ns if recorded else 0
-        # Limited, because in a script without training steps, one phase may be very long.
+        # The list has a maximum length, because a phase of a script without training steps may be very long.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.history = self.step.histories.get(recorded) if recorded else None
 

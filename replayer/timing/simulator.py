@@ -34,7 +34,7 @@ from traces.script.patching import temporarily_set
 from traces.script.phase_rule import PLAIN
 from traces.script.step_rule import Optimizers
 
-# The virtual clock may run ahead of real time by this much, so that short delays do not slow down the replay.
+# maximum time by which the virtual clock runs ahead of real time, so that short delays do not slow down the replay
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
@@ -179,7 +179,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If a phase is known, all ops of the CUDA graph belong to it.
+        # If a CUDA graph is launched in a phase, all ops of the graph belong to this phase.
         is_within_phase, is_in_module = bool(self.tracker.script.entered), self.tracker.script.is_in_module
         for call, args in graph.calls:
             if call != self.play_node:
@@ -188,7 +188,7 @@ class Simulator:
                         call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # The launch of the CUDA graph comes just before its first op.
+                # In the timeline, the launch of a CUDA graph is just before the first op of the graph.
                 segment, phase_class = self.tracker.segment, launches[0].phase_class
                 if segment is None or self.tracker.begins_segment[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)

@@ -71,8 +71,8 @@ def install(torch: ModuleType) -> None:
         "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # `dir` also lists the methods of the C base class, such as `item`. Python cannot replace them there, so the wrappers
-        # become methods of torch.Tensor.
+        # `dir` also lists the methods of the base class in C, such as `item`. Python cannot replace methods of a C class, so
+        # the wrappers become methods of torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

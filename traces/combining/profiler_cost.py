@@ -105,7 +105,7 @@ def _calls(
         syncs_ns = called_ns[slice(*called_ns.searchsorted((start_ns[0], end_ns[0])))]
         times_ns = np.concatenate((launched_ns[launches], syncs_ns))
         lasts_ns = np.concatenate((trace.device.duration_ns[work[launches]], np.full(len(syncs_ns), _WAIT)))
-        # Without the profiler, the host launches faster, so the launch queue is full earlier and the host waits.
+        # Without the profiler, the host launches kernels faster. The launch queue is then full earlier, and the host must wait.
         if waits.within(start_ns, syncs_ns[:1] if len(syncs_ns) else end_ns)[0]:
             times_ns, lasts_ns = np.repeat(start_ns, 2), np.array([lasts_ns[: len(launches)].sum(), _WAIT])
         own_ns = own(times_ns) - own(start_ns)

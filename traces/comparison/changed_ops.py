@@ -439,7 +439,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # Both traces must have kernels in a group of replaced kernels.
+    # A group is kept only if it contains kernels of both traces.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):

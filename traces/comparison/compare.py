@@ -103,7 +103,7 @@ def compare(
     """Compare a recording with a replay or another recording. Each list of changes has at most `top` entries. `analyses` are
     the results of `analyse` for both traces, if they are already known."""
     repeated, repeating = steps_to_compare(recorded, other)
-    # Times are compared in the steps `timed` and `timed_other`. Kernels are compared in the steps `ours` and `theirs`.
+    # The steps `timed` and `timed_other` are used to compare times. The steps `ours` and `theirs` are used to compare kernels.
     timed = without_profiler(recorded, repeated)
     timed, timed_other = shared_evaluations(recorded, timed, other, without_profiler(other, repeating))
     verdict = same_program(recorded, other, *steps_of_verdict(recorded, repeated, other, repeating))
@@ -116,9 +116,10 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # In most replays, data loading takes the time of the replaying machine.
+    # In most replays, data is loaded at the speed of the replaying machine.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
-    # If the host waited for the GPU after each phase, the recording does not show which of them limits the step time.
+    # If the host waited for the GPU after each phase, the recording does not show whether the host or the GPU limits the step
+    # time.
     omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
     compute_side = _without_data(times, timed, timed_other, steady, paces, omits_loader=omits_loader)
     worked = Both(without_waits(recorded), without_waits(other))

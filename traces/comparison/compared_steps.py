@@ -36,7 +36,7 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # Without training steps, the evaluation steps are compared.
+    # If a replay has no training steps, its evaluation steps are compared.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows

@@ -93,7 +93,7 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
         keys = _common_keys(*(work.columns(columns, rest) for work, rest in zip(sides, left, strict=True)))
         ours, others = _one_key(*((key, _numbered(key)) for key in keys))
         _, mine, theirs = np.intersect1d(ours, others, assume_unique=True, return_indices=True)
-        if "name" not in columns:  # Kernels of unknown ops can only be matched by name.
+        if "name" not in columns:  # A kernel of an unknown op can only be matched by name.
             known = sides[0].op[left[0][mine]] != NONE
             mine, theirs = mine[known], theirs[known]
         found.append((left[0][mine], left[1][theirs], {"phase", "op"} <= set(columns)))
@@ -184,8 +184,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# First, kernels with the same step, device, phase, op, shapes and name are paired. The next rows apply to kernels without a
-# partner. Equal kernels are paired in launch order.
+# Each row lists the properties that two kernels must share to be paired. The rows are applied in order, to kernels that have no
+# partner yet. Equal kernels are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

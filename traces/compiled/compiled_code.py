@@ -59,7 +59,8 @@ def compiled_code() -> CompiledCode | None:
     if utils is None:
         return None
     metrics = utils.get_compilation_metrics()
-    # Inductor compiles a backward pass, and measures kernels, at their first run. Such compilations have no function name.
+    # Inductor compiles a backward pass when it first runs, and also compiles kernels to measure them. These compilations have
+    # no function name.
     compilations = [one for one in metrics if one.is_forward and one.co_name and one.compile_id]
     if not compilations:
         return None

@@ -73,10 +73,10 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # GPU work of a region without a graph belongs to the whole region.
+    # If a compiled region has no graph, its GPU work belongs to the region as a whole.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
-    # A call has neither a graph nor GPU work if torch.compile found nothing to compile.
+    # If torch.compile finds nothing to compile in a function, the function's calls have neither a graph nor GPU work.
     rows = sorted((row for row in units if kind[row] == _Range.GRAPH or row in work), key=lambda row: int(host.start_ns[row]))
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings

@@ -414,7 +414,7 @@ def _median(of: PaceSeries) -> int:
 
 def _falls_behind(times: StepTimes, rows: Column, device: int, pace_ns: int) -> int:
     rows = times.of_devices(rows)[device]
-    # The GPU computes for this much longer than the host.
+    # time for which the GPU still computes after the host has finished the step
     lag_ns = np.maximum(times.completion_ns[device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > FALLS_BEHIND_SHARE * pace_ns).mean() < STEPS_FALLING_BEHIND:

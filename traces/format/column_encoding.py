@@ -52,7 +52,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
     """Return a table as values that msgpack can store. With `compact`, they take less space."""
     rows = len(table)
     if rows > MAX_ROWS:
-        raise ValueError(f"{rows} rows in one packed table; at most {MAX_ROWS}")
+        raise ValueError(f"{rows} rows are too many for one packed table; the limit is {MAX_ROWS}")
     if not rows:
         return {"rows": 0, "columns": {}}
     stored: dict[str, int | list[Any]] = {}
@@ -165,7 +165,7 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
             _in_range(min(value), dtype, name), _in_range(max(value), dtype, name)
         return np.array(value, dtype)
     if not _is_list_of(value, int, int, int, bytes):
-        raise Damaged(f"column {name!r} is neither a value nor packed")
+        raise Damaged(f"column {name!r} is neither a single value nor an encoded column")
     method, base, scale, planes = value
     width = len(planes) // rows if rows else 0
     if not 0 <= method < 2 * SIGNED or not 1 <= width <= 8 or width * rows != len(planes):
@@ -215,7 +215,7 @@ def _small_column(plane: Column, base: int, dtype: np.dtype[Any], name: str) -> 
 def _in_range(value: int, dtype: np.dtype[Any], name: str) -> Any:
     limits = np.iinfo(dtype if dtype.kind != "f" else _I8)
     if not limits.min <= value <= limits.max:
-        raise Damaged(f"column {name!r} has a value of {value}")
+        raise Damaged(f"column {name!r} has the invalid value {value}")
     return dtype.type(value)
 
 

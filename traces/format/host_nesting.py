@@ -54,7 +54,7 @@ def decode_nesting(nest: HostNesting, name: Column, first_row: int = 0) -> dict[
     """Decode the columns `parent`, `start_ns` and `duration_ns`. Raises Damaged for invalid depths."""
     depth = nest.depth
     if depth[0] != 0 or (depth < 0).any() or (np.diff(depth) > 1).any():
-        raise Damaged("host spans whose depths do not nest")
+        raise Damaged("host spans have invalid nesting depths")
     opens, closes = _brackets(depth)
     gaps = np.empty(2 * len(depth), np.int64)
     gaps[_context_order(name, opens, closes)] = nest.gaps_ns

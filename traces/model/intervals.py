@@ -32,7 +32,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # For t in interval k, the union before t is t + _shift_ns[k] long.
+        # If t is in interval k, the union of all intervals before t has the length t + _shift_ns[k].
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))

@@ -18,7 +18,8 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Limits, so that sums fit into 64 bits: times up to the year 2116 (2**62 ns), and durations up to two years (2**56 ns).
+# Sums must fit into 64 bits. The largest allowed time is in the year 2116 (2**62 ns), and the largest duration is two years
+# (2**56 ns).
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")

@@ -24,7 +24,7 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The cache refers to the trace, because Python may use the `id` of a freed object again.
+# The cache keeps a reference to the trace. Otherwise, Python could give the same `id` to another trace.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 
 

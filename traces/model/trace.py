@@ -117,8 +117,8 @@ class StepKind(IntEnum):
     PROFILED = 3  # with the profiler, in a recording that also has steps without it
     INCOMPLETE = 4  # the recording ends before the step does; not used in any figure
 
-    # CUDA calls are slower after a profile, so median step times leave these steps out (Note [Steps after a profile] in
-    # tracer/profile.py).
+    # CUDA calls are slower after a profile, so these steps do not count in median step times (Note [Steps after a profile] in
+    # tracer/profile.py)
     AFTER_PROFILE = 5
 
 

@@ -22,7 +22,7 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# The first two inputs of a quantized matrix product are the matrices. The other inputs scale them.
+# quantized matrix products: the first two inputs are the matrices, and the others scale them
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
@@ -54,8 +54,8 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# The order of dimensions in attention ops: batch (b), heads (h), tokens (s) and channels (d). Concatenated sequences have no
-# batch dimension.
+# orders of dimensions in attention ops: batch (b), heads (h), tokens (s) and channels (d); concatenated sequences have no batch
+# dimension
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",

@@ -78,7 +78,7 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
-    # Dynamo reads default arguments from PyTorch's function, not from our wrapper.
+    # Dynamo must read the default arguments of PyTorch's function instead of those of our wrapper.
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         original = _original_of(fn)
         if original is not fn and type(self) is variables.UserFunctionVariable and kwargs.get("source") is not None:

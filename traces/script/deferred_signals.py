@@ -69,7 +69,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # Python calls `once` twice at exit. If Ctrl-C interrupts the first call, the second one runs `finish`.
+    # At exit, Python calls `once` two times. If Ctrl-C interrupts the first call, the second call runs `finish`.
     for _ in range(2):
         atexit.register(once)
     return once

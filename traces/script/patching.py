@@ -127,7 +127,7 @@ def _remove(items: list[Any], value: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    # torch.jit.script would otherwise compile the source code of `value`.
+    # The wrapper is recognized by identity, because torch.jit.script would otherwise compile the source code of `value`.
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)

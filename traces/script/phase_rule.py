@@ -50,8 +50,8 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Reading a value from the GPU (`item`) or creating a tensor does not begin a forward pass, because scripts do so in all phases.
-# Optimizers and gradient scalers call ops that begin with `_foreach_`, `_fused_` or `_amp_`.
+# Ops that read a value from the GPU or create a tensor do not begin a forward pass, because scripts call such ops in all
+# phases. Optimizers and gradient scalers call ops that begin with `_foreach_`, `_fused_` or `_amp_`.
 READ_OPS = frozenset("item _local_scalar_dense is_nonzero".split())
 ASIDE_OPS = frozenset(
     "empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

@@ -230,7 +230,7 @@ class ScriptHooks:
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes
         within, since_backward = calls.within, SINCE_BACKWARD
 
-        # torch.profiler needs a local variable with the name `self`.
+        # The argument must be called `self`, because torch.profiler looks for a local variable with this name.
         @stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:
@@ -253,7 +253,7 @@ class ScriptHooks:
                 if (tell := listener.workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
                 listener.module_called(self, grad_enabled())
-                # Activation checkpointing calls modules again in the backward pass. In a replay, this happens in the script's
+                # In the backward pass, activation checkpointing calls modules again. A replay makes these calls in the script's
                 # thread.
                 if listener.workload.is_open and running_backward() == -1:
                     listener.workload.module_called(self, described([args, kwargs]), autocast())

@@ -98,7 +98,7 @@ def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:
-        raise TraceError(f"{steps} steps show no steady pace with {workers} workers; train at least {enough} steps")
+        raise TraceError(f"{steps} steps are too few to measure {workers} workers; train at least {enough} steps")
     return unsteady + (steps - unsteady) % max(workers, 1)
 
 
@@ -137,8 +137,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else training_pace(fetched, samples * step_batches, workers, prefetch)
-    # Batches are returned in order, so a slow batch delays all later ones. The simulation therefore uses the time of each batch
-    # instead of a mean.
+    # A DataLoader returns batches in order, so a slow batch delays all later batches. The simulation therefore uses the
+    # measured time of each batch and not the mean.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in loadings if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)

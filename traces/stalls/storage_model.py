@@ -47,7 +47,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
     data."""
     # see Note [Hit rate of a cache]
     if not 0 <= cached_share <= 1:
-        raise ValueError(f"a cache of {cached_share:.0%} of the data set; give a share from 0 to 100 %")
+        raise ValueError(f"a cache cannot hold {cached_share:.0%} of the data set; give a share from 0 to 100 %")
     if policy is CachePolicy.MINIO or cached_share in (0, 1):
         return cached_share
     missed = 1 - cached_share

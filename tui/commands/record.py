@@ -58,7 +58,7 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
         result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=stderr)
     parts = [part for part in _parts(output) if part.path not in before]
-    # The exit code is the script's, or 2 if the script succeeds but the recording cannot be saved.
+    # The exit code is that of the script. It is 2 if the script succeeds but the recording cannot be saved.
     try:
         _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:
@@ -149,7 +149,7 @@ def _of_killed_script(recording: Trace) -> Trace:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    # Rows from before the script joined its process group belong to the same rank.
+    # Rows that were written before the script joined its process group belong to the same rank.
     recording = merge_ranks([in_order(_of_killed_script(load(part.path, is_ours=True)))])
     profiles = list[Trace]()
     for path in part.profiles:

@@ -77,7 +77,7 @@ def run(replay: ReplayOptions) -> int:
         try:
             _conclude(replay, source, result, Path(out), prediction)
         except (TraceError, OSError) as error:
-            # The exit code is the script's, or 2 if the script succeeds but the timeline cannot be saved.
+            # The exit code is that of the script. It is 2 if the script succeeds but the timeline cannot be saved.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
     hint_misplaced_option(replay.script, refused=result.returncode == 2)

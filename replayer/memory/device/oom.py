@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-# PyTorch raises a different error above one exabyte.
+# PyTorch raises a different error for requests of more than an exabyte.
 EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 
@@ -26,7 +26,7 @@ DEFAULT_OOM_TEXT = (
     " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 
-# PyTorch 2.11 and later recommend another environment variable (pytorch/pytorch#172327).
+# The message of PyTorch 2.11 and later recommends another environment variable (pytorch/pytorch#172327).
 _ADVICE_OF_2_10 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
 _ADVICE_SINCE_2_11 = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"

@@ -88,7 +88,7 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # Freed blocks count as `waiting` while another CUDA stream still uses them. They count toward the memory peak.
+    # `waiting` is the number of freed blocks that another CUDA stream still uses. The memory peak includes these blocks.
     waiting: Count
     waiting_bytes: Count
 

@@ -95,11 +95,11 @@ def _suits_all(params: TorchAny, grouped: bool) -> bool:
 def _suits_flash(params: TorchAny, capability: tuple[int, int]) -> bool:
     query, key, value = params.query, params.key, params.value
     size = query.size(-1)
-    # The backward pass of large attention heads needs more shared memory than these GPUs have.
+    # Some GPUs have too little shared memory for the backward pass of large attention heads.
     is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and params.dropout))
     if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False
-    # For causal masks, flash attention aligns query and key at their ends, but PyTorch at their beginnings.
+    # Flash attention aligns a causal mask with the end of the keys, but PyTorch aligns it with the beginning.
     if params.is_causal and query.size(2) != key.size(2):
         return False
     return (

@@ -32,7 +32,7 @@ aten = torch.ops.aten
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # values of cudnnRNNMode_t
 _WITHOUT_FUSED_CELL = (MODES["rnn_relu"], MODES["rnn_tanh"])
 
-# Calls the composite version in C++, which does not use cuDNN or fused cells. `op.decompose` would use PyTorch's tracing rules.
+# key of the composite version in C++, without cuDNN or fused cells; `op.decompose` would use PyTorch's tracing rules
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _NOT_ONE_BUFFER = (

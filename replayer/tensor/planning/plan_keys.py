@@ -62,7 +62,7 @@ def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Ke
     def options(kwargs: Kwargs) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    # Checking each type is faster than handling an exception.
+    # The generated code checks the types of arguments, because handling an exception would be slower.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     source = f"def key(a, k):\n {unpack}\n return get(({read}*options(k)) if k else ({read}))"

@@ -477,7 +477,7 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        # `--strict` raises no errors when the script exits.
+        # The option `--strict` raises no errors at the exit of the script.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())

@@ -164,8 +164,8 @@ def with_virtual_gpu(
         pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
     ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
     ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
-    # Times are converted separately for each thread, with the help of its GPU calls. For a thread without GPU calls, the calls
-    # of all threads are used.
+    # The times of a thread are converted by comparing its GPU calls in both clocks. For a thread without GPU calls, the GPU
+    # calls of all threads are compared.
     of_other_threads = _Clocks(ends_own, ends_recorded)
     of_other_threads.tie_between(list(pairs.values()))
     clocks: dict[Any, _Clocks] = defaultdict(lambda: of_other_threads)

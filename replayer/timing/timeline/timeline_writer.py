@@ -198,14 +198,14 @@ class TimelineWriter:
         """`devices` replaces the recorded list of devices."""
         self._stream = stream
         self._live = live
-        # Rows refer to the devices and the first thread, so the header comes first.
+        # The header is written first, because the rows of all tables refer to its devices and threads.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self.strings_of = KeptBySignature(self._strings_of)
         self._host_rows = KeptBySignature(self._host_row_of)
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
-        # These methods are called very often, so each is the `extend` method of an array.
+        # For speed, methods that are called very often are the `extend` methods of arrays.
         self.work = self._rows["device"].loose.extend
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0

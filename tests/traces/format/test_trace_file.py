@@ -98,7 +98,7 @@ def test_several_tables_of_any_size_can_be_written_at_once(tmp_path: Path, monke
 
 
 def test_too_many_rows_for_one_packed_table_are_rejected() -> None:
-    with pytest.raises(ValueError, match="rows in one packed table"):
+    with pytest.raises(ValueError, match="too many for one packed table"):
         pack_table(Steps.of(number=range(MAX_ROWS + 1)))
 
 

@@ -22,14 +22,14 @@ from traces.model.workload import Sameness, compare_workloads
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import MATMULS, RNN_PASSES
 
-# Compiled code calls libraries such as cuBLAS for these ops.
+# ops for which compiled code also calls libraries such as cuBLAS
 _PRODUCTS = MATMULS | RNN_PASSES.keys() | {"convolution", "attention"}
 
 _Products = list[tuple[tuple[Shape, ...], str | None]]  # input shapes and dtype of each product
 
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
-# Layers that Inductor includes in the names of kernels. If only the compiled program has one of them, the programs differ.
+# layers that are part of Inductor's kernel names; programs differ if only the compiled one has such a layer
 _LAYERS = frozenset(
     "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
     " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()

@@ -29,7 +29,8 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # The profiler may miss some optimizers, so programs with a common optimizer count as equal.
+    # The profiler may miss some optimizers of a script. Programs with at least one common optimizer are therefore considered
+    # equal.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} in the first trace, {', '.join(sorted(theirs))} in the second"
         return f"the same forward pass, but another optimizer: {names}"

@@ -32,7 +32,7 @@ from traces.names.own_packages import IN_SCRIPTS
 
 SHORT_NS = 10_000
 
-# The profiler removes the entry of `sys.path` from a file name.
+# If a file name begins with an entry of `sys.path`, the profiler leaves this entry out.
 _PREFIXES = (*(f"{folder.parent.as_posix()}/" for folder in IN_SCRIPTS.values()), "trace_replay/public/", "trace_replay/")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "

@@ -29,8 +29,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Kernels that were launched before the recording get the earliest launch time. If another kernel's launch is unknown,
-        # its start is used.
+        # A kernel from before the recording gets the earliest possible launch time. Any other kernel without a recorded launch
+        # gets its start time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])

@@ -156,7 +156,7 @@ class TablePanel(Widget):
             name = head.name + ((" ▲" if rising else " ▼") if n == column else "")
             side: Literal["left", "right"] = "left" if head.unit is Unit.TEXT else "right"
             texts = [_cell_text(head.unit, row.values[n]) for row in self._shown]
-            # Without a width, the table would measure every cell, which is slow.
+            # Without a given column width, the table would measure every cell, which is slow.
             widget.add_column(Text(name, justify=side), width=max(len(name), *map(len, texts), 1), key=str(n))
             columns.append([Text(text, justify=side) for text in texts])
         widget.add_rows(zip(*columns, strict=True))
@@ -171,7 +171,7 @@ class TablePanel(Widget):
         more = len(table.rows) - len(self._shown) if table is not None else 0
         if more:
             text = f"{count_text(more)} more rows are not shown, but are copied and saved;  {text}"
-        # The prefix "void" of kernel names is left out.
+        # Kernel names are shown without the prefix "void".
         self.query_one("#name", Static).update(Text(one_column_each(text).removeprefix("void ")))
 
     # --- events ---
