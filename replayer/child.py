@@ -98,8 +98,7 @@ def stop_here() -> None:
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Load the recording once, before the process is forked into ranks. Each rank then calls the returned function to start its
-    replay."""
+    """Load the recording once, before the process is forked into ranks. The returned function starts the replay in a rank."""
     replay_session = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(replay_session)
     for module in _IMPORTED_LATER:

@@ -125,8 +125,8 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process. Raises CUDA's error if the process was forked from a process that has used the
-    GPU."""
+    """Return the virtual GPU of this process. Raises CUDA's error in a process that was forked after its parent process had
+    used the GPU."""
     made = STATE.gpu
     if made is not None:
         return made

@@ -257,7 +257,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discard the profile. `stop_trace` would wait for a GPU that may hang."""
+        """Discard the profile. `stop_trace` is not called, because it would wait for a GPU that hangs."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:
@@ -267,7 +267,7 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Run `action`. If it fails, for example because CUPTI has no permission, stop profiling."""
+        """Run `action`. If `action` fails, for example because CUPTI has no permission, stop profiling."""
         self.paused = self.is_beginning = True
         with deferred_signals():
             try:

@@ -74,7 +74,7 @@ started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder. It returns None for a process that is not recorded."""
+    """Set the function that creates the recorder. The function returns None for a process that is not recorded."""
     _STATE.make = make
     _STATE.forget_recorder()
 

@@ -144,7 +144,8 @@ def names_text(names: Sequence[str]) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Return the lines of a table of at most `width` characters. With `stretch`, the table is exactly as wide."""
+    """Return the lines of a table of at most `width` characters. With `stretch`, the table is exactly `width` characters
+    wide."""
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
     widths = [max((len(line[column]) for line in lines), default=0) for column in columns]

@@ -30,7 +30,7 @@ _LONG_IMPORT_S = 5.0
 
 
 def viewable(name: str) -> str:
-    """Return the name of a trace file. A recording of torch.profiler is first imported into a temporary one. Raises
+    """Return the name of a trace file. A recording of torch.profiler is first imported into a temporary trace file. Raises
     TraceLibraryError."""
     path = _find(name)
     return str(_imported_file(path)) if is_profiler_recording(path) else name

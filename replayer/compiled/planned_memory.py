@@ -27,7 +27,7 @@ _EXTERNAL = (
 
 
 class _Value:
-    """Describes one value of the graph. Inputs of the graph count as results of kernel -1."""
+    """Describes one value of the graph."""
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
         self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES

@@ -4,8 +4,8 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-A collective's kernel also waits until all ranks have started theirs. The shortest kernel of all ranks therefore shows how long
-the operation takes.
+The duration of a collective is that of the shortest kernel of all ranks, because the other kernels also include waits for late
+ranks.
 
 Note [Operations of a step]
     A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at

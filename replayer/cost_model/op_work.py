@@ -165,8 +165,7 @@ def is_part(op: str, shapes: Shapes) -> bool:
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """Return the shapes of the gradient, the image and the weight in the backward pass of a convolution. PyTorch 1.10 and
-    earlier passed the gradient as the second argument."""
+    """Return the shapes of the gradient, the image and the weight in the backward pass of a convolution."""
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
     if first[1] == second[1]:

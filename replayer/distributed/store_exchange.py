@@ -139,7 +139,7 @@ class DeadlockDetector:
         return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
 
     def end(self) -> None:
-        """Clear this rank's entry in the key-value store. If the entry were deleted, other ranks would wait for it."""
+        """Clear this rank's entry in the key-value store."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -352,7 +352,8 @@ class StoreExchange:
     def _missing_members(
         self, keys: Sequence[str], members: Sequence[int], own: RankMessage, wait: _Wait, waited_s: float
     ) -> list[int]:
-        """Return the ranks that have not sent a message yet. Raise an error if one of them has ended, or after the timeout."""
+        """Return the ranks that have not sent a message yet. Raise an error after the timeout, or if a missing rank has
+        ended."""
         is_late = waited_s >= self.timeout_s + wait.busy_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0

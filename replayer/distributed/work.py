@@ -50,7 +50,7 @@ class _Awaited(_Work):  # type: ignore[misc]
         return WorkFuture.of(list(self.result()), self.device, self.finished_ns, self.wait)
 
     def get_future_result(self) -> WorkFuture:
-        """Return a future with the value 0 (PyTorch's WorkResult.SUCCESS). The future's method `wait` makes the host wait."""
+        """Return a future with the value 0 (PyTorch's WorkResult.SUCCESS)."""
         result = WorkFuture(NONE, self.finished_ns, self._block_host)
         result.set_result(0)
         return result
@@ -217,7 +217,7 @@ class CapturedWork(_Awaited):
         self._values = None
 
     def finished_ns(self) -> int:
-        """Return 0. The collective runs later, when the CUDA graph is replayed."""
+        """Return 0."""
         return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -219,8 +219,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all launches until the `with` block ends. Then simulate the first launch of each thread, the second launch of
-        each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all launches until the `with` block ends. The launches are then simulated in turns: one launch of each thread,
+        then the next launch of each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -276,8 +276,8 @@ class ScriptLaunches(LaunchPath):
         pinned: bool = False,
         moves_tensor: bool = False,
     ) -> None:
-        """Launch a copy of the kind "h2d", "d2h" or "d2d". A blocking copy makes the host wait for its end. The argument
-        `moves_tensor` is True for `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
+        """Launch a copy of the kind "h2d", "d2h" or "d2d". If the copy is blocking, the host waits for the end of the copy. The
+        argument `moves_tensor` is True for `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         library_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler

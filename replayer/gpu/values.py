@@ -63,7 +63,7 @@ class ReadValues:
 
     def read(self, signature: OpSignature, device: int, count: int, is_recorded: bool = True) -> list[float] | None:
         """Return the next `count` recorded values of a tensor, or None if no values were recorded. The host waits for the
-        stream. With `is_recorded=False`, for ops that the recorder ignores, return None."""
+        stream. If the recorder does not record values of this op, pass `is_recorded=False`."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream

@@ -15,7 +15,7 @@ from replayer.memory.device.blocks import Block, UsedStream
 class HandleOwner(Protocol):
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that queues an allocation to be freed later. Python finalizers may call it, because it takes no
+        """Return a function that queues an allocation to be freed later. Finalizers may call this function, because it takes no
         lock."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:

@@ -106,8 +106,8 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return the largest batch size that fits. Return 0 if one sample does not fit, and MAX_BATCH if the batch size does not
-    matter."""
+    """Return the largest batch size that fits. Return 0 if a single sample does not fit, and MAX_BATCH if memory use does not
+    depend on the batch size."""
     low, high, step = 0, start, max(1, start // 2)
     while fits(high):
         if high >= MAX_BATCH:

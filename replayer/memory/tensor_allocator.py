@@ -81,7 +81,7 @@ class TensorAllocator:
     malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order. If memory runs out, free those that are already allocated."""
+        """Allocate several sizes in order. If memory runs out, the blocks that are already allocated are freed."""
         made: list[AllocationHandle | None] = []
         if self._used_pools:
             stream = self._in_pool(stream)

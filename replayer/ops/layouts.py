@@ -160,8 +160,8 @@ _WITH_DENSE = (aten.add.Tensor, aten.mul.Tensor)
 
 
 def _nested_and_dense(func: TorchAny, nested: torch.Tensor, dense: TorchAny, *_: TorchAny) -> torch.Tensor | None:
-    """Add or multiply a nested and a dense tensor. PyTorch supports this only on CUDA (`NestedTensor_elementwise_Tensor` in
-    ATen/native/nested/NestedTensorBinaryOps.cpp). Return None for other arguments."""
+    """Add or multiply a nested and a dense tensor. See `NestedTensor_elementwise_Tensor` in
+    ATen/native/nested/NestedTensorBinaryOps.cpp. Return None for other arguments."""
     is_dense = isinstance(dense, torch.Tensor) and not dense.is_nested
     if not (is_dense and nested.is_nested and nested.dtype is dense.dtype):
         return None

@@ -179,8 +179,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return its index in the list of published step times. The first three steps with a batch
-        that was too large for the measured GPU count; the fourth raises NotInLibrary."""
+        """End the training step, and return its index in the list of published step times. If a batch was too large for the
+        measured GPU, the fourth step with this batch raises NotInLibrary."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -68,8 +68,8 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Return which CUDA graph each launch call launched, as numbers. Captures of the same compiled function with the same
-    kernels get the same number."""
+    """Return which CUDA graph each launch call launched, as numbers. If a compiled function was captured several times with the
+    same kernels, all captures have the same number."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}

@@ -171,8 +171,8 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step that provides the values for a step of the replay. Recorded steps are repeated if the replay
-        has more steps."""
+        """Return the recorded step that provides the values for a step of the replay. If the replay has more steps than the
+        recording, recorded steps are repeated."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:

@@ -61,8 +61,8 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message. If another process sent the error, return the first line of the original
-    message."""
+    """Return the first line of an error message. If the error comes from another process, return the first line of that
+    process's message."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

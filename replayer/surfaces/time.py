@@ -6,7 +6,7 @@
 The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In a
 background thread, `sleep` waits until another thread has advanced the virtual time.
 
-In a loop that waits for another process, `sleep` takes real time.
+If a script calls `sleep` in a loop that waits for another process, `sleep` takes real time.
 
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Locks, queues, sockets and processes use real
 time for their timeouts.

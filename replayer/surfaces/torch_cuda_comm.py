@@ -64,7 +64,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk of `tensor` per device. A chunk on the device of `tensor` is a view."""
+        """Return one chunk of `tensor` per device. The chunk for the device of `tensor` is a view."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):

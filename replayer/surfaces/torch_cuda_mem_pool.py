@@ -25,8 +25,8 @@ PoolHandle = tuple[int, int]
 
 
 class PrivatePools:
-    """Counts the CUDA graphs and torch.cuda.MemPool objects that use each private memory pool. When nothing uses a pool
-    anymore, its memory is returned to the device."""
+    """Counts the CUDA graphs and torch.cuda.MemPool objects that use each private memory pool. The memory of an unused pool is
+    returned to the device."""
 
     def __init__(self) -> None:
         self._made = 0

@@ -224,7 +224,8 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
         gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: TorchAny) -> float:
-        """Return the time until `end_event` in milliseconds. Raises an error, for example, for events on two devices."""
+        """Return the time until `end_event` in milliseconds. Raises CUDA's error if the two events are on different devices or
+        were not recorded."""
         if not isinstance(end_event, _CudaEventBase):
             raise RuntimeError("expected other to be a torch.cuda.Event object")
         if not (self.enable_timing and end_event.enable_timing):

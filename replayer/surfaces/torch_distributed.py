@@ -95,7 +95,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """Return the future of the bucket's all-reduce. A future of PyTorch's C++ code would not wait for the virtual GPU."""
+    """Return the future of the bucket's all-reduce. Futures of PyTorch's C++ code do not wait for the virtual GPU."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)
@@ -103,8 +103,8 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Store the collective that DistributedDataParallel waits for in the backward pass. PyTorch's C++ code does not keep the
-    Python object alive."""
+    """Store the collective that DistributedDataParallel waits for in the backward pass. The reference keeps the Python object
+    alive, which C++ code does not."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)
 

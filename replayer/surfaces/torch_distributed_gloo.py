@@ -70,7 +70,7 @@ class GlooCall:
         return self._group.read(self._channel, self._number, self._sources)
 
     def finish(self, duration_ns: int = 0) -> None:
-        """Wait for all sources. Raise RuntimeError if the last source called the operation after the group's timeout."""
+        """Wait for all sources. Raise RuntimeError if a source called the operation after the group's timeout."""
         here = gpu()
         now_ns, latest_ns = here.streams.host_now_ns(), max(self.times_ns().values(), default=0)
         limit_ns = int(self._group.timeout.total_seconds() * 1_000_000_000 * here.clock.speed)
@@ -94,7 +94,7 @@ class GlooCalls:
         return StoreExchange(self._store, self.rank, self.size, self.timeout.total_seconds(), gpu().clock).offset_ns
 
     def call(self, name: str, peer: int = 0, tag: int = 0, *_: int) -> GlooCall | None:
-        """Post this rank's time. Return None if the clock is not virtual, because gloo then waits for late ranks.
+        """Post this rank's time. Return None without a virtual clock, because gloo itself then waits for late ranks.
 
         peer: the root, or the other rank of a send or receive
         """
@@ -255,7 +255,7 @@ def _refuse_device_memory(*_args: TorchAny) -> NoReturn:
 
 def _neighbours(place: int, size: int) -> list[int]:
     """Return the neighbors of `place` in gloo's broadcast tree: first those that send to it. In round i, each place p below
-    2**i sends to p + 2**i and waits until the receiver has called the operation."""
+    2**i sends to place p + 2**i."""
     places = [place + (1 << i) for i in range(place.bit_length(), (size - 1).bit_length()) if place + (1 << i) < size]
     while place:
         place -= 1 << (place.bit_length() - 1)

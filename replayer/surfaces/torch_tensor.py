@@ -79,7 +79,8 @@ def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: Torch
 
 
 def _install_dlpack(torch_module: TorchAny) -> None:
-    """Let torch.from_dlpack make views of virtual tensors. Other libraries cannot read virtual tensors, which have no data."""
+    """Let torch.from_dlpack make views of virtual tensors. Virtual tensors cannot be passed to other libraries, because virtual
+    tensors have no data."""
     dlpack = torch_module.utils.dlpack
 
     def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:
@@ -173,7 +174,7 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _warning_the_caller(read: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-    """Read a value. A warning of PyTorch names the script's line."""
+    """Read a value. If PyTorch prints a warning, the warning shows the script's line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = read(*args)

@@ -147,7 +147,7 @@ class TensorMeta:
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
         """Return a view of the given values that is conjugated or negated like this tensor. Inside `__torch_dispatch__`, call
-        `clone` on the view, because most ops there do not see that a tensor is conjugated."""
+        `clone` on the view, because most ops ignore there that a tensor is conjugated."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values

@@ -52,8 +52,8 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to the script. Each call may advance the clock, because a script may call it in a loop until
-        a time is reached."""
+        """Return the current time to the script. Each call may advance the clock, because a script may poll the clock in a
+        loop."""
         # see Note [The recorded clock]
         return self.now_ns()
 
@@ -61,7 +61,7 @@ class Clock(Protocol):
         """Wait until `deadline_ns`."""
 
     def pause(self) -> None:
-        """Stop the clock. It runs again after as many calls of `resume`."""
+        """Stop the clock. The clock runs again after the same number of calls of `resume`."""
         return None
 
     def resume(self) -> None:
@@ -222,7 +222,7 @@ class ScaledClock(Clock):
 
 
 def machine_unix_ns() -> int:
-    """Return the machine's real time. It does not use the patched module `time`."""
+    """Return the machine's real time."""
     return time_ns()
 
 

@@ -49,9 +49,9 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on the given stream. `mode` is PyTorch's capture error mode: it says which threads get
-    an error for a forbidden CUDA call. "global" means all threads, "thread_local" the capturing thread. "relaxed" forbids only
-    calls for captured streams and events."""
+    """Captures a CUDA graph that begins on the given stream. The argument `mode` is PyTorch's capture error mode. With
+    "global", forbidden CUDA calls raise an error in all threads. With "thread_local", they raise an error in the capturing
+    thread. With "relaxed", only calls for captured streams and events are forbidden."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, mode: str, refuse: Callable[[], BaseException]

@@ -4,8 +4,8 @@
     sleep(0.1)
     watch.waits_for_a_thread()      # True if the main thread spent this time in `Thread.join`, `Queue.get` or `Lock.acquire`
 
-Linux says how much time a thread has computed, and whether the thread sleeps. On other systems, the main thread counts as
-waiting for a thread if it does not wait for a process.
+Linux says how much time a thread has computed, and whether the thread sleeps. On systems other than Linux, the main thread
+counts as waiting for a thread if it does not wait for a process.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class StreamScheduler:
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the op's median recorded host time. If the op was not recorded, use the median of all ops."""
+        """Return the op's median recorded host time. If the op was not recorded, return the median of all ops."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:

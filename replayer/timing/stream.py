@@ -23,8 +23,8 @@ from replayer.timing.timing_rules import kernel_end
 
 
 class VirtualStream:
-    """Represents a CUDA stream. Its index on the device is `own_number`, which is 0 for the default stream. During the capture
-    of a CUDA graph, `number` is replaced by the number of the graph's memory pool."""
+    """Represents a CUDA stream. `own_number` is the stream's index on the device, which is 0 for the default stream. During the
+    capture of a CUDA graph, `number` is replaced by the number of the graph's memory pool."""
 
     # see Note [Stream numbers during a capture] in cuda_graph.py
 
@@ -39,8 +39,8 @@ class VirtualStream:
         self.pending: deque[int] = deque(maxlen=depth)
 
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
-        """Add a kernel or copy to the stream, and return its end. It starts `latency_ns` after its launch on an idle stream,
-        and otherwise at least `gap_ns` after the work ahead of it."""
+        """Add a kernel or copy to the stream, and return its end. On an idle stream, the work starts `latency_ns` after its
+        launch. On a busy stream, it starts at least `gap_ns` after the previous work."""
         end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)
         return end_ns
@@ -61,8 +61,8 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Stores when a CUDA event completes. A stream that already waits for the event is not affected if the event is recorded
-    again. Events with `external=True` can be used inside and outside of a CUDA graph."""
+    """Stores when a CUDA event completes. Recording an event again does not affect streams that already wait for the event.
+    Events with `external=True` can be used inside and outside of a CUDA graph."""
 
     __slots__ = ("awaited", "captured", "device", "external", "time_ns")
 

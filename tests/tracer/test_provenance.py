@@ -70,7 +70,7 @@ def test_the_script_is_identified_by_its_hash(monkeypatch: pytest.MonkeyPatch, t
     assert cost is not None and (cost.overhead_ns_per_step, cost.overhead_share) == (1, 0.1)
 
 
-def test_memory_outside_of_torch_is_the_memory_neither_free_nor_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_outside_of_torch_is_neither_free_nor_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a card of 16 GiB with 3 GiB free WHEN torch has reserved 5 GiB THEN 8 GiB are outside of torch
 
     The two figures are not read at the same moment. If torch seems to have reserved more than is used, 0 bytes are outside.

@@ -16,7 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Patch the methods of torch.cuda.CUDAGraph. They do not exist in CPU builds of PyTorch."""
+    """Patch the methods of torch.cuda.CUDAGraph. CPU builds of PyTorch lack these methods."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return
@@ -43,7 +43,7 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a CUDA graph. If this happens in a phase, all GPU work of the graph belongs to the phase."""
+        """Launch a CUDA graph. If the script launches the graph in a phase, all GPU work of the graph belongs to this phase."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

@@ -41,7 +41,7 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """Represents an asynchronous collective. It does not refer to tensors or Work objects, which would keep memory
+    """Represents an asynchronous collective. The object has no references to tensors or Work objects, which would keep memory
     allocated."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:

@@ -105,7 +105,7 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads PyTorch's flight recorder for each backend. Callers must hold the recorder's lock, except for `called`."""
+    """Reads PyTorch's flight recorder for each backend. Only the method `called` may be called without the recorder's lock."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0

@@ -90,8 +90,8 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the steps with which this step is collected. If it differs from them, write them and begin a new
-        collection."""
+        """Return the steps with which this step is collected. If the step differs from the collected steps, write these and
+        begin a new collection."""
         alike = self._alike
         if (
             alike is None
@@ -107,8 +107,8 @@ class StepWriter:
         return alike
 
     def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
-        """Write the first `count` of a sequence of equal steps. `ticks_ns` contains the times of their CUDA events, or nothing
-        without a GPU."""
+        """Write the first `count` of a sequence of equal steps. The list `ticks_ns` contains the times of the CUDA events; it
+        is empty without a GPU."""
         steps, start_ticks_ns = run.steps[:count], NONE if run.start is None else run.start.ticks_ns
         alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns, rank)
         row = self._output.count("steps") + alike.steps

@@ -5,8 +5,8 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-If the GPU is idle before the next kernel is launched, the host is the reason. If the GPU is idle between the launch and the
-start of a kernel, the GPU is the reason. The reasons are:
+The host is the reason for idle time before the launch of the next kernel. The GPU is the reason for idle time between the
+launch and the start of a kernel. The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);

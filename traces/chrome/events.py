@@ -119,7 +119,7 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Assign correlation ids. They are above 2**16, because Holistic Trace Analysis cannot read long traces with smaller
+        """Assign correlation ids. The ids are above 2**16, because Holistic Trace Analysis cannot read long traces with smaller
         ids."""
         launch = self.trace.device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)

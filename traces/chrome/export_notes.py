@@ -3,7 +3,7 @@
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-Viewers ignore this key. Its value is a string, because many JSON readers round large integers.
+Viewers ignore this key. The value of the key is a string, because many JSON readers round large integers.
 """
 
 from __future__ import annotations

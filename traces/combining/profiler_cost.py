@@ -133,8 +133,8 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Return the factor with which a profiled phase takes about as long as without the profiler. Of several such factors,
-    return the one closest to `usual`."""
+    """Return the factor with which a profiled phase takes about as long as without the profiler. If several factors are
+    suitable, return the one closest to `usual`."""
     # see Note [The clean steps decide]
     if not phase.calls:
         return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)

@@ -235,8 +235,8 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    """Return True if the times agree. If a trace lacks GPU work, its real steps may be longer. The result is then None if the
-    times agree or this trace has the shorter steps."""
+    """Return True if the times agree. If a trace lacks GPU work, its real steps may be longer. In this case, the result is None
+    if the times agree, or if this trace has the shorter steps."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:

@@ -3,7 +3,7 @@
     for one in fused_ops(eager, compiled, eager_step, compiled_step):
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
-The ops are in the name of an Inductor kernel.
+The name of an Inductor kernel lists the fused ops.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ _CUTS = "DDPOptimizer"
 
 @contextmanager
 def compiling() -> Iterator[list[EagerRegion]]:
-    """Count compilations in the `with` block. At its end, the yielded list contains the functions that torch.compile could not
-    trace."""
+    """Count compilations in the `with` block. At the end of the block, the yielded list contains the functions that
+    torch.compile could not trace."""
     utils: Any = sys.modules["torch._dynamo.utils"]
     before, breaks, begun_ns = len(utils.get_compilation_metrics()), len(utils.graph_break_reasons), perf_counter_ns()
     eager = list[EagerRegion]()

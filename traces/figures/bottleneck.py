@@ -265,8 +265,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index at which values change for good, for example from about 5 to about 9. Ranks are compared instead of
-    values, to reduce the effect of outliers."""
+    """Return the index at which values change for good, for example from about 5 to about 9. The method compares positions in
+    the sorted list instead of values, because outliers then have little effect."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

@@ -62,7 +62,7 @@ def work_rows(trace: Trace) -> Column:
 
 
 def gpus_per_rank(trace: Trace) -> int:
-    """Return how many GPUs each rank uses. It may be more than one, as with nn.DataParallel."""
+    """Return how many GPUs each rank uses. With nn.DataParallel, for example, a rank uses several GPUs."""
     working = np.unique(trace.device.device[work_rows(trace)])
     return max((len(working) or len(trace.devices)) // max(len(trace.ranks), 1), 1)
 
@@ -462,8 +462,8 @@ def run_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryPeak]:
-    """Return the memory peak of each device in the given steps. If they have no memory counters, return the peak of the whole
-    trace. Without memory events, return PyTorch's peak of the whole run."""
+    """Return the memory peak of each device in the given steps. If the steps have no memory counters, return the peak of the
+    whole trace. Without memory events, return PyTorch's peak of the whole run."""
     events = trace.memory
     if steps is not None:
         ranks = np.array([*(device.rank for device in trace.devices), NONE], dtype=np.int64)[events.device]

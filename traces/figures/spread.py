@@ -42,8 +42,8 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Compares the step times of two traces, usually a recording and its replay. A value of `error` below `noise_floor` is not
-    significant."""
+    """Compares the step times of two traces, usually a recording and its replay. Differences with an `error` below
+    `noise_floor` are not significant."""
 
     recorded_median_ns: int | None  # median of the first trace
     replayed_median_ns: int | None  # median of the second trace

@@ -186,8 +186,8 @@ class Outline:
 
 @result_cache()
 def outline(trace: Trace, whole: Trace | None = None) -> Outline:
-    """Return fewer statistics than `summarize`, in less time. The argument `whole` is the trace of all ranks. It provides the
-    numbers of ranks, devices and events if only some ranks are shown."""
+    """Return fewer statistics than `summarize`, in less time. If only some ranks are shown, pass the trace of all ranks as
+    `whole`, for the numbers of ranks, devices and events."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=(whole or trace).ranks,

@@ -98,7 +98,8 @@ class StepCount(_Tail):
 
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
-    """Return the trace file that a replay process writes. If it writes none, return the largest file of its child processes."""
+    """Return the trace file that a replay process writes. If the process writes no trace file, return the largest trace file of
+    its child processes."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)

@@ -45,7 +45,7 @@ def unpack_items(content: bytes) -> Iterator[tuple[str, Any]]:
 
 
 class _Unpacker:
-    """Rejects large items before they are unpacked. Without this check, 64 MiB of empty lists would take 4 GB of memory."""
+    """Rejects large items before they are unpacked. For example, 64 MiB of empty lists would take 4 GB of memory."""
 
     def __init__(self, content_bytes: int) -> None:
         self.lists_and_maps = 0

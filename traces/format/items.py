@@ -151,7 +151,7 @@ class Assembly:
             raise Damaged(str(error), offset_bytes) from error
 
     def add_later(self, head: TableHead, pieces: Iterator[bytes], offset_bytes: int) -> None:
-        """Add a table to the trace. Its columns are unpacked when they are first read."""
+        """Add a table to the trace. The columns of the table are unpacked when they are first read."""
         self._grow(_ROW_BYTES[head.kind] * head.rows)
         later = LaterTable(head, self._rows[head.kind], pieces, offset_bytes)
         self._append(head.kind, TABLES[head.kind].deferred(head.rows, lambda name: {name: later.column(name)}))

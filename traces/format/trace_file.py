@@ -62,8 +62,8 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. If this fails, raise TraceWriteError and leave the old file unchanged. Blanks are added to a
-    small file that unpacks to so much data that readers would reject it (`UnpackLimit`)."""
+    """Write `trace` to `path`. If writing fails, raise TraceWriteError and leave the old file unchanged. Readers reject small
+    files that unpack to much data (`UnpackLimit`), so `save` makes such files longer with blanks."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []

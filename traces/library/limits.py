@@ -43,8 +43,8 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch size that fits, or None if unknown. The measurements limit the estimate from below and from
-        above."""
+        """Return the largest batch size that fits, or None if unknown. An estimate outside of the measured limits is replaced
+        by the nearest limit."""
         if self.is_exact:
             return self.fitted
         if estimated is None:

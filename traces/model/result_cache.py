@@ -41,7 +41,7 @@ def result_cache(*, fresh: bool = False) -> Iterator[None]:
 
 
 def cached_result(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Cache the results of a function inside `with result_cache()`. The first argument of the function is a trace."""
+    """Cache the results of a function inside `with result_cache()`."""
 
     @wraps(compute)
     def kept(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -88,7 +88,7 @@ class HostKind(IntEnum):
 
 
 class DeviceKind(IntEnum):
-    """Names the kind of a device span. Only kernels, copies and memsets make a GPU busy."""
+    """Names the kind of a device span. A GPU counts as busy only during kernels, copies and memsets."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -578,7 +578,7 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return a rank's machine. If it was not recorded, assume that all ranks ran on equal machines."""
+        """Return a rank's machine. If the machine was not recorded, assume that all ranks ran on equal machines."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:

@@ -3,8 +3,8 @@
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-The library msgspec cannot leave out default values of dataclasses. The library cattrs would have to be installed wherever
-scripts are recorded.
+The library msgspec cannot leave out default values of dataclasses. The library cattrs is not used, because it would have to be
+installed wherever scripts are recorded.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _converters(kind: Any) -> dict[str, Callable[[Any], Any]]:
 
 @cache
 def _converter(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that converts JSON values to the type `hint`. It is cached, because a replay with 256 ranks converts 60
-    000 values."""
+    """Return a function that converts JSON values to the type `hint`. The function is cached, because a replay with 256 ranks
+    converts 60 000 values."""
     origin = get_origin(hint)
     if origin is types.UnionType:
         of_union = _converter(next(one for one in get_args(hint) if one is not type(None)))

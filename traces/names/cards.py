@@ -47,8 +47,8 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Contains the bandwidth between two GPUs of the same model in GB/s. It is an estimate, because server boards have
-    different numbers of links."""
+    """Contains the bandwidth between two GPUs of the same model in GB/s. The bandwidth is an estimate, because server boards
+    have different numbers of links."""
 
     pair_gbps: float  # all links between two neighbours together
     all_gbps: float  # all links of one GPU together

@@ -2,7 +2,7 @@
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-Otherwise, torch.compile would break the graph at our wrapper of `Module.__call__`.
+Without this module, torch.compile would break the graph at our wrapper of `Module.__call__`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COMPILATIONS_KEPT = 1 << 20
 
 def see_through_wrappers(generated: Sequence[str] = (), on_eager: Callable[[EagerRegion], None] = lambda _: None) -> None:
     """Make Dynamo trace the original functions instead of our wrappers, and count compilations. Dynamo skips the files in
-    `generated`. It calls `on_eager` for each function that it cannot trace."""
+    `generated`. Dynamo calls `on_eager` for each function that it cannot trace."""
     # By default, PyTorch keeps statistics of the last 64 compilations only.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
@@ -151,8 +151,8 @@ def _caller(file: str) -> str:
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap the function that compiles a Python frame. `torch.compiler.disable(recursive=False)` needs the file name of
-    PyTorch's function, so the wrapper has it."""
+    """Wrap the function that compiles a Python frame. The wrapper has the file name of PyTorch's function, because
+    `torch.compiler.disable(recursive=False)` needs this name."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

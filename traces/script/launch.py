@@ -69,8 +69,9 @@ def run_child(
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
     """Run `python WORDS...` with the recorder or the replayer in the child process. `options_of_package` contains the options
-    of the recorder ("tracer") or the replayer ("replayer"). With `ranks`, the child process forks this many processes. While it
-    runs, `meanwhile` is called with its process id. Raises FileNotFoundError if the script does not exist."""
+    of the recorder ("tracer") or the replayer ("replayer"). With `ranks`, the child process forks this many processes. The
+    function `meanwhile` is called with the id of the child process while the child process runs. Raises FileNotFoundError if
+    the script does not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -169,7 +170,8 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """Forwards signals such as SIGTERM to the child process. A terminal itself sends Ctrl-C to the child process."""
+    """Forwards signals such as SIGTERM to the child process. Ctrl-C is not forwarded, because the terminal also sends it to the
+    child process."""
 
     def __init__(self) -> None:
         self.got = 0  # the last signal

@@ -270,8 +270,8 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a function, so that each call is one phase. Before it begins, `begins` is called with the listener and the
-        call's arguments. After a call without an exception, `completed` is called with the listener and the positional
+        """Wrap a function, so that each call is one phase. The function `begins` is called before the phase, with the listener
+        and the call's arguments. After a call without an exception, `completed` is called with the listener and the positional
         arguments."""
         scope, hearing, phase = self, self._listener, self.phase
 

@@ -115,7 +115,7 @@ class PhaseSplitter:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """End the segment with this name. With `open_ended`, it lasts until the next phase begins."""
+        """End the segment with this name. With `open_ended`, the segment lasts until the next phase begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns

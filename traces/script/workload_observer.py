@@ -122,7 +122,7 @@ def parts_of(module: Any) -> list[Any]:
 
 
 def initialized_parameters(module: Any, *, recurse: bool = True) -> list[Any]:
-    """Return the parameters that have a shape. Those of lazy modules have none before the first forward pass."""
+    """Return the parameters that have a shape. Parameters of lazy modules have no shape before the first forward pass."""
     of_parts = (getattr(part, "_parameters", {}).values() for part in (parts_of(module) if recurse else [module]))
     found = {id(parameter): parameter for of in of_parts for parameter in of if parameter is not None}
     return [parameter for parameter in found.values() if not hasattr(parameter, "materialize")]

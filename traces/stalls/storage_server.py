@@ -118,7 +118,7 @@ class StorageServer:
 
 
 class StorageClient:
-    """Sends read requests of a training process to the `StorageServer`. A forked process opens a connection of its own."""
+    """Sends read requests of a training process to the `StorageServer`. A forked process opens another connection."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -4,7 +4,7 @@
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
 The script runs on a virtual GPU, which logs its memory requests. For each GPU, a simulation of PyTorch's memory allocator
-repeats them.
+repeats these requests.
 """
 
 from __future__ import annotations
@@ -219,7 +219,8 @@ def _scaled(
 
 
 def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
-    """Return the dimension of an input that differs between two runs. If several differ, prefer one of the size `batch`."""
+    """Return the dimension of an input that differs between two runs. If several dimensions differ, prefer a dimension of the
+    size `batch`."""
     changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)
 

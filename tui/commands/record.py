@@ -6,7 +6,7 @@
     trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
-Each process writes a file, and `trace record` merges them at the end. If it is killed, partial files such as
+Each process writes a file, and `trace record` merges them at the end. If `trace record` is killed, partial files such as
 train.msgpack.<pid>.part remain.
 """
 

@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 16
 
 
 class Lines:
-    """Keeps the last lines of a terminal's output. A carriage return begins the current line anew."""
+    """Keeps the last lines of a terminal's output. Text after a carriage return replaces the current line."""
 
     def __init__(self) -> None:
         self._done: deque[str] = deque(maxlen=_TAIL_LINES)

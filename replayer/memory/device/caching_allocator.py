@@ -117,7 +117,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block. It is reused only after the work on all streams that use it has ended."""
+        """Free a block. The block is reused after all streams that use it have finished their work."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")

@@ -30,7 +30,7 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Lock the pages of an address range. If this is impossible, print a warning and return False."""
+        """Lock the pages of an address range. If the pages cannot be locked, print a warning and return False."""
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{_size(size_bytes)} more pinned memory would leave less than 1/16 of this machine's memory free")

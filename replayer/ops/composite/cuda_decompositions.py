@@ -3,7 +3,7 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch's C++ code would not choose these kernels, because it sees virtual tensors as tensors on the device "lazy".
+PyTorch's C++ code chooses CUDA kernels only for the device "cuda", but sees virtual tensors on the device "lazy".
 """
 
 from __future__ import annotations

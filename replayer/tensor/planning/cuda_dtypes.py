@@ -63,7 +63,7 @@ def require_sparse_kernel(func: Op, args: Sequence[TorchAny]) -> None:
 
 
 def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
-    """Return the op's key in cuda_dtypes.json. It may contain a string argument, as in "scatter_reduce.two amax"."""
+    """Return the op's key in cuda_dtypes.json. The key may contain a string argument, as in "scatter_reduce.two amax"."""
     name = op_name(func)
     keys = _keys_with_string().get(name)
     if keys is None:
@@ -76,8 +76,8 @@ def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
 
 
 def _of_tensors(name: str) -> dict[str, str] | None:
-    """Return the dtypes that CUDA rejects for an op such as "special_zeta.self_scalar". CUDA uses the same kernel for a number
-    as for a tensor."""
+    """Return the dtypes that CUDA rejects for an op such as "special_zeta.self_scalar". A number as an argument is treated like
+    a tensor."""
     op, _, overload = name.partition(".")
     if "scalar" not in overload.lower():
         return None

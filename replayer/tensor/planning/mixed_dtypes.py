@@ -3,7 +3,7 @@
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
 
-The messages are those in aten/src/ATen (Blas.cpp, MemoryOverlap.cpp and others).
+The error messages are copied from aten/src/ATen (Blas.cpp, MemoryOverlap.cpp and others).
 """
 
 from __future__ import annotations
@@ -366,9 +366,9 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 
 
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
-    """Check the tensors of a fused optimizer kernel (ATen/native/cuda/Fused*Kernel.cu). They must be dense, and have the same
-    dtype, shape and strides (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). `names` are the names of the lists.
-    A list with a "?" at the end of its name is only used with `amsgrad`."""
+    """Check the tensors of a fused optimizer kernel (ATen/native/cuda/Fused*Kernel.cu). The tensors must be dense, and have the
+    same dtype, shape and strides (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). `names` are the names of the
+    lists. A list with a "?" at the end of its name is only used with `amsgrad`."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]

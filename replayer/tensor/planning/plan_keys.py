@@ -38,7 +38,8 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return the number of the range that contains a scalar. A kernel accepts all scalars of a range or none."""
+    """Return the number of the range that contains a scalar. The ranges are chosen so that a kernel accepts either all scalars
+    of a range or none."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 

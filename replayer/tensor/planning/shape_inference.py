@@ -304,9 +304,8 @@ _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 
 
 def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
-    """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check. The error counts only if the op
-    fails twice: with ones and with zeros in its integer tensors. Large tensors are tried only if smaller tensors fail, to save
-    time."""
+    """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check. The op must fail twice: with ones
+    and with zeros in its integer tensors. To save time, large tensors are only tried if smaller tensors fail."""
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
     tensors = tensors_of((args, kwargs))
@@ -341,8 +340,8 @@ _SMALLER_ELEMENTS = 1 << 18  # elements; larger calls would take longer than a m
 def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
     """Map the tensor sizes and integer arguments of a call to smaller numbers, to make a check of the call fast.
 
-    The order of the numbers, and differences of 1 between them, stay the same. So do ratios of 2, 3, 4 or an integer argument,
-    and divisibility by an integer argument.
+    The order of the numbers, and differences of 1 between them, stay the same. Ratios of 2, 3, 4 or an integer argument, and
+    divisibility by an integer argument, also stay the same.
     """
     smaller: dict[int, int] = {0: 0}
     last = before = 0

@@ -6,7 +6,8 @@
 The replay makes these assumptions about unknown values:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
-* Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold in `(x > 0).all()`.
+* Nothing is NaN or infinite. A tensor is equal to itself and to its clone. A check of bounds, such as `(x > 0).all()`, is true
+  for floats.
 * Other unknown comparisons are False, or have a value that raises no error in the script (script_branches.py).
 * When a script reads the sum or mean of any other comparison, `AssumedValues.share` is the share of true elements.
 """

@@ -249,7 +249,8 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """For each op, return the allocated minus the freed bytes. NONE is the key for the frees of other ops' memory."""
+    """For each op, return the allocated minus the freed bytes. The key NONE stands for the frees of memory that other ops have
+    allocated."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}

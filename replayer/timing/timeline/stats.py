@@ -48,7 +48,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def host_figures(self, speed: float) -> HostFigures:
-        """Return the replayer's host time per step and per op. With `--speed 2`, a replay has half of the recorded time."""
+        """Return the replayer's host time per step and per op. With `--speed 2`, a step must take half of the recorded time."""
         if not self.step_ops:
             return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))

@@ -46,7 +46,7 @@ def test_many_values_are_sorted_for_isin_after_their_duplicates_are_removed(size
         (False, "bool", 2, [], False),
     ],
 )
-def test_the_places_of_a_mask_are_read_unless_one_number_is_written_there(
+def test_masked_assignment_reads_the_mask_unless_the_value_is_one_number(
     on_gpu: bool, dtype: str, numel: int, accumulates: list[bool], reads: bool
 ) -> None:
     index: Any = torch.zeros(4, dtype=getattr(torch, dtype))

@@ -86,7 +86,7 @@ def test_a_device_by_number_is_the_same_as_by_name() -> None:
 # --- torch.backends
 
 
-def test_library_versions_are_those_of_the_recording() -> None:
+def test_a_replay_reports_the_recorded_library_versions() -> None:
     use()
     assert torch.version.cuda == (CUDA_OF_BUILD or "10.2")
     assert torch.backends.cudnn.version() == 7605

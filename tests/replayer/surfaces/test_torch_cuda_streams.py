@@ -55,7 +55,7 @@ def test_streams_compare_and_hash_by_their_identity() -> None:
     assert repr(other).startswith("<torch.cuda.Stream device=cuda:1 cuda_stream=0x")
 
 
-def test_other_objects_than_streams_and_events_are_rejected_as_by_cuda() -> None:
+def test_streams_and_events_reject_other_objects_as_in_cuda() -> None:
     use()
     event: Any = cuda.Event(enable_timing=True)
     for call in (event.record, event.wait):

@@ -232,7 +232,7 @@ def test_a_number_copied_into_a_tensor_is_not_a_copy_between_devices(on_gpu: Scr
     assert (on_gpu.recorder.phases, on_gpu.recorder.reads) == ([], [])
 
 
-def test_the_method_cuda_is_an_upload_unless_the_tensor_is_already_on_the_gpu(on_gpu: Script) -> None:
+def test_calling_cuda_copies_the_tensor_unless_it_is_on_the_gpu(on_gpu: Script) -> None:
     on_gpu.tensor([1.0], "cuda").cuda()
     assert on_gpu.recorder.phases == []
     on_gpu.tensor([1.0], "cpu").cuda()

@@ -113,7 +113,7 @@ def test_a_headline_for_many_devices_shows_the_least_and_most_busy() -> None:
     assert text.count("cuda:") == 2 and " to " in text
 
 
-def test_a_time_on_another_rank_is_shown_with_the_rank_number() -> None:
+def test_times_of_other_ranks_are_shown_with_the_rank_number() -> None:
     # GIVEN two ranks, of which the second begins its step earlier: the ruler shows the first one's
     trace = crowd(devices=2)
     trace.steps.start_ns[trace.steps.rank == 1] -= 4 * US

@@ -160,7 +160,7 @@ def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
 
 
 def _outermost_attention(trace: Trace, row: int) -> int:
-    """Return the outermost attention op. Its tensors are not transposed, unlike those of inner attention ops."""
+    """Return the outermost attention op. The tensors of inner attention ops are transposed."""
     host = trace.host
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]

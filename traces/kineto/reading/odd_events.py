@@ -23,9 +23,9 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def with_category(event: ProfilerJson) -> tuple[str, ProfilerJson]:
-    """Guess the category of an event. The profiler of Huawei's NPUs, torch_npu, writes none. The returned event has Kineto's
-    argument names, such as "correlation". On an NPU, "connection_id" is equal for an event and for the runtime call that
-    launched it."""
+    """Guess the category of an event. The profiler of Huawei's NPUs (torch_npu) writes no categories. The returned event has
+    Kineto's argument names, such as "correlation". On an NPU, "connection_id" is equal for an event and for the runtime call
+    that launched it."""
     args = _args(event)
     kind, stream = args.get("Task Type"), next((args[key] for key in _NPU_STREAMS if key in args), None)
     if isinstance(kind, str) and stream is not None:

@@ -223,7 +223,7 @@ def _scan_header(text: str, problems: Counter[str]) -> ProfilerJson:
 
 
 def _scan_facts(text: str, problems: Counter[str]) -> ProfilerJson:
-    """Read the header. Until July 2026, Kineto wrote log messages into it without escaping quotes."""
+    """Read the header. Until July 2026, Kineto wrote log messages into the header without escaping quotes."""
     facts: ProfilerJson = {}
     for match in _FACT.finditer(text):
         try:

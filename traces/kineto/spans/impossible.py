@@ -55,8 +55,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def without_duration(spans: DeviceSpans) -> Column:
-    """Return a mask of the kernels of 0 ns. If all times are whole microseconds, such kernels may be real, and are only
-    returned if they are the majority."""
+    """Return a mask of the kernels of 0 ns. If all times are whole microseconds, kernels of 0 ns may be shorter than a
+    microsecond, so they are only returned if they are the majority."""
     kernels = spans.kind == DeviceKind.KERNEL
     found = kernels & (spans.duration_ns == 0)
     is_rounded = not (spans.duration_ns[kernels] % 1000).any()
@@ -81,8 +81,8 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
     """Return a mask of the kernels and copies that end more than CLOCKS_APART_NS after a call that waited for them: the thread
-    that launched them called it after the launch, and it waits for all work of the GPU. With several GPUs, the call may have
-    waited for another GPU, so no kernel is returned."""
+    that launched them called it after the launch, and it waits for all work of the GPU. If the process uses several GPUs, the
+    call may have waited for another GPU, so no kernel is returned."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

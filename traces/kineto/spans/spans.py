@@ -361,7 +361,7 @@ def _with_fallback(column: Column, fallback: Values) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Return stream numbers. Since April 2026, Kineto adds 1,000,000 to those of synchronization events."""
+    """Return stream numbers. Since April 2026, Kineto adds 1,000,000 to the stream numbers of synchronization events."""
     streams = _with_fallback(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

@@ -3,7 +3,7 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-The height of a column shows during which share of the column's time events run.
+If events run during half of a column's time, the column has half of the full height.
 """
 
 from __future__ import annotations

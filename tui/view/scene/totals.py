@@ -18,7 +18,8 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True)
 class Totals:
-    """Contains the call count and the total time of one op or kernel. If two traces are shown, both are means per step."""
+    """Contains the call count and the total time of one op or kernel. If two traces are shown, counts and times are means per
+    step."""
 
     name: str
     calls: float

@@ -19,7 +19,7 @@ from tui.view.timeline.window import Window
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
-    """Return the op or CUDA call that launched a kernel or copy. For a CPU event, return the event around it."""
+    """Return the op or CUDA call that launched a kernel or copy. For a CPU event, return the enclosing event."""
     trace = scene.traces[span.side]
     if span.table == "host":
         row = int(trace.host.parent[span.number])

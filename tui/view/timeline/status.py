@@ -1,4 +1,4 @@
-"""Makes the lines below the timeline. They describe the selected event and explain the colours."""
+"""Makes the lines below the timeline. The status lines describe the selected event and explain the colours."""
 
 from __future__ import annotations
 
