@@ -61,7 +61,7 @@ from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.patching import OUR_MODULES
 from traces.script.phase_rule import PLAIN, Segment, new_segment
 from traces.script.script_splitter import CutStep, ScriptSplitter
-from traces.script.step_rule import Optimizers
+from traces.script.step_rule import Optimizers, number_of
 
 
 def is_own(error: BaseException) -> bool:
@@ -148,7 +148,7 @@ class StepRecorder:
         def report(kind: int, argument: Any = None, grad_enabled: bool | None = None) -> None:
             began_ns = cost.perf_ns()
             if grad_enabled is not None:  # a module was called
-                argument = id(argument), grad_enabled
+                argument = number_of(argument), grad_enabled
             if kind == LEAVE and (error := exception()) is not None:
                 self._failed(error)
             with lock:

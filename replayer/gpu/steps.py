@@ -34,6 +34,7 @@ from traces.analyses.modules import ModuleNames
 from traces.model.layouts import Shape
 from traces.script.phase_rule import PLAIN
 from traces.script.script_hooks import SINCE_BACKWARD, ModuleMarks
+from traces.script.step_rule import number_of
 from traces.script.workload_observer import WorkloadObserver
 
 # phases with published times, see Note [The host's time in a library call]
@@ -148,7 +149,7 @@ class ScriptSteps:
             return  # a replica, in a call that the script's thread has reported
         with self._launches.looking as thread:
             self._launches.stop_watching()
-            if self._moves_on(thread, self._tracker.module_called, id(module), grad_enabled):
+            if self._moves_on(thread, self._tracker.module_called, number_of(module), grad_enabled):
                 self._look_at_steps()
                 if self._in_library_call:
                     self._clock.pause()

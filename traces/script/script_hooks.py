@@ -26,7 +26,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
@@ -40,9 +40,11 @@ from traces.script.patching import (
     Positional,
     argument,
     patch,
+    patch_around,
     stands_for,
+    when_imported,
 )
-from traces.script.step_rule import Optimizers
+from traces.script.step_rule import CompiledCallable, Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
@@ -223,6 +225,26 @@ class ScriptHooks:
         # see Note [Outermost calls]
         cls = self._torch.nn.Module
         patch(cls, __call__=self.module_call(cls.__call__, calls))
+
+        def make(init: Call, compiled: Any, *args: Any, **kwargs: Any) -> None:
+            init(compiled, *args, **kwargs)
+            if not compiled.export:
+                compiled.enter_exit_hooks.append(partial(self._compiled_call, CompiledCallable(), calls))
+
+        when_imported("torch._dynamo.eval_frame", lambda module: patch_around(module.OptimizeContext, __init__=make))
+
+    def _compiled_call(self, function: CompiledCallable, calls: ModuleCalls) -> Callable[[], None]:
+        # see Note [Compiled functions] in step_rule.py
+        if calls.inside or self._optimizers or (listener := self._listener()) is None:
+            return lambda: None
+        calls.inside = True
+        listener.module_called(function, self._torch.is_grad_enabled())
+
+        def left() -> None:
+            calls.inside = None
+            listener.module_returned()
+
+        return left
 
     def module_call(self, call: Call, calls: ModuleCalls) -> Call:
         listening, grad_enabled = self._listener, self._torch.is_grad_enabled

@@ -38,6 +38,11 @@ Note [The next batch is copied]
     first copy of a tensor to the device after a module has returned. Only copies by `Tensor.to`, `Tensor.cuda` and
     `Tensor.copy_` start a step, because a loop that generates tokens may create each position with `torch.tensor`.
 
+Note [Compiled functions]
+    torch.compile may compile a function that calls all modules, so that no call of a module is seen. In a script without an
+    optimizer, a call of a compiled function therefore counts as a call of a module. Calls of modules have priority: a compiled
+    function that the script calls before the first module, for example to create a mask, does not start a step.
+
 Note [Training without an optimizer]
     A script without an optimizer updates its weights itself (`p.data -= lr * p.grad`), and no call shows the update. After a
     backward pass, the training step ends when the next batch is requested, or when a module is called with gradients. It also
@@ -55,6 +60,15 @@ from typing import Any
 # last part of the names of the recorder's step ranges, which distinguishes them from step ranges of the script's own profiler
 RECORDERS_MARK = " (trace record)"
 _STOPPED = 8  # see Note [The first optimizer]
+
+
+class CompiledCallable:
+    """Represents a function that torch.compile compiled."""
+
+
+def number_of(called: object) -> int:
+    """Return a number that identifies a module or a compiled function. Numbers of compiled functions are negative."""
+    return -id(called) if isinstance(called, CompiledCallable) else id(called)
 
 
 class StepEnd(IntEnum):
@@ -181,9 +195,12 @@ class StepSplitter:
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. The argument `module` is a number that identifies it, such as
-        `id(module)`."""
-        # see Note [Steps of recorded inference]
+        """Handle the call of an outermost module. The argument `module` is a number from `number_of`."""
+        # see Note [Steps of recorded inference] and Note [Compiled functions]
+        if self._first is not None and module < 0 <= self._first:
+            return StepEnd.NOTHING
+        if self._first is not None and self._first < 0 <= module and not self._backward:
+            self._forget_calls()
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
         if grad_enabled or module == self._first:

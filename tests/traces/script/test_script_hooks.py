@@ -223,3 +223,35 @@ def test_module_calls_are_marked_with_their_numbers_and_the_launches_so_far(is_o
     assert notes == [200 + 4, 100 + 5, ~6, ~6]
     of_workload = [("inputs", [((4, 2), "float32")], "off")] * (is_open and task == -1)
     assert listener.seen == [("module", True), *of_workload, "left", "returned"] * 2
+
+
+def test_a_compiled_function_is_reported_as_the_outermost_call() -> None:
+    """GIVEN a function of a script without an optimizer that torch.compile compiles, and that calls modules."""
+    listener, layer = Listener(is_open=False), torch.nn.Linear(2, 2)
+    hooks(torch, listener).module_calls(ModuleCalls())
+    function = torch.compile(lambda x: layer(layer(x)), backend="eager")
+    with torch.no_grad():
+        function(torch.ones(1, 2))
+    assert listener.seen == [("module", False), "returned"]
+    # WHEN the compiled function fails THEN the next call is outermost again
+    with pytest.raises(RuntimeError):
+        function(torch.ones(1, 3))
+    listener.seen.clear()
+    # WHEN a module calls a compiled function THEN only the module is reported
+    outer = torch.nn.Module()
+    outer.forward = function
+    outer(torch.ones(1, 2))
+    assert listener.seen == [("module", True), "returned"]
+
+
+def test_compiled_functions_of_a_script_with_an_optimizer_are_not_reported() -> None:
+    """GIVEN a script with an optimizer. A compiled function may then update weights."""
+    listener, optimizers = Listener(is_open=False), Optimizers()
+    ScriptHooks(torch, lambda: listener, optimizers).module_calls(ModuleCalls())  # type: ignore[arg-type, return-value]
+    function = torch.compile(lambda x: x + 1, backend="eager")
+    optimizer = Listener()
+    for made in (False, True):
+        if made:
+            optimizers.add(optimizer)
+        function(torch.ones(1))
+        assert listener.seen == [("module", True), "returned"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from traces.script.step_rule import Optimizers, StepEnd, StepSplitter
 
 MODEL, OTHER, LOSS = 1, 2, 3
+FUNCTION = -4  # a compiled function
 ENDS = {StepEnd.NOTHING: "", StepEnd.TRAINING: "T", StepEnd.EVALUATION: "E"}
 
 
@@ -239,6 +240,25 @@ def test_samples_generated_between_batches_are_evaluation_steps() -> None:
             script.evaluate(MODEL)
     script.load()
     assert script.ended == "TEEETEEE"
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_module_has_priority_over_a_compiled_function(grad: bool) -> None:
+    """GIVEN inference with a compiled function that makes a mask before the first call of the model, or for each batch."""
+    once, each = Script(StepSplitter(Optimizers())), Script(StepSplitter(Optimizers()))
+    once.call(FUNCTION, grad=grad)
+    for script in (once, each):
+        for _ in range(4):
+            script.evaluate(*([FUNCTION] if script is each else []), MODEL)
+    assert (once.ended, each.ended) == ("EEE", "EEE")
+
+
+def test_inference_by_compiled_functions_is_divided_into_steps() -> None:
+    """GIVEN a generation: one compiled function reads the prompt, and another generates two tokens."""
+    script = Script(StepSplitter(Optimizers()))
+    for _ in range(3):
+        script.evaluate(FUNCTION, FUNCTION - 1, FUNCTION - 1)
+    assert script.ended == "EE"
 
 
 def test_evaluation_is_reported_until_gradients_are_used() -> None:
