@@ -47,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     cell.add_argument("--batch-size", type=int, default=64, help="of all GPUs together")
     cell.add_argument(
         "--trainable", type=float, default=1.0, metavar="SHARE",
-        help="share of the parameters to train, counted from the last layer",
+        help="share of the parameters to train, beginning with the last layer",
     )
 
     grid = commands.add_parser("grid", help="measure all combinations that are not in the result file yet")

@@ -140,8 +140,8 @@ class Schedule:
     def end_step(
         self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0, *, compiled: bool = False
     ) -> None:
-        """End the current step. The argument `work` is a hash of its ops and shapes: steps with equal hashes are of one kind.
-        If an evaluation step compiled code, a later step of this kind is profiled instead."""
+        """End the current step. The argument `work` is a hash of the step's ops and shapes. Steps with equal hashes are of one
+        kind. If an evaluation step compiled code, a later step of this kind is profiled instead."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work, is_usual=not (evaluation and compiled))

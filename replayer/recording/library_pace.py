@@ -51,7 +51,7 @@ from traces.script.workload_observer import initialized_parameters, with_modules
 _LOSSES = "torch.nn.modules.loss"  # the time "rest" includes calls of these modules
 _MOST_FULL_STEPS = 3  # steps above the measured memory limit after which the script is stopped
 
-COUNTED_ELSEWHERE_NS = 1  # time of a phase whose real time is included in that of another phase
+COUNTED_ELSEWHERE_NS = 1  # time of a phase if the time of another phase includes it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,7 +36,7 @@ INPUTS = ""
 # copies the inputs of a compiled function into the memory of its CUDA graph
 _COPIES_INPUTS = "aten::_foreach_copy_"
 
-# Two compiled functions with at least this similarity (0 to 1) count as one.
+# smallest similarity (0 to 1) of two compiled functions that count as one
 _ALIKE = 0.25
 
 

@@ -30,7 +30,7 @@ class Instance(NamedTuple):
     shapes: tuple[Shape, ...]
     dtype: str
     after_wait_ns: int = 0  # host time of the call after its wait for the device
-    of_other_phase: bool = False  # True for a call in another segment of the step, from whose start its host times are measured
+    of_other_phase: bool = False  # True for a call in another segment; host times then count from the start of that segment
     layout: str = ""  # of image arguments, see traces/model/layouts.py
 
 

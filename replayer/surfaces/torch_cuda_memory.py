@@ -43,7 +43,7 @@ REFUSED_C = {
     "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size(size)", _BLAS),
 }
 
-# classes whose constructors are in C++, so patched functions cannot stop them
+# classes with constructors in C++, which patched functions cannot stop
 REFUSED_CLASSES = {"CUDAPluggableAllocator": _ALLOCATOR}
 REFUSED = {"_use_uvm": _ALLOCATOR}
 

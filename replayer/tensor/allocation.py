@@ -39,7 +39,7 @@ attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-KNOWN_LIMIT = 16_384  # elements of a tensor whose values the host keeps
+KNOWN_LIMIT = 16_384  # the host keeps the values of tensors with at most this many elements
 _KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the host keeps
 
 

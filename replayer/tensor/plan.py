@@ -77,7 +77,7 @@ class Plan:
     outcome: Outcome
     writes: tuple[tuple[int | str, bool], ...]  # changed arguments: (position or name, whether the argument is a list)
     reshaped: tuple[Reshaped, ...]
-    written: tuple[int, ...] | None = None  # the positions of the arguments whose values are unknown after the call
+    written: tuple[int, ...] | None = None  # positions of the arguments that have unknown values after the call
     # functions that are called with (results, args, kwargs) after the op, to update the known values of tensors
     set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(init=False, default=None)
     kind: int = field(init=False, default=OutcomeKind.OTHER)

@@ -90,8 +90,8 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the steps with which this step is collected. If the step differs from the collected steps, write these and
-        begin a new collection."""
+        """Return the collection of equal steps to which this step belongs. If the step differs from the collected steps, write
+        these and begin a new collection."""
         alike = self._alike
         if (
             alike is None

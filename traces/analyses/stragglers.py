@@ -142,7 +142,7 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _timed_collectives(trace: Trace) -> Collectives:
-    """Return the collectives with a recorded end in call order or, if no ends were recorded, the communication kernels."""
+    """Return the collectives with a recorded end, in call order. If no ends were recorded, return the communication kernels."""
     # see Note [Only kernels]
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     if len(seen):

@@ -212,7 +212,7 @@ def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
 
 
 def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, work_ns: Column) -> Column:
-    """Return a mask of the phases at whose start or end the launch queue was nearly full."""
+    """Return a mask of the phases that began or ended with a nearly full launch queue."""
     # see Note [A full launch queue]
     phases = trace.phases
     in_profiled = np.isin(phases.step, profiled)

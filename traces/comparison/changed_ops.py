@@ -216,7 +216,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return the ops in `missing` that the trace calls in the given steps, or never."""
+    """Return the ops in `missing` that the trace calls in the given steps. Ops without any call are returned too."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -525,7 +525,7 @@ def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
 
 
 def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
-    """Return the kinds of kernels that occur in only one trace. A kernel without a known name gets the kind of the other
+    """Return the kind of each kernel that occurs in only one trace. A kernel without a known name gets the kind of the other
     trace's kernel in the same place."""
     names = [{name for stream in side for name in stream} for side in sides]
     runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]

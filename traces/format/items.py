@@ -262,7 +262,7 @@ def _parse_header(text: Any) -> dict[str, Json]:
     if not all(type(count) is int for count in [*header["problems"].values(), *header["rows"].values()]):
         raise Damaged("header with a count that is not a number")
     if not all(isinstance(lack, str) for lack in header["lacks"]):
-        raise Damaged("header with an entry in `lacks` that is not text")
+        raise Damaged("the list `lacks` in the header contains something other than text")
     try:
         if "workload" in header:
             header["workload"] = WorkloadSignature.from_json(header["workload"])

@@ -66,8 +66,8 @@ def gpus() -> list[Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """Find a GPU by its name, or by words of its device name. Raises TraceLibraryError, with similar names, for an unknown
-    GPU."""
+    """Find a GPU by its name, or by words of its device name. Raises TraceLibraryError with a list of similar names for an
+    unknown GPU."""
     known = gpus()
     words = _words(name)
     for one in known:
@@ -82,7 +82,7 @@ def gpu(name: str) -> Gpu:
 
 def device_named(text: str) -> str:
     """Return the full device name of a GPU, for example of "v100". If several GPUs match, one with measurements is chosen.
-    Raises TraceError, with similar names, for an unknown GPU."""
+    Raises TraceError with a list of similar names for an unknown GPU."""
     with suppress(TraceLibraryError):
         text = gpu(text).device
     return text if is_slice(text) else find_card(text).names[0]

@@ -24,7 +24,7 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The cache keeps a reference to the trace. Otherwise, Python could give the same `id` to another trace.
+# The cache keeps a reference to the trace, because Python may give the `id` of a freed trace to another object.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 
 

@@ -318,7 +318,7 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 
 def find_card(text: str) -> Card:
     """Return the data sheet of a GPU that a user names, such as "v100" or "rtx 4090". All words of `text` must be in the GPU's
-    name. Raises TraceError, with similar names, if no GPU matches."""
+    name. Raises TraceError with a list of similar names if no GPU matches."""
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
     meant = [name for name, of in parts.items() if wanted and wanted <= of and of & _VARIANTS <= wanted]

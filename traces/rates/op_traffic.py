@@ -326,7 +326,7 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
     """Return how many elements an Inductor kernel processes: the size of its first or last tensor, whichever fits the launch
-    grid better. Without a launch grid, return the larger size."""
+    grid better. If the launch grid is unknown, return the size of the larger tensor."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

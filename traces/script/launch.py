@@ -69,7 +69,7 @@ def run_child(
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
     """Run `python WORDS...` with the recorder or the replayer in the child process. `options_of_package` contains the options
-    of the recorder ("tracer") or the replayer ("replayer"). With `ranks`, the child process forks this many processes. The
+    of the recorder ("tracer") or the replayer ("replayer"). If `ranks` is given, the child process forks `ranks` processes. The
     function `meanwhile` is called with the id of the child process while the child process runs. Raises FileNotFoundError if
     the script does not exist."""
     words = _words(words)
@@ -113,8 +113,8 @@ def _words(words: Sequence[str]) -> list[str]:
 
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine: up to 128 ranks run on one machine, because PyTorch supports at most
-    128 GPUs, and more run on machines with eight GPUs each. Raises TraceError if more than 128 ranks are not a multiple of
-    eight."""
+    128 GPUs, and more run on machines with eight GPUs each. Raises TraceError if the number of ranks is above 128 and not a
+    multiple of eight."""
     if ranks <= MOST_DEVICES:
         return ranks
     if ranks % MACHINE_DEVICES:

@@ -368,7 +368,7 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
     """Check the tensors of a fused optimizer kernel (ATen/native/cuda/Fused*Kernel.cu). The tensors must be dense, and have the
     same dtype, shape and strides (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). `names` are the names of the
-    lists. A list with a "?" at the end of its name is only used with `amsgrad`."""
+    lists. A "?" at the end of a list's name means that the list is only used with `amsgrad`."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]

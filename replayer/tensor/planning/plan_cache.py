@@ -1,4 +1,4 @@
-"""Caches the shapes of op results. Without the cache, the shapes take about 150 microseconds per op.
+"""Caches the shapes of op results. Computing the shapes takes about 150 microseconds per op.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet

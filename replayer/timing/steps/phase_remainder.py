@@ -1,4 +1,4 @@
-"""Adds recorded kernels that no op of the script has used, at the end of each phase.
+"""At the end of each phase, adds the recorded kernels that no op of the script has used.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1

@@ -226,7 +226,7 @@ def test_a_file_with_inconsistent_parts_is_rejected(tmp_path: Path) -> None:
         strange = pack("header", json.dumps(header | {"machines": strange_ranks}))
         assert re.search("header with (invalid machines|a machine without ranks)", refusal(tmp_path, file_of(strange, end=end)))
     strange = pack("header", json.dumps(header | {"lacks": [1]}))
-    assert "header with an entry in `lacks` that is not text" in refusal(tmp_path, file_of(strange, end=end))
+    assert "the list `lacks` in the header contains something other than text" in refusal(tmp_path, file_of(strange, end=end))
 
 
 def test_a_text_has_at_most_a_million_characters() -> None:
