@@ -42,7 +42,7 @@ def install(torch: ModuleType) -> None:
         return reported
 
     functional = torch.nn.functional
-    losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
+    losses = _LOSSES.split()
     patch(functional, **{name: before_loss(getattr(functional, name)) for name in losses})
     patch(torch, log_softmax=before_loss(torch.log_softmax))
     patch(torch.Tensor, log_softmax=before_loss(torch.Tensor.log_softmax))

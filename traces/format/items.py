@@ -145,9 +145,7 @@ class Assembly:
                     self._last_header = value, offset_bytes
                 else:
                     self._add(kind, value)
-        except Damaged as error:
-            raise Damaged(error.reason, offset_bytes) from error
-        except TooLarge as error:
+        except (Damaged, TooLarge) as error:
             raise Damaged(str(error), offset_bytes) from error
 
     def add_later(self, head: TableHead, pieces: Iterator[bytes], offset_bytes: int) -> None:
@@ -164,9 +162,7 @@ class Assembly:
             if isinstance(value, str):
                 self._limit.check(_BYTES_PER_JSON_CHARACTER * len(value), f"a header of {size_text(len(value))}")
             return _parse_header(value)
-        except Damaged as error:
-            raise Damaged(error.reason, offset_bytes) from error
-        except TooLarge as error:
+        except (Damaged, TooLarge) as error:
             raise Damaged(str(error), offset_bytes) from error
 
     def _add(self, kind: str, value: Any) -> None:

@@ -123,10 +123,9 @@ class ScriptHooks:
             backward=scope.wrap(autograd.backward, passed, begins(argument(autograd.backward, "create_graph"))),
             grad=scope.wrap(autograd.grad, passed, begins(argument(autograd.grad, "create_graph"))),
         )
-        if (run := getattr(autograd.graph, "_engine_run_backward", None)) is not None:
-            run = scope.wrap(run, passed, begins(lambda args, _: args[3]))
-            patch(autograd.graph, _engine_run_backward=run)
-            patch(autograd, _engine_run_backward=run)
+        run = scope.wrap(autograd.graph._engine_run_backward, passed, begins(lambda args, _: args[3]))
+        for module in (autograd.graph, autograd):
+            patch(module, _engine_run_backward=run)
 
     def report_forward_pass(self, listener: CallListener) -> None:
         """Tell the listener if autograd has recorded ops since the thread's last backward pass."""

@@ -114,19 +114,18 @@ class ScriptSplitter(Generic[ThreadT]):
         if self._optimizers_made != self._optimizers.made:
             self._see_optimizers(thread, now_ns)
         if phase == "loader":
-            if ends := self._steps.loader_entered():
-                self._end(thread, ends, now_ns)
+            self._end(thread, self._steps.loader_entered(), now_ns)
             if not self._has_steps:
                 self._drop_set_up(thread, now_ns)
         elif phase == "h2d":
-            if moves_tensor and not self.is_in_module and (ends := self._steps.copied(self._listener.more_recorded)):
-                self._end(thread, ends, now_ns)
+            if moves_tensor and not self.is_in_module:
+                self._end(thread, self._steps.copied(self._listener.more_recorded), now_ns)
         elif phase == "zero_grad":
             if not self._called_module:
                 self._drop_ops_of_set_up(thread, now_ns)
         elif phase == "backward":
-            if ends := self._steps.backward():
-                self._end(thread, ends, now_ns)
+            ends = self._steps.backward()
+            self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
             # A backward pass at the beginning of the script has no forward pass before it.
             if not ends and (self.phases.current or self._has_steps):
@@ -163,8 +162,7 @@ class ScriptSplitter(Generic[ThreadT]):
         if self._optimizers_made != self._optimizers.made:
             self._see_optimizers(thread, now_ns)
         self._called_module = self.is_in_module = True
-        if ends := self._steps.module_called(module, grad_enabled, self._listener.more_recorded):
-            self._end(thread, ends, now_ns)
+        self._end(thread, self._steps.module_called(module, grad_enabled, self._listener.more_recorded), now_ns)
         self._listener.step_evaluates(self._steps.evaluating)
         if self.phases.op(FORWARD if grad_enabled else PLAIN, now_ns):
             self._begun(thread, now_ns)
@@ -184,13 +182,11 @@ class ScriptSplitter(Generic[ThreadT]):
             return self._steps.stepped_in_backward()
         if self.thread != thread and self._is_other_thread(thread):
             return
-        if ends := self._steps.optimizer_stepped(is_first):
-            self._end(thread, ends, now_ns)
+        self._end(thread, self._steps.optimizer_stepped(is_first), now_ns)
 
     def stop(self, thread: ThreadT, now_ns: int) -> None:
         """Handle the end of the script. An unfinished step is dropped."""
-        if ends := self._steps.at_stop:
-            self._end(thread, ends, now_ns)
+        self._end(thread, self._steps.at_stop, now_ns)
 
     def drop_step(self, thread: ThreadT, now_ns: int) -> None:
         """Drop the unfinished step. The next phase begins a new one."""
@@ -246,6 +242,8 @@ class ScriptSplitter(Generic[ThreadT]):
             self._drop_set_up(thread, now_ns)
 
     def _end(self, thread: ThreadT, ends: StepEnd, now_ns: int) -> None:
+        if not ends:
+            return
         phases = self.phases
         if phases.current == "backward" and phases.op(PLAIN, now_ns):
             self._begun(thread, now_ns)

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -160,7 +160,7 @@ def mixed_call(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> Mixed:
         return Mixed.ON_DEVICE
     rule = _RULES.get(name)
     if rule is not None:
-        return rule(operands)
+        return rule(operands) or Mixed.ON_DEVICE
     explicit = _explicit_key(func) is not None
     if name.startswith("_foreach") and _is_uneven(operands):
         return Mixed.DECOMPOSED
@@ -321,7 +321,7 @@ def _is_uneven(operands: _Operands) -> bool:
     return len({tensor.device for tensor in listed}) > 1 or listed[0].is_cpu
 
 
-def _addcmul(operands: _Operands) -> Mixed:
+def _addcmul(operands: _Operands) -> None:
     for name in ("self", "tensor1"):
         if operands.tensor(name).is_cpu and not operands.tensor(name).dim() and not operands.tensor("tensor2").is_cpu:
             advice = (
@@ -332,25 +332,18 @@ def _addcmul(operands: _Operands) -> Mixed:
             text = f"CPU Scalar support for {name} argument is not supported when calling addcmul on CUDA tensors."
             raise RuntimeError(text + advice)
     _compare(operands, cpu_scalars=1)
-    return Mixed.ON_DEVICE
 
 
-def _lerp(operands: _Operands) -> Mixed:
+def _lerp(operands: _Operands) -> None:
     _compare(operands, cpu_scalars=1)
     for at, name in enumerate(("self", "end"), 1):
         if operands.tensor(name).is_cpu:
             raise RuntimeError(
                 f"iter.device(arg).is_cuda() INTERNAL ASSERT FAILED: argument {at}: expected a CUDA device but found cpu"
             )
-    return Mixed.ON_DEVICE
 
 
-def _where(operands: _Operands) -> Mixed:
-    _compare(operands, cpu_scalars=3)
-    return Mixed.ON_DEVICE
-
-
-def _masked_fill(operands: _Operands) -> Mixed:
+def _masked_fill(operands: _Operands) -> None:
     tensor, mask = operands.tensor("self"), operands.tensor("mask")
     if "value" in operands.values and isinstance(operands.values["value"], torch.Tensor) and tensor.is_cpu:
         raise RuntimeError("masked_fill_: Expected inputs to be on same device")
@@ -358,15 +351,13 @@ def _masked_fill(operands: _Operands) -> Mixed:
         raise RuntimeError(
             f"expected self and mask to be on the same device, but got mask on {mask.device} and self on {tensor.device}"
         )
-    return Mixed.ON_DEVICE
 
 
-def _index(operands: _Operands) -> Mixed:
+def _index(operands: _Operands) -> None:
     here = operands.tensor("self").device
     for index in _tensors([operands.values["indices"]]):
         if index.device not in (here, torch.device("cpu")):
             raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({here})")
-    return Mixed.ON_DEVICE
 
 
 def _index_put(operands: _Operands) -> Mixed:
@@ -395,7 +386,7 @@ def _of_self(operands: _Operands) -> Mixed:
     return Mixed.ON_HOST if operands.inputs[0][1].is_cpu else Mixed.ON_DEVICE
 
 
-def _searchsorted(operands: _Operands) -> Mixed:
+def _searchsorted(operands: _Operands) -> None:
     """Check the device of `sorter` (native/BucketizationUtils.h). PyTorch does not check other keyword-only arguments."""
     overload = "Tensor" if isinstance(operands.values["self"], torch.Tensor) else "Scalar"
     wrapper = f"wrapper_CUDA_{overload}_out_searchsorted_out" if operands.out else f"wrapper_CUDA_{overload}_searchsorted"
@@ -407,7 +398,6 @@ def _searchsorted(operands: _Operands) -> Mixed:
             "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor device type"
             f" {sorter.device} and input value tensor device type {boundaries.device}"
         )
-    return Mixed.ON_DEVICE
 
 
 def _mode(operands: _Operands) -> Mixed:
@@ -421,7 +411,7 @@ def _mode(operands: _Operands) -> Mixed:
     return Mixed.ON_DEVICE
 
 
-def _set(operands: _Operands) -> Mixed:
+def _set(operands: _Operands) -> None:
     here, there = operands.tensor("self").device, operands.tensor("source").device
     raise RuntimeError(
         f'Attempted to set the storage of a tensor on device "{here}" to a storage on different device "{there}".  This is no'
@@ -429,17 +419,16 @@ def _set(operands: _Operands) -> Mixed:
     )
 
 
-def _pack(operands: _Operands) -> Mixed:
+def _pack(operands: _Operands) -> None:
     lengths = operands.tensor("lengths")
     if not lengths.is_cpu:
         kind = lengths.type().rpartition(".")[2].removesuffix("Tensor")
         raise RuntimeError(
             f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} {kind} tensor"
         )
-    return Mixed.ON_DEVICE
 
 
-def _rnn(operands: _Operands) -> Mixed:
+def _rnn(operands: _Operands) -> None:
     data = operands.inputs[0][1]
     hidden = ("hx", "cx") if "cx" in operands.values else ("hx",)
     for kind, names in (("hidden", hidden), ("parameter", ("weight", "params"))):
@@ -449,10 +438,9 @@ def _rnn(operands: _Operands) -> Mixed:
                     f"Input and {kind} tensors are not at the same device, found input tensor at {data.device} and {kind}"
                     f" tensor at {other.device}"
                 )
-    return Mixed.ON_DEVICE
 
 
-def _convolution(operands: _Operands) -> Mixed:
+def _convolution(operands: _Operands) -> None:
     """See `_convolution` in ATen/native/Convolution.cpp."""
     data, weight = operands.tensor("input"), operands.tensor("weight")
     on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), operands.values)
@@ -467,15 +455,13 @@ def _convolution(operands: _Operands) -> Mixed:
             dense = f" or input should be a MKLDNN tensor and {name} is a dense tensor" if data.is_cpu else ""
             text = f"Input type ({data.type()}) and {name} type ({other.type()}) should be the same{dense}"
             raise RuntimeError(text)
-    return Mixed.ON_DEVICE
 
 
-def _batch_norm(operands: _Operands) -> Mixed:
+def _batch_norm(operands: _Operands) -> None:
     data, training = operands.tensor("input"), operands.values["training"]
     affine = operands.values["weight"], operands.values["bias"]
     by_cudnn = batch_norm_by_cudnn(data, *affine, operands.values["running_mean"], training)
     _require_common_device(operands, f"wrapper_CUDA__{'cudnn' if by_cudnn else 'native'}_batch_norm")
-    return Mixed.ON_DEVICE
 
 
 def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: torch.Tensor, layout: torch.layout) -> None:
@@ -492,7 +478,7 @@ _CALLS = {"_sparse_addmm": "addmm"}
 # CUDA ops that reject zero-dimensional CPU tensors.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
-_RULES: dict[str, Callable[[_Operands], Mixed]] = {
+_RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON_DEVICE
     **dict.fromkeys(_ANY_DEVICE, _of_self),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
     **dict.fromkeys(("_index_put_impl_", "index_put_", "index_put", "_unsafe_index_put"), _index_put),
@@ -500,7 +486,7 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
     "addcmul": _addcmul,
     "addcmul_": _addcmul,
     "lerp": _lerp,
-    "where": _where,
+    "where": partial(_compare, cpu_scalars=3),
     "masked_fill_": _masked_fill,
     "index_fill_": _index_fill,
     "mode": _mode,

@@ -126,7 +126,6 @@ def _with_scalars(name: str) -> dict[TorchAny, TorchFunction]:
     return {packet.Tensor: lambda *lists: packet.ScalarList(*lists[:3], [1.0] * lists[3].numel())}
 
 
-_HAS_BADDBMM = hasattr(aten.baddbmm, "dtype")
 RULES: dict[TorchAny, TorchFunction] = {
     **CUDA_ONLY,
     aten.convolution.default: convolution,
@@ -150,6 +149,6 @@ RULES: dict[TorchAny, TorchFunction] = {
     aten._linalg_svd.default: svd,
     aten.poisson.default: lambda data, *rest: torch.empty_like(data, memory_format=torch.contiguous_format),
     aten.batch_norm_update_stats.default: lambda data, *rest: CUDA_ONLY[aten.batch_norm_stats.default](data, 0.0),
-    **({aten.baddbmm.dtype: lambda _, one, other, dtype, **scalars: aten.bmm.dtype(one, other, dtype)} if _HAS_BADDBMM else {}),
+    aten.baddbmm.dtype: lambda _, one, other, dtype, **scalars: aten.bmm.dtype(one, other, dtype),
     aten.segment_reduce.default: _segment_reduce,
 }
