@@ -391,7 +391,7 @@ def markdown(rows: list[list[str]]) -> str:
         "* the first two replayed training steps,",
         "* kernels of collectives,",
         "* all ranks except the first,",
-        "* GPU work that was launched before the recording began, and the host's waits for such work.",
+        "* GPU work that was launched before the recording began, and the host's waits for such work",
         "",
         "The column `why` gives the likely reason if a replay differs from its recording. Reasons that were not proven are",
         "marked.",

@@ -240,8 +240,8 @@ def page(cost: Cost) -> Iterator[str]:
     yield from _agreement(model, theirs, cost)
     yield (
         "\n"
-        "* With many cores, throughput equals the GPU's rate in the library. With few cores, throughput equals the number "
-        "of cores divided by the CPU time per image. In our results, more cores increase the throughput linearly until "
+        "* With many cores, a script trains as many images per second as the GPU in the library. With few cores, it trains "
+        "as many images per second as the cores prepare. In our results, more cores increase the throughput linearly until "
         "the GPU is the bottleneck. The published throughput grows more slowly near the GPU's rate, because cores share "
         "caches and memory.\n"
         "* The faster the GPU processes a network, the more of a step the network waits for data, both for preprocessing "
@@ -354,7 +354,7 @@ def _pinning(cost: Cost) -> Iterator[str]:
     yield f"| ours, core time | {' | '.join(f'{cost.pin_ms[batch]:.1f}' for batch in PUBLISHED_PIN)} |"
     yield f"| published | {' | '.join(f'{ms:.1f}' for ms in PUBLISHED_PIN.values())} |"
     yield (
-        f"\nMedian time for a batch of {BATCH} images during training: "
+        f"\nDuring training, pinning a batch of {BATCH} images takes this long (median): "
         + ", ".join(
             f"{statistics.median(run.pin_cpu_ms for run in cost.of(network, workers)):.1f} ms ({network}, workers: {workers})"
             for network, workers in dict.fromkeys(RUNS)

@@ -196,8 +196,8 @@ class BoundaryEvents:
     ) -> tuple[list[int], int]:
         """Read the CUDA events of consecutive steps, all recorded on one stream. CUDA calls must be allowed. The list `host_ns`
         contains the host times just before the events were recorded. The argument `asked_ns` is the last time at which the
-        first step was not finished yet, or NONE. Return the times of the finished steps since the device's first event, and the
-        new `asked_ns`."""
+        first step was not finished yet, or NONE. Return the times of the finished steps, counted from the device's first event,
+        and the new value of `asked_ns`."""
         access, clock = self.access, of.clock
         last = clock.last
         if last is None:

@@ -123,8 +123,8 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Note a collective that Python code in this thread has called, and that has just returned. `begin_ns` is its start,
-        read from `time.time_ns`."""
+        """Note a collective that Python code in this thread has just called. `begin_ns` is its start, read from
+        `time.time_ns`."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))

@@ -235,8 +235,8 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    """Return True if the times agree. If a trace lacks GPU work, its real steps may be longer. In this case, the result is None
-    if the times agree, or if this trace has the shorter steps."""
+    """Return True if the times agree. The real steps of a trace that lacks GPU work may be longer. The result for such a trace
+    is None if the times agree, or if the trace has the shorter steps."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -448,7 +448,7 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
 
 
 def _first_with_memory(trace: Trace) -> int:
-    """Return the number of the first step with memory events. The first steps do not count, because they may need more memory,
+    """Return the number of the first step with memory events. Earlier steps do not count, because they may need more memory,
     for example to compile code."""
     steps, events = trace.steps, trace.memory
     rows = np.flatnonzero(steps.end_ns > events.time_ns.min()) if len(events) else np.zeros(0, dtype=np.int64)

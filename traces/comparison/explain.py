@@ -332,7 +332,7 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
     """Return two divisors for GPU times, and a text about them. If the traces use different numbers of GPUs, GPU times are
-    given per GPU."""
+    divided by the number of GPUs."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

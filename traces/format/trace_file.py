@@ -130,7 +130,7 @@ class TraceStream:
         self.add_items(items, {name: len(table) for name, table in tables.items()})
 
     def add_items(self, items: Iterable[bytes], rows: Mapping[str, int]) -> None:
-        """Append encoded items (items.py). The argument `rows` contains the number of rows that they add to each table."""
+        """Append encoded items (items.py). The argument `rows` contains the number of rows that the items add to each table."""
         for content in _shared(items):
             self._append(content)
         for name, count in rows.items():

@@ -76,8 +76,7 @@ def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
 
 
 def _of_tensors(name: str) -> dict[str, str] | None:
-    """Return the dtypes that CUDA rejects for an op such as "special_zeta.self_scalar". A number as an argument is treated like
-    a tensor."""
+    """Return the dtypes that CUDA rejects for an op such as "special_zeta.self_scalar"."""
     op, _, overload = name.partition(".")
     if "scalar" not in overload.lower():
         return None

@@ -174,7 +174,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. Different sizes of copies to the GPU show different input shapes."""
+    """Compare two traces without recorded shapes. If the sizes of copies to the GPU differ, the input shapes are different."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:
