@@ -242,6 +242,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
     notes = ReplayNotes(
         recording=session.trace.name,
         recording_source=trace.run_of(rank).source,
+        fingerprint=trace.fingerprint,
         config=config,
         host=stats.host_figures(config.speed),
         uncharged_ns=stats.uncharged_ns,

@@ -190,6 +190,7 @@ class ReplayNotes:
     events_never_recorded: int | None = None  # events that the script waited for without recording them
     memory: tuple[MemoryUse, ...] = ()
     library_messages: tuple[str, ...] = ()  # messages on how the library entries were chosen
+    fingerprint: str = ""  # of the recording (`Trace.fingerprint`); "" in replays of earlier versions
 
 
 @dataclass(frozen=True)

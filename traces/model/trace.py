@@ -19,6 +19,7 @@ References between tables:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
@@ -589,10 +590,21 @@ class Trace:
     def is_replay(self) -> bool:
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the step times, or "" without steps. Copies of a recording have the same hash."""
+        steps = self.steps
+        if not len(steps):
+            return ""
+        times_ns = np.array([steps.start_ns - steps.start_ns.min(), steps.duration_ns], dtype="<i8")
+        return hashlib.sha256(times_ns.tobytes()).hexdigest()[:16]
+
     def is_replay_of(self, recorded: Trace) -> bool:
         notes, run = self.run_of(self.ranks[0]).replay, recorded.run_of(recorded.ranks[0])
         if notes is None:
             return self.is_replay
+        if notes.fingerprint:
+            return notes.fingerprint == recorded.fingerprint
         if notes.recording_source != run.source:  # estimates and library cells have no source
             return False
         return run.replay is None or notes.recording != run.replay.recording

@@ -11,7 +11,7 @@ import pytest
 from tests.traces.handmade import replay_of, training
 from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
 from traces.model.run import KINETO, RECORDER, LibrarySteps, ReplayNotes, Run
-from traces.model.trace import NONE, Collectives, Column, HostSpans, Sizes, Trace, parse_shapes
+from traces.model.trace import NONE, Collectives, Column, HostSpans, Sizes, Steps, Trace, parse_shapes
 
 
 def test_the_repr_of_a_trace_shows_the_rows_of_its_tables() -> None:
@@ -67,6 +67,18 @@ CELLS = LibrarySteps(1, {}, ())
 )
 def test_a_replay_names_the_recording(notes: ReplayNotes | None, recorded: Run, is_replay_of: bool) -> None:
     assert Trace(runs={0: Run(replay=notes)}).is_replay_of(Trace(runs={0: recorded})) is is_replay_of
+
+
+def test_a_replay_is_compared_as_such_only_with_its_own_recording() -> None:
+    """GIVEN two recordings from the same source, whose steps differ by 1 ns WHEN a replay knows the first one's fingerprint
+    THEN it is a replay of the first recording and of its copy with another time base, but not of the second one."""
+    first, moved, second, none = (Trace(runs={0: Run(RECORDER)}) for _ in range(4))
+    first.steps = Steps.of(start_ns=[100, 200], duration_ns=[90, 95])
+    moved.steps = Steps.of(start_ns=[1100, 1200], duration_ns=[90, 95])
+    second.steps = Steps.of(start_ns=[100, 200], duration_ns=[90, 96])
+    replay = Trace(runs={0: Run(replay=ReplayNotes("a", RECORDER, fingerprint=first.fingerprint))})
+    assert [replay.is_replay_of(one) for one in (first, moved, second, none)] == [True, True, False, False]
+    assert none.fingerprint == ""
 
 
 def test_a_unix_clock_counts_from_1970() -> None:
