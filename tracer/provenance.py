@@ -56,6 +56,7 @@ class ProcessFacts:
         self._models: list[weakref.ref[Any]] = []
         self._reducers: list[dict[str, Json]] = []
         self._loaders: list[LoaderSettings] = []
+        self.compiling_evaluations: list[int] = []  # numbers of the evaluation steps that compiled code
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._oom_text: str | None = None
         self._cublas_bytes: int | None = None
@@ -110,7 +111,8 @@ class ProcessFacts:
         share = round(cost_ns / step_ns, 6) if step_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         loaders = tuple(self._loaders)
-        return Run(RECORDER, "unix", self._script, self._argv, loaders, recorder, profiler, compiled=compiled_code())
+        compiled = compiled_code(self.compiling_evaluations)
+        return Run(RECORDER, "unix", self._script, self._argv, loaders, recorder, profiler, compiled=compiled)
 
     def provenance(self) -> dict[str, Json]:
         self.read_reducers()

@@ -89,6 +89,10 @@ class RecordingWriter:
         (self._clean_ns if step.kind is StepKind.STEADY else self._other_ns).append(step.end_ns - step.start_ns)
         self.pending.append(step)
 
+    def note_compiling_evaluation(self) -> None:
+        """Handle a compilation in the evaluation step that ends now."""
+        self._facts.compiling_evaluations.append(self.number)
+
     def begin_run(self, plan: StepPlan, stream: EventStream | None, start: BoundaryEvent | None, start_ns: int) -> RepeatedRun:
         self.run = RepeatedRun(plan, stream, start, start_ns, self.number)
         return self.run

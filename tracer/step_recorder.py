@@ -547,6 +547,8 @@ class StepRecorder:
         )
         # The lists are reset first, because the next step must not contain this step's values if writing fails.
         self.reads, self.found = [], []
+        if is_evaluation and has_compiled:
+            self._writer.note_compiling_evaluation()
         self._writer.add(ended)
         if not is_unlike_others:
             names = tuple(segment.name for segment in segments) if plan is None else plan.names

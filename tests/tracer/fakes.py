@@ -15,7 +15,7 @@ from tracer.schedule import Schedule
 from tracer.writing.flight_recorder import FlightRecord
 from tracer.writing.output import RecordingFile
 from traces.model.machine import Machine
-from traces.model.run import LoaderSettings, ProfilerUse, RecorderNotes, Run
+from traces.model.run import CompiledCode, LoaderSettings, ProfilerUse, RecorderNotes, Run
 from traces.model.trace import Device
 from traces.script.step_rule import Optimizers
 
@@ -193,6 +193,7 @@ class FakeFacts:
 
     def __init__(self) -> None:
         self.devices: list[Device] = []
+        self.compiling_evaluations: list[int] = []
 
     def device_row(self, index: int) -> int:
         for row, device in enumerate(self.devices):
@@ -206,7 +207,8 @@ class FakeFacts:
         return (len(self.devices),)
 
     def run(self, step_ns: float, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        return Run(recorder=RecorderNotes(overhead_ns_per_step=round(step_ns)))
+        compiled = CompiledCode(compiling_evaluations=tuple(self.compiling_evaluations))
+        return Run(recorder=RecorderNotes(overhead_ns_per_step=round(step_ns)), compiled=compiled)
 
     def provenance(self) -> dict[str, Any]:
         return {}

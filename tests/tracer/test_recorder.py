@@ -25,6 +25,7 @@ from tracer.schedule import Schedule
 from tracer.writing.collectives import CollectiveCall, PendingCollective
 from tracer.writing.flight_recorder import FlightRecord
 from tracer.writing.output import FLUSH_NS
+from traces.figures.measure import clean_evaluations
 from traces.format.trace_file import TraceStream, load
 from traces.model.trace import NONE, BatchKind, Ending, StepKind, Trace, Untimed
 
@@ -494,6 +495,23 @@ def test_a_compilation_after_an_evaluation_step_belongs_to_the_next_training_ste
     kinds = recorded(bench).steps.kind
     assert kinds[::2].tolist() == [StepKind.WARMUP, StepKind.STEADY, StepKind.WARMUP, StepKind.STEADY]
     assert (kinds[1::2] == StepKind.EVALUATION).all()
+
+
+def test_evaluation_steps_that_compile_are_not_clean(tmp_path: Path) -> None:
+    """GIVEN training with evaluated batches after each epoch WHEN the first batch compiles THEN its number is recorded."""
+    bench = Bench(tmp_path, Schedule(warmup=1, clean=50, profiled=0))
+    for epoch in range(2):
+        bench.train_step()
+        for number in range(4):
+            bench.evaluate_batch()
+            if not epoch and not number:
+                bench.recorder.compilation_begins()
+                bench.run(1000)
+    trace = recorded(bench)
+    compiled = trace.run_of(0).compiled
+    assert compiled is not None and compiled.compiling_evaluations == (1,)
+    assert (trace.steps.kind[1], 1 in clean_evaluations(trace)) == (StepKind.EVALUATION, False)
+    assert 2 in clean_evaluations(trace)
 
 
 def test_only_steps_that_the_profiler_recorded_are_profiled_steps(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ import numpy as np
 from traces.combining.phase_labels import LOADER, PhaseLabels, counts_in
 from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, HostEvents, ProfiledSteps, active_ns, median_or_zero
 from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_GAP_NS, OUTLIER_TIMES
+from traces.figures.measure import compiles_in_evaluation
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost
 from traces.model.trace import NONE, WITHOUT_PROFILER, Column, StepKind, Trace
@@ -192,7 +193,8 @@ def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Co
     """Return two masks of phases without the profiler: in training steps, and in evaluation steps."""
     kind, of = trace.steps.kind, trace.phases.step
     is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
-    training, evaluation = is_own & np.isin(kind, WITHOUT_PROFILER), is_own & (kind == StepKind.EVALUATION)
+    training = is_own & np.isin(kind, WITHOUT_PROFILER)
+    evaluation = is_own & (kind == StepKind.EVALUATION) & ~compiles_in_evaluation(trace)
     return np.append(training, False)[of], np.append(evaluation, False)[of]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns  # the replayer may patch the module's attributes later
@@ -54,7 +54,7 @@ def ran_eagerly(region: str, error: str, text: str) -> EagerRegion:
     return _eager[-1]
 
 
-def compiled_code() -> CompiledCode | None:
+def compiled_code(compiling_evaluations: Iterable[int] = ()) -> CompiledCode | None:
     utils: Any = sys.modules.get("torch._dynamo.utils")
     if utils is None:
         return None
@@ -75,6 +75,7 @@ def compiled_code() -> CompiledCode | None:
         break_reasons=dict(_breaks),
         recompile_reasons=recompilations,
         functions={str(one.compile_id): _place(one) for one in compilations},
+        compiling_evaluations=tuple(compiling_evaluations),
     )
 
 

@@ -110,10 +110,11 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows later steps. If there are few,
-    also return later ones without the profiler. For a script that only evaluates, leave out the slow first steps."""
+    """Return the evaluation steps that compile no code and come before the first profiled step, because the profiler slows
+    later steps. If there are few, also return later ones without the profiler. For a script that only evaluates, leave out the
+    slow first steps."""
     steps = trace.steps
-    clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
+    clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace) & ~compiles_in_evaluation(trace)
     if (steps.kind == StepKind.EVALUATION).all():
         for rank in trace.ranks:
             rows = np.flatnonzero(clean & (steps.rank == rank))
@@ -133,6 +134,16 @@ def ran_under_profiler(trace: Trace) -> Column:
     for rank in np.unique(steps.rank[evaluated]).tolist():
         profiled |= evaluated & (steps.rank == rank) & np.isin(steps.number, trace.run_of(rank).profiler.steps)
     return profiled
+
+
+def compiles_in_evaluation(trace: Trace) -> Column:
+    steps = trace.steps
+    found: Column = np.zeros(len(steps), dtype=bool)
+    for rank in trace.ranks:
+        compiled = trace.run_of(rank).compiled
+        if compiled is not None:
+            found |= (steps.rank == rank) & np.isin(steps.number, compiled.compiling_evaluations)
+    return found
 
 
 def profiled_steps(trace: Trace) -> Column:

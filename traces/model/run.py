@@ -170,6 +170,8 @@ class CompiledCode:
     break_reasons: Mapping[str, int] = field(default_factory=dict)  # by reason, with file and line
     recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # by region: the guard that failed
     functions: Mapping[str, str] = field(default_factory=dict)  # by region: Dynamo's name of the code, with file and line
+    # numbers of the evaluation steps that compiled code; training steps that compile code are warm-up steps
+    compiling_evaluations: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
