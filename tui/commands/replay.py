@@ -153,9 +153,9 @@ def _conclude(
     try:
         _keep(replay, replayed, comparison)
     except (TraceError, OSError):  # the result is reported even if it could not be saved
-        _tell(replace(replay, output=None), result, replayed, comparison, is_estimate, source.path)
+        _print_result(replace(replay, output=None), result, replayed, comparison, is_estimate, source.path)
         raise
-    _tell(replay, result, replayed, comparison, is_estimate, source.path)
+    _print_result(replay, result, replayed, comparison, is_estimate, source.path)
 
 
 def require_whole_timeline(timelines: Mapping[int, Trace], result: ChildResult) -> None:
@@ -184,7 +184,7 @@ def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> Non
             write_json(replay.report, comparison.facts())
 
 
-def _tell(
+def _print_result(
     replay: ReplayOptions,
     result: ChildResult,
     replayed: Trace,

@@ -36,7 +36,7 @@ def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iter
 
     def tell(pid: int) -> None:
         if sys.stderr.isatty() and not is_quiet():
-            threading.Thread(target=_tell, args=(folder, pid, expected, done), daemon=True).start()
+            threading.Thread(target=_print_progress, args=(folder, pid, expected, done), daemon=True).start()
 
     try:
         yield tell
@@ -71,7 +71,7 @@ def _span_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _tell(folder: Path, pid: int, expected: int | None, done: threading.Event) -> None:
+def _print_progress(folder: Path, pid: int, expected: int | None, done: threading.Event) -> None:
     count: StepCount | None = None
     before = 0, 0.0
     lines = 0

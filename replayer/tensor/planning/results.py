@@ -89,7 +89,7 @@ def _apart(overlaps: tuple[Overlap, ...], make_results: Results) -> Results:
 def _choose_results(plan: Plan, func: Op, workspaces: Workspaces) -> None:
     if plan.kind != OutcomeKind.OTHER and not workspaces:
         if is_random(func):
-            plan.make_by(_drawing(plan.device, func, _general(plan, ())))
+            plan.make_by(_advancing_philox(plan.device, func, _general(plan, ())))
         return
     outputs = _new_tensors(plan.outcome)
     if outputs is None or plan.reshaped or not all(map(_freed_at_once, workspaces)):
@@ -100,10 +100,10 @@ def _choose_results(plan: Plan, func: Op, workspaces: Workspaces) -> None:
         plan.make_by(_several_new(plan.device, outputs))
     if is_random(func):
         assert plan.results is not None
-        plan.make_by(_drawing(plan.device, func, plan.results))
+        plan.make_by(_advancing_philox(plan.device, func, plan.results))
 
 
-def _drawing(device: int, func: Op, make_results: Results) -> Results:
+def _advancing_philox(device: int, func: Op, make_results: Results) -> Results:
     known: tuple[DeviceProperties | None, int] = None, 0
 
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:

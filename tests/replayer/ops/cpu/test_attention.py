@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from replayer.ops.cpu.attention import FORMS, _direct_efficient, _direct_efficient_backward, _sequences
+from replayer.ops.cpu.attention import FORMS, _direct_efficient, _direct_efficient_backward, _sequences, uniform
 from replayer.tensor.generators import PhiloxState, host_numbers
 from tests.replayer.fake_gpu import use
 
@@ -33,6 +33,18 @@ def test_with_a_window_of_2_a_query_sees_its_own_key_and_the_key_before_it() -> 
         torch.ones_like(out), q, k, v, None, out, None, None, 4, 4, lse, 0.0, seed, offset, 1, False, window_size=2
     )
     assert of_v.flatten().tolist() == [1.5, 1.0, 1.0, 0.5]
+
+
+def test_each_packed_sequence_draws_the_dropped_weights_of_the_next_seed() -> None:
+    """GIVEN two equal sequences of 4 tokens and the seed 42 THEN the second sequence drops weights with the seed 43."""
+    q, k, v = torch.randn(3, 4, 1, 4).repeat(1, 2, 1, 1).unbind()
+    lengths = torch.tensor([0, 4, 8], dtype=torch.int32)
+    with host_numbers(PhiloxState(42, 8), 1):
+        out, *_ = FORMS[torch.ops.aten._flash_attention_forward.default](q, k, v, lengths, lengths, 4, 4, 0.5, False, False)
+    weights = (q[:4, 0] @ k[:4, 0].T / 2).softmax(-1)
+    for seed, made in ((42, out[:4, 0]), (43, out[4:, 0])):
+        kept = uniform((1, 1, 4, 4), seed, 8)[0, 0] >= 0.5
+        torch.testing.assert_close(made, (2 * weights * kept) @ v[:4, 0])
 
 
 def test_the_philox_seed_and_offset_of_a_call_give_its_dropped_weights() -> None:

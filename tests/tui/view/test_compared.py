@@ -1,0 +1,17 @@
+"""The differences of kernels in each screen column, against sums worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tui.view.scene.axis import SlotTimes
+from tui.view.scene.compared import Sums
+from tui.view.scene.lanes import Lane
+
+
+def test_a_column_gets_the_share_of_each_event_that_it_shows() -> None:
+    """GIVEN events at 10 to 20 ns and 30 to 50 ns THEN the column from 15 to 40 ns shows one half of both."""
+    each = np.array([[5.0, 40.0], [1.0, 2.0]])
+    sums = Sums(Lane([10, 30], [10, 20], [0, 0]), each)
+    found = sums.columns(SlotTimes([0], [60]), np.array([0, 15, 40, 60]))
+    assert found.tolist() == [[2.5, 22.5, 20.0], [0.5, 1.5, 1.0]]
