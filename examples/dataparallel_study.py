@@ -68,7 +68,7 @@ def parse_arguments() -> argparse.Namespace:
         command.add_argument("--warmup", type=int, default=3, help="steps before anything is measured")
         command.add_argument(
             "--steps", type=int, default=5,
-            help="number of measured steps; as many further steps are timed stage by stage [0: none]",
+            help="number of measured steps; as many later steps are timed by stage [0: none]",
         )
         command.add_argument("--lr", type=float, default=0.001)
         command.add_argument("--epochs", type=int, default=0, help="maximum number of epochs to train from scratch [0: none]")
