@@ -58,19 +58,15 @@ _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}
 
 
 class ComputedCopies(Copies):
-    def _on_device(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        self._fill(target, payload_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
-
-    def _to_device(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
-        copy = super()._to_device
-        self._fill(target, source.detach(), lambda: copy(target, source, non_blocking))
-
-    def _fill(self, target: TorchAny, values: torch.Tensor, copy: Callable[[], None]) -> None:
+    def _carry_values(self, target: TorchAny, source: TorchAny) -> None:
         into = payload_of(target)
-        kept = target.allocation.known
-        copy()
+        _now_or_at_replays(partial(_copy, into, payload_of(source)), into, target.tensor_meta.index)
+
+    def _to_device(self, target: TorchAny, source: torch.Tensor, non_blocking: bool) -> None:
+        into, kept = payload_of(target), target.allocation.known
+        super()._to_device(target, source, non_blocking)
         target.allocation.known = kept
-        _now_or_at_replays(partial(_copy, into, values), into, target.tensor_meta.index)
+        _now_or_at_replays(partial(_copy, into, source.detach()), into, target.tensor_meta.index)
 
     def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
         copy = super()._to_host_memory

@@ -43,6 +43,13 @@ def slices(device: str) -> Any:
 
 
 @family.group
+def shifted_in_place(device: str) -> Any:
+    x = _x(device)
+    x[:-1, 0] = x[1:, 0]  # source and target overlap, and are copied once
+    return x
+
+
+@family.group
 def by_integers(device: str) -> Any:
     x, i, j = _x(device), torch.tensor([0, 2]).to(device), torch.tensor([3, 1]).to(device)
     found = [
