@@ -66,6 +66,9 @@ class Factories:
         pin_memory: bool | None = None,
     ) -> TorchAny:
         _refuse_pinned(pin_memory)
+        if len(size) != len(stride):
+            text = f"dimensionality of sizes ({len(size)}) must match dimensionality of strides ({len(stride)})"
+            raise RuntimeError(text)
         meta = self._metas.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), index_of(device))
         return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
 

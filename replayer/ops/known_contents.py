@@ -55,17 +55,18 @@ class KnownContents:
 
     def fill_(self, target: TorchAny, value: TorchAny, func: TorchAny = aten.fill_.Scalar) -> TorchAny:
         allocation = target.allocation
+        known: TorchAny = allocation.known
+        self._run(func, *((target,) if func is aten.zero_.default else (target, value)))
         meta: TensorMeta = target.tensor_meta
         uniform = Uniform(in_dtype(value, meta.dtype), meta.dtype)
-        known: TorchAny = allocation.known
         if fills_allocation(target) or (type(known) is Uniform and known == uniform):
             known = uniform
         elif known is not None:
+            allocation.known = known
             view = writable_values(target)
             if view is not None:
                 view.fill_(value)
             known = allocation.known if view is not None else None
-        self._run(func, *((target,) if func is aten.zero_.default else (target, value)))
         allocation.known = known
         return target
 

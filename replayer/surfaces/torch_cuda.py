@@ -300,6 +300,8 @@ def _sleep(cycles: int) -> None:
 
 def _set_sync_debug_mode(mode: int) -> None:
     _warn_of_prototype()
+    if mode not in (0, 1, 2):
+        raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
     STATE.sync_debug_mode = mode
 
 

@@ -73,6 +73,8 @@ class _CudaStreamBase(BaseStream):  # type: ignore[misc]
     def __new__(cls, device: TorchAny = None, priority: int = 0, **known: TorchAny) -> Self:
         if "stream_ptr" in known:
             refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
+        if unknown := known.keys() - {"stream_id", "device_index", "device_type"}:
+            raise TypeError(f"'{min(unknown)}' is an invalid keyword argument for this function")
         if "stream_id" in known:
             index, stream_id = known["device_index"], known["stream_id"]
         else:
@@ -159,8 +161,10 @@ class Stream(_CudaStreamBase):
 class ExternalStream(Stream):
     """Replaces torch.cuda.ExternalStream, and raises NotEmulated for handles of real CUDA streams."""
 
-    def __new__(cls, stream_ptr: int, device: TorchAny = None, **known: TorchAny) -> Self:
+    def __new__(cls, stream_ptr: int | None, device: TorchAny = None, **known: TorchAny) -> Self:
         index = _index(device)
+        if not isinstance(stream_ptr, int | None):
+            raise RuntimeError(f"stream_ptr must be an int or None, got {type(stream_ptr).__name__}")
         stream_id = (stream_ptr - _HANDLE - (index << 20)) / 16 if stream_ptr else 0
         if (index, stream_id) not in cls.pool():
             refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
@@ -179,10 +183,10 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> Self:
+        flags = [bool(operator.index(flag)) for flag in (enable_timing, blocking, interprocess, external)]
         self: Self = BaseEvent.__new__(cls, device="cpu")
-        self.virtual = VirtualEvent(external=external)
-        self.enable_timing = enable_timing
-        self.interprocess = interprocess
+        self.enable_timing, _, self.interprocess, is_external = flags
+        self.virtual = VirtualEvent(external=is_external)
         self.device_index = None
         return self
 

@@ -123,8 +123,10 @@ def _replace_attributes(tensor: VirtualTensor, given: Mapping[str, TorchAny]) ->
 def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
     if isinstance(other, VirtualTensor):
         assign_data(tensor, other)
-    else:
+    elif isinstance(other, torch.Tensor):
         move_to(tensor, other)
+    else:
+        _data.__set__(tensor, other)  # raises PyTorch's error
 
 
 class _Printed(torch.Tensor):
@@ -193,7 +195,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             if dtype.removeprefix("torch.cuda.") not in TYPES:
                 raise ValueError(f"invalid type: '{dtype}'")
             return self.to(TYPES[dtype.removeprefix("torch.cuda.")], non_blocking=non_blocking)
-        if isinstance(dtype, str) and dtype.removeprefix("torch.") in TYPES:
+        if isinstance(dtype, str) and dtype.startswith("torch.") and dtype.removeprefix("torch.") in TYPES:
             return self.cpu().to(TYPES[dtype.removeprefix("torch.")])
         if isinstance(dtype, torch.dtype):
             return self.to(dtype, non_blocking=non_blocking)

@@ -388,6 +388,8 @@ class DeviceMemory:
         segments.outside_bytes = max(outside, self._outside_bytes)
 
     def set_memory_fraction(self, fraction: float) -> None:
+        if not 0 <= fraction <= 1:
+            raise RuntimeError(f"invalid fraction:{fraction:g}. Please set within [0, 1].")
         self._segments.allowed_bytes = int(fraction * self.usage.capacity_bytes)
         self._collects_garbage = self._settings is not None and self._settings.garbage_collection_threshold > 0
 

@@ -498,8 +498,8 @@ _RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON
 }
 # ops that change a tensor without TensorIterator, on an NVIDIA H100 with PyTorch 2.11
 _MAY_OVERLAP = frozenset(
-    "fill_ full zero_ zeros index_fill_ index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_ triu triu_ eye"
-    " linspace logspace avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
+    "fill_ full zero_ _foreach_zero_ zeros index_fill_ index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_"
+    " triu triu_ eye linspace logspace avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
 )
 # requires sequence lengths in host memory
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

@@ -441,18 +441,13 @@ def _scalars_on_host(*args: TorchAny) -> None:
 def _require_scalars_fit(data: torch.Tensor, *scalars: TorchAny) -> None:
     """Raise PyTorch's error for a scalar that overflows in the tensor's dtype. CPU kernels do not always check this."""
     for scalar in scalars:
-        if isinstance(scalar, (int, float)) and data.dtype in _CPP_TYPES:
+        if isinstance(scalar, (int, float, complex)) and data.dtype in _CPP_TYPES:
             torch.empty(2, dtype=data.dtype, device="cpu").fill_(scalar)
 
 
 def _alpha(data: TorchAny, other: TorchAny, *_: object, alpha: TorchAny = 1) -> None:
     if alpha is True and torch.result_type(data, other) is not torch.bool:
         raise RuntimeError("Boolean alpha only supported for Boolean results.")
-
-
-def _require_long(text: str, *_: object, indices: torch.Tensor, **_options: object) -> None:
-    if indices.dtype is not torch.int64:
-        raise RuntimeError(text.format(scalar_type(indices.dtype)))
 
 
 def _nonzero(_data: object, *, out: torch.Tensor) -> None:
@@ -564,8 +559,6 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten.fill_.Scalar: _require_scalars_fit,
     **dict.fromkeys((_aten.threshold.default, _aten.threshold_.default), _require_scalars_fit),
     **{getattr(op, kind): _alpha for op in (_aten.add, _aten.add_, _aten.sub, _aten.sub_) for kind in ("Tensor", "Scalar")},
-    _aten.kthvalue.values: partial(_require_long, "output indices must be of scalar type Long"),
-    _aten.mode.values: partial(_require_long, "expected scalar type 'Long' but got '{}' for indices output"),
     _aten.nonzero.out: _nonzero,
     _aten._scaled_dot_product_flash_attention.default: _flash_attention,
     _aten._scaled_dot_product_efficient_attention.default: _efficient_attention,

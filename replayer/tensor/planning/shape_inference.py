@@ -188,7 +188,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         try:
             return rule(*args, **kwargs)
         except RuntimeError as refused:
-            raise _cpu_kernel_error(func, args, kwargs) or refused from None
+            raise _answer_of_cpu(func, args, kwargs)[1] or refused from None
     # For quantization, PyTorch's meta kernels return tensors of the wrong class.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
@@ -221,8 +221,11 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             return _ASKS_FOR_SIZES
         if "nested" in func._schema.name:
             raise OtherLayout from None
+        accepted, of_cpu = _answer_of_cpu(func, args, kwargs)
+        if accepted is not None:
+            return accepted
         # Meta kernels in Python raise several types of errors. CUDA kernels raise RuntimeError.
-        error = _cpu_kernel_error(func, args, kwargs) or RuntimeError(str(refused))
+        error = of_cpu or RuntimeError(str(refused))
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments, or call it on the CPU"
             raise NotEmulated(func._schema.name, advice) from None
@@ -238,19 +241,24 @@ _REFUSED_ELEMENTS = 1 << 28  # elements; calls that the CPU probably rejects, be
 
 
 def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
+    if _has_results_elsewhere(func):
         raise RuntimeError(func._schema.name)
     if _elements(args, kwargs) > _TRIED_ELEMENTS:
         raise OverflowError
+    return tree_map_only(torch.Tensor, _on_meta, _run_on_cpu(func, args, kwargs))
 
-    def on_meta(value: torch.Tensor) -> torch.Tensor:
-        if value.layout is not torch.strided or value.is_nested:
-            raise OtherLayout
-        if value.is_quantized:
-            raise NotEmulated(*QUANTISED)
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
-    return tree_map_only(torch.Tensor, on_meta, _run_on_cpu(func, args, kwargs))
+def _has_results_elsewhere(func: Op) -> bool:
+    """Return True if results share memory with arguments, or if the values decide their shapes."""
+    return any(made.alias_info is not None for made in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags
+
+
+def _on_meta(value: torch.Tensor) -> torch.Tensor:
+    if value.layout is not torch.strided or value.is_nested:
+        raise OtherLayout
+    if value.is_quantized:
+        raise NotEmulated(*QUANTISED)
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
@@ -274,14 +282,22 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
         raise on_one_device(error) from None
 
 
-def _cpu_kernel_error(func: Op, args: Args, kwargs: Kwargs) -> RuntimeError | None:
+def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, RuntimeError | None]:
+    """Run a call that a meta kernel rejects on the CPU. Return the results as meta tensors, or the CPU kernel's error.
+
+    Some meta kernels that are written in Python reject calls that all devices accept, such as labels of type uint8.
+    """
     if _elements(args, kwargs) > _REFUSED_ELEMENTS:
-        return None
+        return None, None
     try:
-        _run_on_cpu(func, args, kwargs)
+        made = _run_on_cpu(func, args, kwargs)
     except RuntimeError as error:
-        return error if type(error) is RuntimeError else None
-    return None
+        return None, error if type(error) is RuntimeError else refusal_like(func, args, kwargs, error)
+    if func.namespace != "aten" or func._schema.name.removeprefix("aten::") in _VALUES_DECIDE:
+        return None, None
+    if writes_of(func, args, kwargs) == [(0, False)] and isinstance(made, torch.Tensor) and made.shape == args[0].shape:
+        return args[0], None
+    return (None if _has_results_elsewhere(func) else tree_map_only(torch.Tensor, _on_meta, made)), None
 
 
 def _elements(args: Args, kwargs: Kwargs) -> int:
@@ -378,7 +394,8 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
         _run_on_cpu(func, args, kwargs, value, trues)
     except (RuntimeError, IndexError) as error:
         text = str(error)
-        is_other = any(pattern.search(text) for pattern in (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL))
+        patterns = () if _WANTS_INDICES.search(text) else (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL)
+        is_other = any(pattern.search(text) for pattern in patterns)
         is_other = is_other or any(internal in text for internal in _INTERNAL)
         is_other = is_other or fits_in_float(func, text)
         # without the traceback, which would keep the script's tensors alive
@@ -404,6 +421,7 @@ def fits_in_float(func: Op, of_cpu: str) -> bool:
 _TRIED_FOR_DTYPES = 1 << 12  # elements
 _LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # more ops support these dtypes on CUDA than on the CPU
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
+_WANTS_INDICES = re.compile(r"type '?(long int|Long|int32/int64)\b|dtype is wrong")  # on all devices
 
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:

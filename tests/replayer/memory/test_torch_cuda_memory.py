@@ -63,6 +63,7 @@ ask("accumulated", lambda: [cuda.reset_accumulated_memory_stats(), cuda.memory_s
 ask("fraction", lambda: [cuda.set_per_process_memory_fraction(0.5), cuda.get_per_process_memory_fraction()])
 ask("fraction of no device", lambda: cuda.set_per_process_memory_fraction(0.5, 5))
 ask("fraction too large", lambda: cuda.set_per_process_memory_fraction(1.5))
+ask("no number", lambda: cuda.set_per_process_memory_fraction(float("nan")))
 ask("settings", lambda: [torch._C._accelerator_setAllocatorSettings("max_split_size_mb:64"),
                          cuda.memory_stats(1)["max_split_size"]])
 ask("no such device", lambda: cuda.memory_allocated(5))
@@ -162,6 +163,7 @@ def test_memory_fractions_and_allocator_settings_are_kept(answers: dict[str, Any
     assert answers["fraction"] == [None, 0.5]
     assert answers["fraction of no device"] == "RuntimeError: Allocator not initialized for device \x05: did you call init?"
     assert answers["fraction too large"] == "ValueError: Invalid fraction value: 1.5. Allowed range: 0~1"
+    assert answers["no number"] == "RuntimeError: invalid fraction:nan. Please set within [0, 1]."
     assert answers["settings"] == [None, 64 * MIB]
 
 

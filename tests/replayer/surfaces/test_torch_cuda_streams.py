@@ -23,6 +23,25 @@ def test_the_current_stream_is_the_default_stream_at_first() -> None:
     assert cuda.current_stream("cuda").device == torch.device("cuda", 0)
 
 
+def test_wrong_arguments_have_the_error_messages_of_pytorch() -> None:
+    use()
+    with pytest.raises(TypeError, match="'name' is an invalid keyword argument for this function"):
+        cuda.Stream(name="copies")
+    with pytest.raises(RuntimeError, match="stream_ptr must be an int or None, got str"):
+        cuda.ExternalStream("a")
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        cuda.Event(enable_timing="yes")
+    with pytest.warns(UserWarning, match="prototype"), pytest.raises(RuntimeError, match="expected one of 0,1,2"):
+        cuda.set_sync_debug_mode(3)
+
+
+def test_flags_of_events_may_be_integers() -> None:
+    use()
+    event = cuda.Event(1, 0, 1)
+    assert (event.enable_timing, event.interprocess) == (True, True)
+    assert cuda.ExternalStream(None) == cuda.default_stream()
+
+
 def test_a_stream_of_another_kind_of_device_is_rejected_with_the_message_of_pytorch() -> None:
     use()
     with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):

@@ -143,8 +143,8 @@ _CHECKED: list[tuple[Callable[[], None], str]] = [
     (lambda: mixed_dtypes._alpha(_HALF, _HALF, alpha=True), "Boolean alpha only supported for Boolean results"),
     (lambda: mixed_dtypes._alpha(_HALF, 2, alpha=1), ""),
     (lambda: mixed_dtypes._alpha(_HALF.bool(), _HALF.bool(), alpha=True), ""),
-    (lambda: mixed_dtypes._require_long("not Long but {}", indices=_HALF), "not Long but Half"),
-    (lambda: mixed_dtypes._require_long("not Long", indices=_INTEGERS), ""),
+    (lambda: mixed_dtypes._require_scalars_fit(_HALF.float(), 1j), "type float without overflow"),
+    (lambda: mixed_dtypes._require_scalars_fit(_HALF.to(torch.complex64), 1j), ""),
     (lambda: mixed_dtypes._nonzero(_HALF, out=_INTEGERS.int()), "Expected object of scalar type Long as out, but got int"),
     (lambda: mixed_dtypes._nonzero(_HALF, out=_INTEGERS), ""),
 ]

@@ -730,3 +730,36 @@ def test_batch_norm_without_cudnn_takes_weights_of_its_own_or_its_accumulation_d
     weights = torch.ones(3, dtype=getattr(torch, weight), device="cuda")
     with pytest.raises(RuntimeError, match=f"^Expected weight to have type {text}$"):
         nn.batch_norm(rows, None, None, weights, weights, training=True)
+
+
+_OF_FLOATS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda x: torch.median(x, 0, out=(x[:1], x[:1])), "'indices' to have scalar type Long; but got torch.cuda.FloatTensor"),
+    (lambda x: torch.sort(x, out=(x.clone(), x.clone())), "Expected out tensor to have dtype long int, but got float"),
+    (lambda x: x.index_add_(0, x, x), r"index_add_\(\): Expected dtype int32/int64 for index but got: Float"),
+    (lambda x: torch.mode(x, out=(x[:1], x[:1])), "expected scalar type 'Long' but got 'Float' for indices output"),
+    (lambda x: torch.kthvalue(x, 1, out=(x[:1], x[:1])), "output indices must be of scalar type Long"),
+    (lambda x: x << 1.5, "\"lshift_cuda\" not implemented for 'Float'"),
+    (lambda x: x.fill_(1j), "value cannot be converted to type float without overflow"),
+    (lambda x: torch.empty_strided((2, 3), (1,), device="cuda"), r"sizes \(2\) must match dimensionality of strides \(1\)"),
+]
+
+
+@pytest.mark.parametrize("row", range(len(_OF_FLOATS)))
+def test_wrong_calls_with_float_tensors_have_the_error_messages_of_cuda(row: int) -> None:
+    use()
+    call, says = _OF_FLOATS[row]
+    with pytest.raises(RuntimeError, match=says):
+        call(torch.ones(3, device="cuda"))
+
+
+def test_calls_that_only_a_meta_kernel_in_python_rejects_are_accepted() -> None:
+    use()
+    scores, bytes_ = torch.ones(2, 3, device="cuda"), torch.ones(2, dtype=torch.uint8, device="cuda")
+    assert F.nll_loss(scores, bytes_).shape == ()
+    assert F.nll_loss(scores[0], bytes_[:1].long()).shape == ()
+    index = torch.zeros(2, 3, dtype=torch.int64, device="cuda")
+    assert torch.scatter_reduce(scores, 0, index, scores, "max").shape == (2, 3)
+    assert scores.scatter_reduce_(0, index, scores.clone(), "max") is scores
+    with pytest.raises(RuntimeError, match="reduce argument must be"):
+        scores.scatter_reduce_(0, index, scores.clone(), "maximum")
+    torch._foreach_zero_([scores[0].expand(2, 3)])
