@@ -328,6 +328,28 @@ SUITES = (
         ".",
         _NO_OPTIONS,
     ),
+    Suite("nflows", "5d223444", ("tests",), 120, "bayesiains/nflows 5d223444", ".", _NO_OPTIONS, on_gpu=_DEFAULT_DEVICE),
+    Suite("torchcde", "9ff6aba4", ("test",), 80, "patrick-kidger/torchcde 9ff6aba4", ".", _NO_OPTIONS, on_gpu=_DEFAULT_DEVICE),
+    Suite(
+        "normalizing-flows",
+        "c6616b1a",
+        ("normflows",),
+        100,
+        "VincentStimper/normalizing-flows c6616b1a",
+        ".",
+        (("-o", "python_files=*_test.py"),) * 2,
+        on_gpu=_DEFAULT_DEVICE,
+    ),
+    Suite(
+        "torch_optimizer",
+        "19c3e419",
+        ("tests",),
+        100,
+        "jettify/pytorch-optimizer 19c3e419",
+        ".",
+        _NO_OPTIONS,
+        on_gpu=_DEFAULT_DEVICE,
+    ),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -419,11 +441,20 @@ CAUSES = (
     Cause("pytorch", r"test_memory_(snapshot|plots)", Kind.LIMIT, "memory snapshots contain only Python frames"),
     Cause("pytorch", r"test_cycles", Kind.LIMIT, "Python's garbage collector frees virtual memory before it reports a cycle"),
     Cause("pytorch", r"test_lazy_init", Kind.LIMIT, "unknown indices in CUDA_VISIBLE_DEVICES count as recorded GPUs"),
+    *(
+        Cause(
+            name,
+            r"got mat1 is on cpu, different from other tensors on cuda:0",
+            Kind.AS_ON_A_GPU,
+            "the default device is cuda, and the tests' data from numpy stays on the CPU",
+        )
+        for name in ("pytorch_optimizer", "torch_optimizer")
+    ),
     Cause(
-        "pytorch_optimizer",
-        r"got mat1 is on cpu, different from other tensors on cuda:0",
+        "torch_optimizer",
+        r"variable 'input_cuda'|Boolean value of Tensor with more than one value",
         Kind.AS_ON_A_GPU,
-        "the default device is cuda, and the tests' data from numpy stays on the CPU",
+        "on a GPU, the test reads a variable before it is assigned, or asserts a tensor with several elements",
     ),
     Cause(
         "",
@@ -471,6 +502,15 @@ CAUSES = (
             "the default device is cuda, and `torch.Tensor(values)` creates the tests' data on the CPU",
         )
         for name in ("snntorch", "geoopt")
+    ),
+    *(
+        Cause(
+            name,
+            r"two devices, cuda:0 and cpu|mat1 is on cuda:0, different|index is on cpu, different|type \(torch.FloatTensor\)",
+            Kind.AS_ON_A_GPU,
+            "the default device is cuda, and `torch.Tensor(values)` creates tensors of the project or of its tests on the CPU",
+        )
+        for name in ("nflows", "normalizing-flows")
     ),
     Cause(
         "fvcore",
