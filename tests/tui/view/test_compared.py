@@ -15,3 +15,12 @@ def test_a_column_gets_the_share_of_each_event_that_it_shows() -> None:
     sums = Sums(Lane([10, 30], [10, 20], [0, 0]), each)
     found = sums.columns(SlotTimes([0], [60]), np.array([0, 15, 40, 60]))
     assert found.tolist() == [[2.5, 22.5, 20.0], [0.5, 1.5, 1.0]]
+
+
+def test_a_column_without_the_hidden_time_between_two_slots() -> None:
+    """GIVEN an axis that leaves out 15 to 30 ns THEN no column shows the second half of the first event."""
+    each = np.array([[5.0, 40.0], [1.0, 2.0]])
+    side = SlotTimes([0, 30], [15, 60])
+    side.at_ns = np.array([0, 15])
+    found = Sums(Lane([10, 30], [10, 20], [0, 0]), each).columns(side, np.array([0, 15, 25, 45]))
+    assert found.tolist() == [[2.5, 20.0, 20.0], [0.5, 1.0, 1.0]]
