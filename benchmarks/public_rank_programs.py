@@ -1,14 +1,14 @@
 """Runs public distributed programs natively (gloo, CPU) and on virtual GPUs, and writes docs/rank_programs.md.
 
-    python benchmarks/public_rank_programs.py SOURCES [--python PYTHON] [--only NAME...] [--json results.json]
+    python benchmarks/public_rank_programs.py SOURCES [--python PYTHON] [--only NAME...]
 
 The folder SOURCES contains one folder with sources for each project (`examples`, `accelerate`, `lightning`, ...). PYTHON has
 torch and the projects' packages. Some programs need small changes, such as fewer epochs, and the table counts these changes.
 Data sets that a program would download are replaced by random data of the same form (`data_sets`). Programs for GPUs run
 natively with `parameter_norms/cuda_is_cpu.py`.
 
-After each of the first five optimizer steps, the parameters of each rank are compared (`parameter_norms/`). The JSON file keeps
-earlier results and the page shows all results, so single programs can be run again.
+After each of the first five optimizer steps, the parameters of each rank are compared (`parameter_norms/`). The page keeps the
+results of programs that are not run again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -182,10 +183,11 @@ def page(outcomes: list[Outcome]) -> str:
         f"| also run natively (gloo, CPU), with the parameters compared | {compared} |",
         f"| parameters equal to {EQUAL_TO:g} of each parameter's norm, after the first {STEPS} optimizer steps | {equal} |",
         "",
-        "Each program runs as `trace replay --nproc N --values compute --clock recorded`. The column *changes* shows how"
-        " many changes were made to the program, such as fewer epochs or smaller models. If a program would download a data"
-        " set, the program gets random data of the same shape instead. The entry *not compared* means that there was no run"
-        " on a CPU to compare with.",
+        "Each program runs as `trace replay --nproc N --values compute --clock recorded`. The column *changes* shows how many"
+        " changes",
+        "were made to the program, such as fewer epochs or smaller models. If a program would download a data set, the program"
+        " gets",
+        "random data of the same shape instead. The entry *not compared* means that there was no run on a CPU to compare with.",
         "",
         "| project | version |",
         "|---|---|",
@@ -200,18 +202,23 @@ def page(outcomes: list[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def outcomes_of(text: str) -> list[Outcome]:
+    """Return the results that a page contains."""
+    rows = [re.split(r"(?<!\\) \| ", line[2:-2]) for line in text.splitlines() if line.startswith("| ")]
+    rows = [[cell.replace("\\|", "|") for cell in row] for row in rows if len(row) == 6 and row[2].isdigit()]
+    return [Outcome(row[0], row[1], int(row[2]), int(row[3]), row[4], row[5], 0.0) for row in rows]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", type=Path)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--json", type=Path, default=Path("out/rank_programs.json"))
     parser.add_argument("--logs", type=Path)
     parser.add_argument("--new", action="store_true", help="run only programs without a result")
     parser.add_argument("--virtual-only", action="store_true", help="do not run natively")
     args = parser.parse_args()
-    kept = json.loads(args.json.read_text()) if args.json.exists() else []
-    results = {(one["project"], one["name"]): Outcome(**one) for one in kept}
+    results = {(one.project, one.name): one for one in outcomes_of(PAGE.read_text())}
     for program in PROGRAMS:
         key = (program.project, program.name)
         if (args.only and not any(word in f"{key[0]} {key[1]}" for word in args.only)) or (args.new and key in results):
@@ -219,10 +226,8 @@ def main() -> None:
         found = outcome(program, args.sources, args.python, args.logs, not args.virtual_only)
         print(f"{found.project:12} {found.name:50} {found.seconds:6.1f} s  {found.ended[:150]}  |  {found.numbers}", flush=True)
         results[key] = found
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps([asdict(one) for one in results.values()], indent=1))
-    order = [(program.project, program.name) for program in PROGRAMS]
-    PAGE.write_text(page([results[key] for key in order if key in results]))
+        order = [(program.project, program.name) for program in PROGRAMS]
+        PAGE.write_text(page([results[key] for key in order if key in results]))
 
 
 if __name__ == "__main__":

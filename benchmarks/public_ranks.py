@@ -16,6 +16,9 @@ VERSIONS = {
     "ignite": "pytorch/ignite de08e799c, package 0.5.5",
     "nanoGPT": "karpathy/nanoGPT 3adf61e1",
     "torch": "pytorch/pytorch torch/distributed/checkpoint/examples (2b91fa3c, 123527f6)",
+    "pippy": "pytorch/PiPPy 1bcb2bfb, transformers 5.23.0",
+    "barlowtwins": "facebookresearch/barlowtwins 8e8d284",
+    "simsiam": "facebookresearch/simsiam a7bc177",
 }
 Edit = tuple[str, str, str]  # file, text, replacement
 
@@ -196,6 +199,24 @@ def _of_deepspeed() -> list[Program]:
         "train.py --hidden_dim 64 --num_layers 2 --num_heads 4 --vocab_size 128 --batch_size 2 --seq_length 32 --num_steps 4"
     )
     configs = ("baseline", "bf16_full")
+    cifar = "training/cifar/cifar10_deepspeed.py"
+    pipeline = "training/pipeline_parallelism"
+    small_images = tuple(
+        (
+            cifar,
+            f'datasets.CIFAR10(\n        root="./data", train={train}, download=True, transform',
+            f"datasets.FakeData({count}, (3, 32, 32), 10, transform",
+        )
+        for train, count in ((True, 64), (False, 200))
+    )
+    of_pipeline = (
+        (f"{pipeline}/train.py", "datasets.CIFAR10(root=dl_path,", "datasets.FakeData(64, (3, 32, 32), 10,"),
+        (f"{pipeline}/train.py", "train=True,", ""),
+        (f"{pipeline}/train.py", "download=True,", ""),
+        (f"{pipeline}/ds_config.json", '"train_batch_size" : 256', '"train_batch_size" : 8'),
+        (f"{pipeline}/ds_config.json", '_per_gpu" : 8', '_per_gpu" : 2'),
+        (f"{pipeline}/ds_config.json", '"lr": 0.001', '"torch_adam": true, "lr": 0.001'),
+    )
     states = "offload_states.py --hidden_dim 64 --iteration 2 --warmup 1"
     return [
         Program(
@@ -226,6 +247,28 @@ def _of_deepspeed() -> list[Program]:
                 native=False,
             )
             for kind, options in {"": "", "pinned": "--pin_memory --non_blocking"}.items()
+        ),
+        *(
+            Program(
+                "deepspeed",
+                f"cifar {name}",
+                f"cifar10_deepspeed.py --deepspeed --epochs 1 {options}",
+                folder="training/cifar",
+                native=False,
+                edits=(*small_images, (cifar, '"lr": 0.001,', '"torch_adam": True, "lr": 0.001,')),
+            )
+            for name, options in {"stage 0": "--dtype fp32", "stage 2": "--stage 2 --dtype bf16"}.items()
+        ),
+        *(
+            Program(
+                "deepspeed",
+                f"pipeline_parallelism {name}",
+                f"train.py --deepspeed --deepspeed_config ds_config.json -p {stages} -s 2",
+                folder=pipeline,
+                native=False,
+                edits=of_pipeline,
+            )
+            for name, stages in {"two stages": 2, "data parallel": 0}.items()
         ),
     ]
 
@@ -310,6 +353,51 @@ def _of_nanogpt() -> list[Program]:
     ]
 
 
+def _of_pippy() -> list[Program]:
+    """Pipelines of transformers with random weights."""
+    folder = "examples/huggingface"
+    sizes = {
+        "bert": "BertConfig(hidden_size=64, intermediate_size=64, num_attention_heads=2, num_hidden_layers=2",
+        "gpt2": "GPT2Config(n_embd=64, n_head=2, n_layer=2, use_cache=False",
+    }
+    return [
+        Program(
+            "pippy",
+            f"huggingface/{name}",
+            f"pippy_{name}.py",
+            folder=folder,
+            values="recorded",
+            native=False,
+            edits=((f"{folder}/pippy_{name}.py", f"{config.partition('(')[0]}()", f"{config})"),),
+        )
+        for name, config in sizes.items()
+    ]
+
+
+def _of_self_supervised() -> list[Program]:
+    twins = "main.py data --workers 0 --epochs 1 --batch-size 8 --projector 32-32"
+    simsiam = (
+        "main_simsiam.py data -a resnet18 -j 0 --epochs 1 -b 8 --dim 32 --pred-dim 16 --multiprocessing-distributed"
+        " --dist-url tcp://127.0.0.1:29578 --world-size 1 --rank 0"
+    )
+    images = "datasets.FakeData(8, (3, 64, 64), 10, "
+    smaller = ("main.py", "resnet50(zero_init", "resnet18(zero_init"), ("main.py", "[2048]", "[512]")
+    folders = ("main.py", "torchvision.datasets.ImageFolder(args.data / 'train', ", f"torchvision.{images}")
+    return [
+        Program("barlowtwins", "main", twins, spawns=True, edits=(folders, *smaller)),
+        Program(
+            "simsiam",
+            "main_simsiam",
+            simsiam,
+            spawns=True,
+            edits=(
+                ("main_simsiam.py", "datasets.ImageFolder(\n        traindir,", images),
+                ("main_simsiam.py", "RandomResizedCrop(224", "RandomResizedCrop(64"),
+            ),
+        ),
+    ]
+
+
 PROGRAMS = [
     *_of_examples(),
     *_of_accelerate(),
@@ -322,4 +410,6 @@ PROGRAMS = [
     *_of_elastic(),
     *_of_ignite(),
     *_of_nanogpt(),
+    *_of_pippy(),
+    *_of_self_supervised(),
 ]

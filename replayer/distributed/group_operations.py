@@ -37,6 +37,7 @@ class GroupOperations:
         self._rank, self._size, self.global_ranks = rank, size, global_ranks or list(range(size))
         self._timeout_s = timeout_s
         self._exchange: StoreExchange | None = None
+        self._is_default = False
         self._watchdog = Watchdog(self.global_ranks[rank], timeout_s)
         self._comm_streams: dict[tuple[str, int], CommStream] = {}
 
@@ -46,7 +47,8 @@ class GroupOperations:
             self._exchange.timeout_s = timeout_s
 
     def compare_clocks(self) -> None:
-        ranks = gpu().ranks
+        """Compare the clocks of all ranks. Call this method only for the default process group."""
+        self._is_default, ranks = True, gpu().ranks
         ranks.read_clock_offset, ranks.deadlocks = None, DeadlockDetector(self._store, self._rank)
         ranks.read_clock_offset = self._store_exchange().offset_ns
 
@@ -125,7 +127,8 @@ class GroupOperations:
     def _store_exchange(self) -> StoreExchange:
         if self._exchange is None:
             here = gpu()
-            known = here.ranks.read_clock_offset, here.ranks.deadlocks, self.global_ranks, self.group_name
+            name = "" if self._is_default else self.group_name
+            known = here.ranks.read_clock_offset, here.ranks.deadlocks, self.global_ranks, name
             self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, here.clock, *known)
         return self._exchange
 

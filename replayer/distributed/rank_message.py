@@ -2,7 +2,7 @@
 
     first, *more = pack([message])                          # pieces that fit the store
     [message] = unpack(first, lambda number: more[number - 1])
-    conflict_of([first_rank, second_rank], own=0, other=1)  # "the dtypes must be equal"
+    conflict_of([first_rank, second_rank], 0, 1, "rank {}".format)  # "the dtypes must be equal"
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def shared_gpu(messages: Sequence[RankMessage]) -> tuple[int, int] | None:
     return None
 
 
-def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
-    """Describe how the calls of two ranks differ. Return "" if the calls match."""
+def conflict_of(messages: Sequence[RankMessage], own: int, other: int, rank_of: Callable[[int], str]) -> str:
+    """Describe how the calls of two ranks differ. Return "" if the calls match. The argument `rank_of` names a rank."""
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:
@@ -99,8 +99,8 @@ def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
         return "the dtypes must be equal"
     if (mine.sends or mine.wants) is None:
         return "the numbers of elements must be equal" if mine.count != theirs.count else ""
-    for sender, to, receiver in ((mine, other, theirs), (theirs, own, mine)):
-        of = own if sender is mine else other
-        if sender.sends is not None and receiver.wants is not None and sender.sends[to] != receiver.wants[of]:
-            return f"the sender sends {sender.sends[to]} elements, but the receiver expects {receiver.wants[of]}"
+    for of, to in ((own, other), (other, own)):
+        sends, wants = messages[of].sends, messages[to].wants
+        if sends is not None and wants is not None and sends[to] != wants[of]:
+            return f"{rank_of(of)} sends {sends[to]} elements to {rank_of(to)}, which expects {wants[of]}"
     return ""

@@ -192,7 +192,8 @@ class StoreExchange:
         self._pieces: dict[str, int] = {}
         self._left = self._broken = False
         self._deadlocks, self._global_ranks = deadlocks, global_ranks or range(size)
-        self._of_group = f" of group {group_name}" if group_name else ""
+        # The name of the default group is empty.
+        self._of_group = f" of group {group_name} ({self._ranks(range(size))})" if group_name else ""
         self._is_recorded = False  # among the waits of `deadlocks`
         larger = max(size / _ALL_READ_UP_TO, 1.0)
         self._first_pause_s, self._longest_pause_s = _FIRST_PAUSE_S * larger, _LONGEST_PAUSE_S * larger
@@ -287,7 +288,7 @@ class StoreExchange:
         for place, message in enumerate(messages):
             if place and message is messages[place - 1] and message.sends is None and message.wants is None:
                 continue
-            conflict = conflict_of(messages, own, place)
+            conflict = conflict_of(messages, own, place, lambda of: self._ranks([members[of]]))
             if conflict:
                 raise RuntimeError(
                     f"{self._ranks([members[place]])} of the group called {message} where {self._ranks([self.rank])} called"

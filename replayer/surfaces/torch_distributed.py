@@ -85,7 +85,11 @@ def _object_device(object_device: TorchFunction, group: TorchAny = None) -> str:
 
 
 def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
-    with temporarily_set(STATE, makes_reducer=any(isinstance(parameter, VirtualTensor) for parameter in parameters)):
+    on_device = any(isinstance(parameter, VirtualTensor) for parameter in parameters)
+    for group in () if on_device else (*args, *kwargs.values()):
+        if isinstance(group, dist.ProcessGroup) and group in CALLS:
+            CALLS[group].sees_all = False
+    with temporarily_set(STATE, makes_reducer=on_device):
         init(self, parameters, *args, **kwargs)
 
 
@@ -173,6 +177,7 @@ def _new_group(make: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> Torc
     else:
         for backend in gloo:
             CALLS[group] = CALLS[backend]
+            CALLS[group].global_ranks = args[2] or CALLS[group].global_ranks
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # Note [Gloo's threads and the interpreter's lock]
     return group, store
 

@@ -14,7 +14,7 @@ Note [Gloo and virtual clocks]
     A rank that sleeps on a virtual clock does not make gloo wait. Each rank therefore posts its time to the group's store
     before it calls gloo. After gloo has finished, the rank reads the times of the ranks that gloo waited for, and its clock
     advances to the latest one. A sender waits until its receiver has called the operation. Each channel reuses `_CALLS_KEPT`
-    keys, so the store does not grow.
+    keys, so the store does not grow. The posts also describe the calls, so a rank can report which ranks made another call.
 
     Calls from C++ code with CPU tensors post no times: functional collectives, and DistributedDataParallel of a model on the
     CPU.
@@ -44,6 +44,10 @@ from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch_around
 
 _CALLS_KEPT = 1024
+_COLLECTIVES = "all"  # the channel of all operations except sends and receives
+_LOOK_AFTER = timedelta(seconds=1)  # a rank that waits for gloo compares the calls of the ranks
+_ON_DEVICE = " on the device"
+_SAME_SIZES = ("allreduce", "broadcast", "reduce")  # all ranks pass tensors of the same size
 
 # operations that transfer more or less than one rank's input, with their names in cost_model/collective_costs.py
 _NAMES = {"allreduce": "all_reduce", "allreduce_coalesced": "all_reduce"}
@@ -63,23 +67,74 @@ _METHODS += [f"{name}_single{more}" for name in ("all_gather", "reduce_scatter")
 class GlooCall:
     """Describes a call of an operation, which waits for the ranks `sources`."""
 
-    def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int]) -> None:
-        self._group, self._channel, self._number, self._sources = group, channel, number, sources
+    def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int], what: str) -> None:
+        self._group, self._channel, self._number, self._sources, self._what = group, channel, number, sources, what
 
     def times_ns(self) -> dict[int, int]:
-        return self._group.read(self._channel, self._number, self._sources)
+        return {rank: time_ns for rank, (time_ns, _) in self._posts(self._sources).items()}
+
+    def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
+        """Wait for gloo. If gloo fails or takes long, compare the calls of the ranks."""
+        looks = not timeout and self._channel == _COLLECTIVES and self._group.sees_all
+        deadlocks = gpu().ranks.deadlocks
+        try:
+            while True:
+                try:
+                    return wait(_LOOK_AFTER) if looks else wait(*timeout)
+                except RuntimeError as error:
+                    missing = self._missing()
+                    if not (looks and "Operation timed out" in str(error)):
+                        self._explain(missing, error)
+                    circle = deadlocks.find_deadlock(f"{self._what} of gloo", missing) if deadlocks and missing else ""
+                    if circle:
+                        raise RuntimeError(f"these ranks wait for each other: {circle}; gloo would hang here") from None
+        finally:
+            if deadlocks:
+                deadlocks.end()
 
     def finish(self, duration_ns: int = 0) -> None:
         """Wait for all sources. Raise RuntimeError if a source called the operation after the group's timeout."""
         here = gpu()
-        now_ns, latest_ns = here.streams.host_now_ns(), max(self.times_ns().values(), default=0)
+        now_ns, times_ns = here.streams.host_now_ns(), self.times_ns()
+        latest = max(times_ns, key=times_ns.__getitem__, default=self._group.rank)
+        latest_ns = times_ns.get(latest, now_ns)
         limit_ns = int(self._group.timeout.total_seconds() * 1_000_000_000 * here.clock.speed)
         is_late = latest_ns - now_ns > limit_ns
         end_ns = now_ns + limit_ns if is_late else max(now_ns, latest_ns) + duration_ns
         here.simulator.scheduler.block(here.current.thread(), end_ns)
         if is_late:
             limit_ms = self._group.timeout // timedelta(milliseconds=1)
-            raise RuntimeError(f"Timed out waiting {limit_ms}ms for recv operation to complete")
+            own, late = (self._group.global_ranks[place] for place in (self._group.rank, latest))
+            apart_s = (latest_ns - now_ns) / 1e9 / float(here.clock.speed)
+            raise RuntimeError(
+                f"rank {late} called {self._what} {apart_s:.6g} s after rank {own}: Timed out waiting {limit_ms}ms for recv"
+                " operation to complete"
+            )
+
+    def _explain(self, missing: list[int], error: RuntimeError) -> NoReturn:
+        if not missing or not self._group.sees_all or self._channel != _COLLECTIVES:
+            raise error
+        ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+        own = self._group.global_ranks[self._group.rank]
+        raise RuntimeError(f"{ranks} of the group did not call {self._what}, in which rank {own} waits: {error}") from None
+
+    def _missing(self) -> list[int]:
+        """Return the ranks that have not called the operation."""
+        posts, ranks = self._posts(range(self._group.size)), self._group.global_ranks
+        return [ranks[place] for place in range(self._group.size) if place not in posts and place != self._group.rank]
+
+    def _posts(self, places: Sequence[int]) -> dict[int, tuple[int, str]]:
+        """Return the posts of ranks. Raise RuntimeError if a rank called another operation."""
+        posts, ranks = self._group.read(self._channel, self._number, places), self._group.global_ranks
+        for place, (_, what) in posts.items():
+            # calls with device tensors are described differently, so only calls of the same kind are compared
+            alike = what.endswith(_ON_DEVICE) == self._what.endswith(_ON_DEVICE)
+            if what != self._what and alike and self._group.sees_all and self._channel == _COLLECTIVES:
+                raise RuntimeError(
+                    f"rank {ranks[place]} of the group called {what} where rank {ranks[self._group.rank]} called {self._what};"
+                    " gloo would hang or corrupt data here"
+                ) from None
+        return posts
 
 
 class GlooCalls:
@@ -87,20 +142,23 @@ class GlooCalls:
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout: timedelta) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
+        self.global_ranks: Sequence[int] = range(size)
+        self.sees_all = True  # does no Reducer call gloo from C++ with CPU tensors?
         self._store = store_of_attempt(store)
         self._calls: Counter[str] = Counter()
 
     def exchange_clocks(self) -> Callable[[], int]:
         return StoreExchange(self._store, self.rank, self.size, self.timeout.total_seconds(), gpu().clock).offset_ns
 
-    def call(self, name: str, peer: int = 0, tag: int = 0, *_: int) -> GlooCall | None:
+    def call(self, name: str, peer: int = 0, tag: int = 0, *_: int, what: str = "") -> GlooCall | None:
         """Post this rank's time. Return None without a virtual clock, because gloo itself then waits for late ranks.
 
         peer: the root, or the other rank of a send or receive
+        what: describes the call, equally on all ranks
         """
         if started() is None or not gpu().clock.skips_waits or self.size < 2:
             return None
-        channel, sources = "all", list(range(self.size))
+        channel, sources = _COLLECTIVES, list(range(self.size))
         if name in ("send", "recv"):
             pair = (self.rank, peer) if name == "send" else (peer, self.rank)
             channel, sources = f"{pair[0]} to {pair[1]}, tag {tag}", [peer]
@@ -110,24 +168,27 @@ class GlooCalls:
             sources = [] if name == "reduce" else [peer]  # how long other ranks wait in a reduce depends on its size
         number, self._calls[channel] = self._calls[channel], self._calls[channel] + 1
         with suppress(DistError):  # gloo needs no store, so its host may have ended
-            self._store.set(_key(channel, number, self.rank), f"{number} {gpu().streams.host_now_ns() - _offset_ns()}")
-        return GlooCall(self, channel, number, sources)
+            post = f"{number} {gpu().streams.host_now_ns() - _offset_ns()} {what or name}"
+            self._store.set(_key(channel, number, self.rank), post)
+        return GlooCall(self, channel, number, sources, what or name)
 
-    def read(self, channel: str, number: int, ranks: Sequence[int]) -> dict[int, int]:
-        others = [rank for rank in ranks if rank != self.rank]
-        keys = [_key(channel, number, rank) for rank in others]
+    def read(self, channel: str, number: int, ranks: Sequence[int]) -> dict[int, tuple[int, str]]:
+        """Return the posts of the given ranks, except this rank: the time of the call and its description."""
+        keys = {rank: _key(channel, number, rank) for rank in ranks if rank != self.rank}
         with suppress(DistError):
-            if keys and self._store.check(keys):
-                posts = [list(map(int, post.split())) for post in self._store.multi_get(keys)]
-                posted = zip(others, posts, strict=True)
-                return {rank: time_ns + _offset_ns() for rank, (posted_number, time_ns) in posted if posted_number == number}
+            if keys and not self._store.check([*keys.values()]):
+                keys = {rank: key for rank, key in keys.items() if self._store.check([key])}
+            posts = [post.decode().split(" ", 2) for post in (self._store.multi_get([*keys.values()]) if keys else [])]
+            posted = zip(keys, posts, strict=True)
+            return {rank: (int(time) + _offset_ns(), what) for rank, (of, time, what) in posted if int(of) == number}
         return {}
 
 
 # by process group and by its backend
 CALLS: WeakKeyDictionary[TorchAny, GlooCalls] = WeakKeyDictionary()
-# what remains to do after a work has ended
-_FINISH: WeakKeyDictionary[TorchAny, Callable[[TorchAny], None]] = WeakKeyDictionary()
+_CALLED: WeakKeyDictionary[TorchAny, GlooCall] = WeakKeyDictionary()
+# receives from any rank
+_RECEIVES: WeakKeyDictionary[TorchAny, Callable[[TorchAny], None]] = WeakKeyDictionary()
 
 
 def install(torch_module: ModuleType) -> None:
@@ -165,13 +226,22 @@ def _call(name: str, method: TorchFunction, self: TorchAny, *args: TorchAny, **k
         return method(self, *args, **kwargs)
     if name == "recv_anysource":
         work = method(self, *args, **kwargs)
-        _FINISH[work] = partial(_finish_received, calls, _integers(all_args))
+        _RECEIVES[work] = partial(_finish_received, calls, _integers(all_args))
     else:
-        call = calls.call(name, *_integers(all_args))
+        call = calls.call(name, *_integers(all_args), what=_described(name, all_args))
         work = method(self, *args, **kwargs)
         if call is not None:
-            _FINISH[work] = lambda work: call.finish()
+            _CALLED[work] = call
     return work
+
+
+def _described(name: str, args: Sequence[TorchAny]) -> str:
+    """Describe a call, such as "all_reduce of 3 float32 elements (SUM)"."""
+    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)] if name in _SAME_SIZES else []
+    options = [f"from rank {arg.rootRank}" for arg in args if name == "broadcast" and hasattr(arg, "rootRank")]
+    options += [str(arg.reduceOp.op).rpartition(".")[2] for arg in args if hasattr(arg, "reduceOp")]
+    of = f" of {sum(map(torch.numel, tensors))} {str(tensors[0].dtype).removeprefix('torch.')} elements" if tensors else ""
+    return f"{_NAMES.get(name, name)}{of}{f' ({options[0]})' if options else ''}"
 
 
 def _finish_received(calls: GlooCalls, tag: list[int], work: TorchAny) -> None:
@@ -185,8 +255,11 @@ def _integers(args: Sequence[TorchAny]) -> list[int]:
 
 
 def _wait(wait: TorchFunction, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    result = wait(self, *args, **kwargs)
-    if finish := _FINISH.pop(self, None):
+    call = _CALLED.pop(self, None)
+    result = wait(self, *args, **kwargs) if call is None else call.wait(partial(wait, self), *args, *kwargs.values())
+    if call is not None:
+        call.finish()
+    elif finish := _RECEIVES.pop(self, None):
         finish(self)
     return result
 
@@ -235,10 +308,11 @@ def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: T
     c10d = torch._C._distributed_c10d
     group = c10d.ProcessGroup.unbox(next(arg for arg in args if isinstance(arg, torch.ScriptObject)))
     calls = CALLS.get(group)
-    call = calls.call(name, *_integers(args)) if calls else None
+    call = calls.call(name, *_integers(args), what=f"{_described(name, args)}{_ON_DEVICE}") if calls else None
     result = op(*host_args, **{key: on_host(value) for key, value in kwargs.items()})
     work = result[-1] if isinstance(result, list | tuple) else result
-    c10d.Work.unbox(work).wait()
+    gloo_wait = c10d.Work.unbox(work).wait
+    gloo_wait() if call is None else call.wait(gloo_wait)
     if call is not None:
         sent_bytes = sum(host.nbytes for _, host in pairs)
         call.finish(0 if gpu().clock.flows else gloo_ns(_NAMES.get(name, name), sent_bytes, group.size()))

@@ -34,6 +34,7 @@ class Ranks:
         store = HashStore()
         self.calls = [GlooCalls(store, rank, size, timedelta(seconds=timeout_s)) for rank in range(size)]
         self.ends_ms: list[float] = [-1.0] * size
+        self.deadlocks: SimpleNamespace | None = None
         self._clock = SimpleNamespace(skips_waits=skips_waits, speed=speed)
 
     @contextmanager
@@ -44,7 +45,7 @@ class Ranks:
             self.ends_ms[rank] = (end_ns - offset_ns) / MS
 
         here = SimpleNamespace(
-            ranks=SimpleNamespace(read_clock_offset=lambda: offset_ns),
+            ranks=SimpleNamespace(read_clock_offset=lambda: offset_ns, deadlocks=self.deadlocks),
             streams=SimpleNamespace(host_now_ns=lambda: int(time_ms * MS) + offset_ns),
             clock=self._clock,
             simulator=SimpleNamespace(scheduler=SimpleNamespace(block=block)),
@@ -117,7 +118,8 @@ def test_old_posts_of_a_channel_are_not_taken_for_new_ones() -> None:
 def test_a_rank_later_than_the_timeout_ends_the_wait_of_the_others() -> None:
     ranks = Ranks(2, timeout_s=2)
     assert ranks.run("barrier", [100.0, 2_100.0]) == [2_100.0] * 2
-    with pytest.raises(RuntimeError, match="Timed out waiting 2000ms for recv operation to complete"):
+    late = r"rank 1 called barrier 2\.001 s after rank 0: Timed out waiting 2000ms for recv operation to complete"
+    with pytest.raises(RuntimeError, match=late):
         ranks.run("barrier", [100.0, 2_101.0])
     assert ranks.ends_ms[0] == 2_100.0
     # With a clock of half speed, the script's 2 s take 1 s.
@@ -136,12 +138,60 @@ def test_a_work_of_gloo_waits_when_the_script_waits() -> None:
     group, work = HashStore(), Store()  # two objects that can have weak references
     CALLS[group] = ranks.calls[0]
     with ranks.at(1, 500.0) as late:
-        late.call("allreduce")
+        late.call("allreduce", what="all_reduce of 1 float32 elements (SUM)")
     with ranks.at(0, 100.0):
         assert _call("allreduce", lambda *args: work, group, [torch.ones(1)], dist.AllreduceOptions()) is work
         assert ranks.ends_ms[0] == -1.0
-        torch_distributed_gloo._wait(lambda self: True, work)
+        torch_distributed_gloo._wait(lambda self, *timeout: True, work)
         assert ranks.ends_ms[0] == 500.0
+
+
+def failing(*timeout: timedelta) -> bool:
+    raise RuntimeError("Operation timed out!" if timeout else "Connection closed by peer")
+
+
+def test_ranks_that_call_another_operation_of_gloo_are_named() -> None:
+    """GIVEN rank 1 broadcasts and rank 0 reduces THEN rank 0's wait raises an error before the timeout, even if gloo waits."""
+    ranks = Ranks(2)
+    with ranks.at(1, 0.0) as other:
+        other.call("broadcast", 0, what="broadcast of 3 float32 elements (from rank 0)")
+    with ranks.at(0, 0.0) as calls:
+        call = calls.call("allreduce", what="all_reduce of 3 float32 elements (SUM)")
+        assert call is not None
+        for wait in (failing, lambda *timeout: True):
+            found = r"rank 1 of the group called broadcast of 3 .* where rank 0 called all_reduce of 3 float32 elements \(SUM\)"
+            with pytest.raises(RuntimeError, match=found):
+                call.wait(wait)
+                call.finish()
+        calls.sees_all = False  # a Reducer on the CPU calls gloo from C++, so the calls of the ranks have other numbers
+        with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
+            call.wait(failing)
+
+
+def test_a_rank_that_did_not_call_an_operation_of_gloo_is_named() -> None:
+    """GIVEN a group of ranks 4, 6 and 8 WHEN rank 6 ends without the call THEN the errors of the other ranks name it."""
+    ranks = Ranks(3)
+    for calls in ranks.calls:
+        calls.global_ranks = [4, 6, 8]
+    with ranks.at(2, 0.0) as last:
+        last.call("barrier")
+    with ranks.at(0, 0.0) as first:
+        call = first.call("barrier")
+        assert call is not None
+        with pytest.raises(RuntimeError, match=r"^rank 6 of the group did not call barrier, in which rank 4 waits: Connection"):
+            call.wait(lambda *timeout: failing())
+
+
+def test_ranks_that_wait_in_gloo_and_in_nccl_are_named() -> None:
+    """GIVEN rank 1 waits in NCCL WHEN rank 0 waits in gloo THEN rank 0 reports that the ranks wait for each other."""
+    ranks = Ranks(2)
+    waits = {"barrier of gloo": "rank 0 waits"}
+    ranks.deadlocks = SimpleNamespace(find_deadlock=lambda wait, missing: waits[wait] * (missing == [1]), end=lambda: None)
+    with ranks.at(0, 0.0) as calls:
+        call = calls.call("barrier")
+        assert call is not None
+        with pytest.raises(RuntimeError, match="these ranks wait for each other: rank 0 waits; gloo would hang here"):
+            call.wait(failing)
 
 
 def test_roots_peers_and_tags_are_found_in_the_arguments() -> None:
