@@ -260,10 +260,10 @@ def page(cost: Cost) -> Iterator[str]:
         "* Pinning copies a batch into locked pages that are reused. The pinning time therefore depends on the number of "
         "bytes, not on the network or the number of workers. Our pinning time is proportional to the batch size, but the "
         "published time grows more slowly than the batch size.\n"
-        "* For a server under a memory limit, AlexNet's published epoch takes 21 % longer if pages are not really locked. "
-        "On this machine, pages are locked, or a message explains why not. In our experiment with little memory and a "
-        "swap file, training was also slower with unlocked pages. Epochs took "
-        "2.9 times as long with unlocked pages (`python benchmarks/locked_pages.py --rounds 2`, as root).\n"
+        "* The paper measured AlexNet on a server with little memory: an epoch takes 21 % longer if memory pages are not "
+        "locked. On this machine, pages are locked, or a message explains why not. In our experiment with little memory "
+        "and a swap file, an epoch took 2.9 times as long with unlocked pages "
+        "(`python benchmarks/locked_pages.py --rounds 2`, as root).\n"
         "* The model does not include read-ahead across files, several jobs on one server, or variance between images.\n"
     )
 

@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "recording", type=Path,
-        help="a recording of one GPU with its kernels: a trace file or a torch.profiler file",
+        help="a recording of one GPU: a trace file or a torch.profiler file that contains kernels",
     )
     parser.add_argument("--results", type=Path, default=DOCS.parent / "out" / "study", help="the folder for the cells")
     parser.add_argument("--tables", default="times,versions,epochs", metavar="A,B", help="which to make [default: %(default)s]")

@@ -263,7 +263,7 @@ def picture(found: Cells, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("recording", type=Path, help="a recording of one GPU with its kernels, made by torch.profiler")
+    parser.add_argument("recording", type=Path, help="a recording of one GPU, made by torch.profiler")
     parser.add_argument("--results", type=Path, default=DOCS.parent / "out" / "poster", help="folder for the results")
     parser.add_argument("--output", type=Path, default=DOCS / "ddp_poster.md")
     options = parser.parse_args()

@@ -383,7 +383,7 @@ class StepRecorder:
         """Do nothing, because `step_ends` gets the same information."""
 
     def more_recorded(self) -> None:
-        """Return None, because only a replay knows the recorded calls."""
+        """Return None. Only a replay can tell whether a recording has more calls."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)

@@ -197,7 +197,7 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     # Only small frames contain several items.
     is_later = [assembly.is_lazy and frame.content_bytes > _SHARED_BYTES for frame in found.frames]
     heads = [table_head(frame.beginning()) if later else None for frame, later in zip(found.frames, is_later, strict=True)]
-    # Frames of large tables are decompressed when needed, all others at once.
+    # Frames of large tables are decompressed only when they are needed. All other frames are decompressed now.
     frames_of = Counter(head.kind for head in heads if head is not None)
     contents: list[Iterator[bytes]] = []
     for frame, head in zip(found.frames, heads, strict=True):

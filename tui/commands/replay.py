@@ -59,7 +59,7 @@ def run(replay: ReplayOptions) -> int:
     prediction = None
     if replay.on_gpu or replay.host_speed != 1:
         if source.gpu is not None:
-            raise TraceError("--on-gpu and --host-speed need a recording with kernels, but --gpu uses measured phases")
+            raise TraceError("--on-gpu and --host-speed cannot be combined with --gpu; give a recording with --trace")
         from replayer.prediction.predict import predict
 
         prediction = predict(recorded, conditions, strict=replay.strict)

@@ -86,7 +86,7 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        # Autocast's casts run within the op in a recording, but before the op in a replay.
+        # Autocast converts an op's inputs inside the op in a recording, and before the op in a replay, so both are skipped.
         is_converted |= converts[at]
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]
