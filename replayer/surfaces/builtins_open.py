@@ -119,12 +119,15 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None
         cpu_clock = time.process_time_ns if in_worker else time.thread_time_ns
         begin_ns, begin_cpu_ns = time.monotonic_ns(), cpu_clock()
-        begin_stored_bytes = _stored_bytes()
+        begin_stored_bytes, begin_scheduled_ns = _stored_bytes(), _scheduled_ns()
         loading = Loading(batches=1)
         with temporarily_set(fetching, loading=loading):
             batch = fetch(fetcher, indices)
         loading.wall_ns = time.monotonic_ns() - begin_ns
         loading.stored_bytes = _stored_bytes() - begin_stored_bytes
+        if begin_scheduled_ns is not None and (scheduled_ns := _scheduled_ns()) is not None:
+            elsewhere_ns = scheduled_ns - begin_scheduled_ns + loading.waited_ns
+            loading.blocked_ns = max(loading.wall_ns - elsewhere_ns, 0)
         end_cpu_ns = cpu_clock()
         loading.cpu_ns = end_cpu_ns - (before_ns.get(os.getpid(), begin_cpu_ns) if in_worker else begin_cpu_ns)
         before_ns[os.getpid()] = end_cpu_ns
@@ -147,6 +150,16 @@ def _machine_cpu_ns() -> int:
         return 0
     ticks = sum(int(row[column]) for row in rows if row[0] in ours for column in (1, 2, 3, 6, 7, 8))
     return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def _scheduled_ns() -> int | None:
+    """Return how long this thread has computed or waited for a core. Return None if the operating system does not say."""
+    try:
+        with _open("/proc/thread-self/schedstat", encoding="ascii") as file:
+            computed_ns, waited_ns, _ = file.read().split()
+    except (OSError, ValueError):
+        return None
+    return int(computed_ns) + int(waited_ns)
 
 
 def _stored_bytes() -> int:

@@ -60,6 +60,7 @@ FOUND = Stalls(
     step_batches=1,
     workers=2,
     batch_cpu_ns=150 * MS,
+    batch_blocked_ns=3 * MS,
     batch_wall_ns=160 * MS,
     batch_bytes=3 << 20,
     batch_missed_bytes=None,
@@ -108,10 +109,13 @@ def test_stalls_prints_the_share_of_a_step_that_waits_for_the_disk() -> None:
     assert "(the script read no files that a disk could delay)" in said(disk)[0]
 
 
-def test_stalls_says_that_predictions_leave_out_a_worker_s_waits() -> None:
-    line = "a batch took 301.0 ms, mostly waits for a core, a sleep or the network"
-    assert f"{line}; predictions count CPU time only, so they may be too fast" in said(batch_wall_ns=301 * MS)
-    assert not any("a batch took" in text for text in said(batch_wall_ns=300 * MS))
+def test_stalls_says_how_long_a_worker_waits_without_using_a_core() -> None:
+    lines = said(batch_blocked_ns=4 * MS)
+    needs = "for one batch of 32 samples, a worker needs 150.0 ms of CPU time"
+    assert f"{needs}, waits 4.0 ms without using a core, and reads 3.0 MiB" in lines
+    assert lines[0].startswith("Preparing batches on the CPU is the bottleneck: ")
+    waiting = said(batch_blocked_ns=151 * MS)[0]
+    assert waiting.startswith("Waiting in the data set, for example for the network, is the bottleneck: ")
 
 
 def test_stalls_suggests_workers_and_cores_and_a_disk_speed() -> None:

@@ -67,6 +67,7 @@ class Stalls:
     step_batches: int  # batches per step
     workers: int  # number of workers of all loaders that provide batches for a step
     batch_cpu_ns: int  # CPU time to load one batch
+    batch_blocked_ns: int  # time to load one batch without computing or waiting for a core (Linux; 0 elsewhere)
     batch_wall_ns: int  # wall time to fetch one batch
     batch_bytes: int  # bytes read for one batch
     batch_missed_bytes: int | None  # bytes of one batch that were not in the cache
@@ -142,9 +143,9 @@ def stalls_of(
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in loadings if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
-    cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
+    cost = _cost(at_pace)
     step_ns = paces[0].step_ns // step_batches
-    computing = [BatchCost(one.cpu_ns // one.batches) for one in fetches]
+    costs = [_cost(one) for one in fetches]
     scripted = [one for one in loadings if one.script_batches]
     hosts_ns = [one.script_cpu_ns // one.script_batches for one in scripted] or [0]
     hosts_ns += hosts_ns[-1:] * (last - len(hosts_ns))
@@ -158,7 +159,7 @@ def stalls_of(
 
     def here(others: float) -> LoaderRun:
         return simulate_loader(
-            computing, workers=workers, cores=cores, step_ns=step_ns, host_ns=hosts_ns, prefetch=prefetch,
+            costs, workers=workers, cores=cores, step_ns=step_ns, host_ns=hosts_ns, prefetch=prefetch,
             steps=range(first, last), others=others,
         )  # fmt: skip
 
@@ -189,6 +190,7 @@ def stalls_of(
         step_batches=step_batches,
         workers=workers,
         batch_cpu_ns=cost.cpu_ns,
+        batch_blocked_ns=cost.blocked_ns,
         batch_wall_ns=at_pace.wall_ns // at_pace.batches,
         batch_bytes=cached.read_bytes // batches,
         batch_missed_bytes=missed,
@@ -205,6 +207,10 @@ def stalls_of(
         disk_bytes_per_s=None if missed is None else missed * step_batches / min(paces[1].step_ns, paces[0].step_ns) * 1e9,
         notes=notes,
     )
+
+
+def _cost(loading: Loading) -> BatchCost:
+    return BatchCost(loading.cpu_ns // loading.batches, blocked_ns=loading.blocked_ns // loading.batches)
 
 
 def _step_batches(cached: Loading, prepared: Trace) -> int:

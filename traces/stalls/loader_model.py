@@ -24,6 +24,7 @@ class BatchCost:
     cpu_ns: int  # CPU time to decode, transform, collate and hand over the batch
     read_bytes: int = 0  # bytes read from the disk because no cache has them
     seeks: int = 0
+    blocked_ns: int = 0  # time that needs no core, such as waits for the network
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,11 @@ class _Simulation:
 
     def _read(self, worker: int) -> None:
         cost = self._cost(worker)
-        if self._disk is None or not (cost.read_bytes or cost.seeks):
-            return self._compute(worker, cost.cpu_ns / _PARTS)
-        seeks = cost.seeks // _PARTS + (self._parts_left[worker] <= cost.seeks % _PARTS)
-        ready_ns = self._disk.read(round(self.now_ns), cost.read_bytes // _PARTS, seeks)
-        heapq.heappush(self._timed, (float(ready_ns), worker))
+        ready_ns = self.now_ns + cost.blocked_ns / _PARTS
+        if self._disk is not None and (cost.read_bytes or cost.seeks):
+            seeks = cost.seeks // _PARTS + (self._parts_left[worker] <= cost.seeks % _PARTS)
+            ready_ns = float(self._disk.read(round(ready_ns), cost.read_bytes // _PARTS, seeks))
+        heapq.heappush(self._timed, (ready_ns, worker))
 
     def _compute(self, worker: int, work_ns: float) -> None:
         heapq.heappush(self._computing, (self._work_ns + work_ns, worker))

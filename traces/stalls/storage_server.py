@@ -30,6 +30,7 @@ class Loading:
     samples: int = 0
     wall_ns: int = 0  # time to fetch a batch from its data set and collate it
     cpu_ns: int = 0  # CPU time of the process from one fetch to the next, including handing over
+    blocked_ns: int = 0  # time in `wall_ns` without computing or waiting for a core (Linux; 0 elsewhere)
     stored_bytes: int = 0  # bytes that this machine's own storage delivered because no cache had them
     waited_ns: int = 0  # time in `wall_ns` spent waiting for the modelled disk
     read_bytes: int = 0

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traces.combining.replayed_ranks import one_replay, timelines_in
+from traces.comparison.thresholds import NOTICEABLE_WAIT
 from traces.format.trace_file import save
 from traces.model.json_facts import extended
 from traces.model.trace import Trace, TraceError
@@ -39,6 +40,7 @@ from tui.trace_names import load_replayable
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, and latency in ns
 OWN_DISK = "own"  # this machine's disk: each file is dropped from the page cache before reading
 _LEAST_FREE_BYTES = 16_384  # maximum size of the last block of a timeline
+_BLOCKED = "Waiting in the data set, for example for the network,"
 _NOTICEABLE_ESTIMATE = 0.01  # minimum share of GPU time to mention
 _RATE = re.compile(
     r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
@@ -168,6 +170,8 @@ def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[st
         rest = "the other times come from published tables and recordings"
         lines.append(f"ESTIMATE: {share} of GPU time is estimated from other shapes, curves or data sheets; {rest}")
     worker = f"for one batch of {found.batch_samples:.0f} samples, a worker needs {time_text(found.batch_cpu_ns)} of CPU time"
+    if found.batch_blocked_ns > NOTICEABLE_WAIT * found.batch_wall_ns:
+        worker += f", waits {time_text(found.batch_blocked_ns)} without using a core,"
     if found.step_batches > 1:
         lines.append(f"a step uses {found.step_batches} batches from {found.workers} workers in total")
     pinned = "" if found.batch_pin_ns is None else f"; pinning takes {time_text(found.batch_pin_ns)}"
@@ -180,9 +184,6 @@ def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[st
         lines.append(f"prediction: {workers} would be fast enough")
     else:
         lines.append("prediction: no number of workers up to 128 would be fast enough")
-    if found.batch_wall_ns > 2 * found.batch_cpu_ns:
-        waited = f"a batch took {time_text(found.batch_wall_ns)}, mostly waits for a core, a sleep or the network"
-        lines.append(f"{waited}; predictions count CPU time only, so they may be too fast")
     if found.check is not None:
         off = 100 * (found.check.samples_per_s / found.prepared.samples_per_s - 1)
         workers, cores = counted(found.check.workers, "worker"), counted(found.check.cores, "core")
@@ -210,10 +211,11 @@ def _verdict(found: Stalls, has_disk: bool) -> str:
     shares = f"preparing batches takes up {share_text(found.preparation_share)} of a step" + (
         f", and reading from the disk {share_text(fetch)}" if fetch is not None else f" ({unknown})"
     )
+    works = found.batch_cpu_ns >= found.batch_blocked_ns
     reasons = {
         "gpu": "The GPU is the bottleneck, not data loading",
         "storage": "Storage is the bottleneck",
-        "preparation": "Preparing batches on the CPU is the bottleneck",
+        "preparation": f"{'Preparing batches on the CPU' if works else _BLOCKED} is the bottleneck",
         "pinning": "Pinning batches is the bottleneck",
     }
     return f"{reasons[found.bottleneck.value]}: {shares}."

@@ -7,6 +7,8 @@ import multiprocessing
 import pickle
 import tarfile
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,24 @@ def test_the_time_to_pin_a_batch_is_measured_once() -> None:
     builtins_open.install(torch, storage)
     assert len(list(DataLoader(Files(folder, Path.read_bytes), batch_size=2, pin_memory=True))) == 3
     assert storage.loading.pinned == 3 and storage.loading.pin_ns > 0
+
+
+def test_time_that_a_data_set_waits_without_a_core_is_measured() -> None:
+    class Remote(Dataset[int]):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            threading.Event().wait(0.05)
+            until_ns = time.thread_time_ns() + 20_000_000
+            while time.thread_time_ns() < until_ns:
+                pass
+            return index
+
+    storage = Storage()
+    builtins_open.install(torch, storage)  # type: ignore[arg-type]
+    list(DataLoader(Remote(), batch_size=3))
+    assert 150_000_000 <= storage.loading.blocked_ns <= storage.loading.wall_ns - 60_000_000
 
 
 def test_loader_workers_report_their_reads() -> None:

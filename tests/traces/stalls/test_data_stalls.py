@@ -85,6 +85,17 @@ def test_batches_of_a_new_epoch_continue_the_order_of_workers() -> None:
     assert stalls_of(run_of(5, steps=40), run_of(20, steps=40), fetched, 2, []).batch_cpu_ns == 16_250_000
 
 
+def test_a_worker_s_waits_delay_its_batches() -> None:
+    """A batch needs 50 ms of a core and waits 350 ms for the network. Four workers provide a batch every 100 ms."""
+    one = Loading(batches=1, samples=64, cpu_ns=50 * MS, blocked_ns=350 * MS, workers=4)
+    fetches = [replace(one, process=at % 4) for at in range(40)]
+    found = stalls_of(run_of(20, steps=40), run_of(100, steps=40), fetches, 4, [1])
+    assert (found.batch_cpu_ns, found.batch_blocked_ns) == (50 * MS, 350 * MS)
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(64 / 0.100, rel=0.05)
+    assert found.by_cores[0].samples_per_s == pytest.approx(64 / 0.400, rel=0.01)
+    assert found.enough is not None and found.enough.workers == 20  # 400 ms in steps of 20 ms
+
+
 def test_the_workers_and_the_disk_rate_that_would_end_stalls_are_found() -> None:
     cold = [loading(400, missed=4_000_000)]
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1, 2, 4, 8], run_of(300), cold)

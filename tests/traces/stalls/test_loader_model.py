@@ -45,6 +45,16 @@ def test_without_a_disk_workers_on_their_own_cores_share_the_work_evenly(workers
     assert one_core.step_ns == pytest.approx(900 * MS, rel=0.001)
 
 
+def test_a_worker_that_waits_leaves_its_core_to_others() -> None:
+    """On one core, a second worker computes while the first waits."""
+    alone = simulate_loader(BatchCost(40 * MS, blocked_ns=160 * MS), workers=1, cores=1, step_ns=10 * MS)
+    both = simulate_loader(BatchCost(40 * MS, blocked_ns=160 * MS), workers=2, cores=1, step_ns=10 * MS)
+    computing = simulate_loader(BatchCost(200 * MS), workers=2, cores=1, step_ns=10 * MS)
+    assert alone.step_ns == pytest.approx(200 * MS, rel=0.01)
+    assert 100 * MS <= both.step_ns <= 121 * MS  # the workers compute at the same time or one after the other
+    assert computing.step_ns == pytest.approx(200 * MS, rel=0.01)
+
+
 def test_cpu_work_of_the_script_occupies_a_core() -> None:
     alone = simulate_loader(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS)
     beside = simulate_loader(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS, host_ns=20 * MS)
