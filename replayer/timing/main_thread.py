@@ -20,8 +20,9 @@ try:
 except ImportError:
     pthread_getcpuclockid = None  # type: ignore[assignment]
 
-# A thread that waits also uses some CPU time if it wakes up to check a timeout.
+# A waiting thread computes before its wait, and again whenever it checks a timeout.
 _COMPUTING_SHARE = 0.05
+_COMPUTING_NS = 1_000_000
 _WAIT_FOR_PROCESSES = frozenset(("multiprocessing", "selectors", "socket", "ssl", "subprocess"))
 
 
@@ -34,7 +35,8 @@ class MainThreadWatch:
         if threading.current_thread() is self._thread or not self._thread.is_alive():
             return True
         passed_ns, computed_ns = perf_counter_ns() - self._begin_ns, self._cpu_ns() - self._begin_cpu_ns
-        return computed_ns <= _COMPUTING_SHARE * passed_ns and self._sleeps() and not self._waits_for_a_process()
+        may_compute_ns = max(_COMPUTING_SHARE * passed_ns, _COMPUTING_NS)
+        return computed_ns <= may_compute_ns and self._sleeps() and not self._waits_for_a_process()
 
     def _cpu_ns(self) -> int:
         identity = self._thread.ident
