@@ -207,8 +207,8 @@ def _shown_cell(name: str) -> LibraryCell:
         return find_cell(name.partition("@")[0])
     cells = read_cells(path).cells()
     if len(cells) != 1:
-        names = ", ".join(cell.name for cell in cells[:3])
-        raise TraceLibraryError(f"{path} contains {counted(len(cells), 'cell')}, {names}...; add it, then show a cell by name")
+        names = ", ".join([*(cell.name for cell in cells[:3]), *(["..."] if len(cells) > 3 else [])])
+        raise TraceLibraryError(f"{path} contains {counted(len(cells), 'cell')} ({names}); add it, then show a cell by name")
     return cells[0]
 
 

@@ -197,8 +197,10 @@ def idle_sentence(idle: dict[str, IdleTime]) -> str:
     if not window_ns:
         return ""
     per_step = idle_per_step(idle)
+    all_ns = sum(per_step.values())
     most = sorted(per_step, key=lambda words: -per_step[words])[:3]
-    listed = ", ".join(f"{words} {time_text(per_step[words])}" for words in most if per_step[words])
+    # Reasons for less than 1 % of the idle time would only distract.
+    listed = ", ".join(f"{words} {time_text(per_step[words])}" for words in most if per_step[words] * 100 > all_ns)
     share = share_text(sum(of.idle_ns for of in idle.values()) / window_ns)
     of = per_step_words(idle).replace(", ", "on average ")
     return f"{share}; {of}{': ' if of else ''}{listed}" if listed else share
