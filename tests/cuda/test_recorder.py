@@ -78,6 +78,7 @@ def test_a_recorded_program_has_its_usual_exit_code_and_output(recorded: Recorde
         assert "invalidated" not in [text for kind, _, _, text in log.notes if kind == "capture"]
         contexts = {device for kind, device, _, _ in log.notes if kind == "context"}
         assert len(contexts) == (1 if expected.ranks else expected.gpus)
+    assert len(run.trace.devices) == expected.gpus
     steps = run.trace.steps
     training = np.isin(steps.kind, (StepKind.STEADY, StepKind.WARMUP, StepKind.PROFILED, StepKind.AFTER_PROFILE))
     assert int(training.sum()) == expected.steps

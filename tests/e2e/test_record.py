@@ -149,6 +149,8 @@ if __name__ == "__main__":
         loss.backward()
         optimizer.step()
     print(type(model).__call__.__name__, torch.Tensor.item.__name__, type(optimizer).step.__qualname__, repr(loss), flush=True)
+    torch.nn.functional.mse_loss(loss, torch.ones(3))  # warns about the shapes, with the place of this line
+    torch.nn.functional.log_softmax(torch.ones(2, 2))
     print("to stderr", file=sys.stderr)
     sys.exit(int(os.environ.get("RANK", 0)) * 0 + 7)
 """
@@ -169,6 +171,7 @@ def test_a_script_runs_as_if_unrecorded(tmp_path: Path, way: str) -> None:
     own_lines = [line for line in ours.stderr.splitlines() if not line.startswith("trace: ")]
     assert own_lines == native.stderr.splitlines()
     assert native.returncode == (0 if way == "torchrun" else 7) and "to stderr" in native.stderr
+    assert native.stderr.count("compare.py:") == 2
     assert len(load(where).steps) == 9
 
 

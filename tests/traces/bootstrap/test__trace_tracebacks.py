@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
+import warnings
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 
 import pytest
 
-from traces.bootstrap._trace_tracebacks import shorten
+from traces.bootstrap._trace_tracebacks import install, shorten
 
 Call = Callable[..., object]
 
@@ -59,3 +62,24 @@ def test_a_traceback_without_other_frames_is_unchanged() -> None:
     frames = error.__traceback__
     shorten(error, "tests.")
     assert error.__traceback__ is frames
+
+
+def warns(level: int) -> None:
+    warnings.warn("careful", stacklevel=level)
+
+
+@pytest.mark.parametrize("warn", [partial(warns, 1), partial(warns, 2), partial(warns, 3), partial(warnings.warn, "careful")])
+def test_a_warning_shows_the_place_without_frames_of_this_tool(monkeypatch: pytest.MonkeyPatch, warn: Call) -> None:
+    """GIVEN a Python function or a C function that warns WHEN this tool's wrapper calls it THEN the warning shows the same file
+    and line as without the wrapper."""
+    shown: list[tuple[str, int]] = []
+    monkeypatch.setattr(warnings, "_showwarnmsg", lambda message: shown.append((message.filename, message.lineno)))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    install("_trace_")
+    ours = of_module("_trace_tracer.surfaces")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for wrapped in (warn, partial(ours, warn)):
+            wrapped()
+    assert len(shown) == 2
+    assert shown[0] == shown[1]

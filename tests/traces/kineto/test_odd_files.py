@@ -436,6 +436,17 @@ def test_a_stream_synchronization_row_is_assigned_to_its_stream() -> None:
     assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]
 
 
+def test_a_synchronization_row_is_assigned_to_the_device_of_its_context() -> None:
+    """GIVEN kernels of device 1 and a wait in their CUDA context WHEN the wait's row has device 0 THEN the trace has only
+    device 1. A wait in an unknown context keeps its device."""
+    sync = span("Event Sync", 10, 5, "cuda_sync", 1, device=0, stream=-1, context=2) | {"pid": 0}
+    work = kernel(10, 5, 1, context=2) | {"pid": 1}
+    work["args"]["device"] = 1
+    assert [device.index for device in imported(call(1, 0), work, sync).devices] == [1]
+    sync["args"]["context"] = 1
+    assert [device.index for device in imported(call(1, 0), work, sync).devices] == [0, 1]
+
+
 # --- events that a file contains twice, and a clock that is late
 
 

@@ -62,6 +62,7 @@ _ARGS_OF_DEVICE_SPANS = {
     "correlation": 0,
     "graph id": NONE,
     "graph node id": NONE,
+    "context": ABSENT,
     QUEUE: NONE,
     CONFIG: b"",
 }

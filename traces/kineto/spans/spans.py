@@ -248,6 +248,7 @@ def _read_device(
     parts: list[DeviceSpans] = []
     externals: list[Column] = [np.empty(0, "i8")]
     correlations: list[Column] = [np.empty(0, "i8")]
+    contexts: list[Column] = [np.empty(0, "i8")]
     for category, events in groups.complete.items():
         if category not in DEVICE_CATEGORIES:
             continue
@@ -274,10 +275,22 @@ def _read_device(
         if notes:
             _, parts[-1].start_ns, parts[-1].duration_ns = notes.corrected(category, read.start_ns, read.duration_ns)
             parts[-1].origin = notes.origins(category, len(read))
+        contexts.append(read.numbers("context"))
         externals.append(_external_ids(read))
         is_annotation = kind == DeviceKind.ANNOTATION
         correlations.append(np.zeros(len(read), "i8") if is_annotation else read.ids("correlation"))
-    return DeviceColumns(DeviceSpans.concatenated(parts), np.concatenate(externals), np.concatenate(correlations))
+    spans = DeviceSpans.concatenated(parts)
+    _set_devices_of_syncs(spans, np.concatenate(contexts))
+    return DeviceColumns(spans, np.concatenate(externals), np.concatenate(correlations))
+
+
+def _set_devices_of_syncs(spans: DeviceSpans, context: Column) -> None:
+    """Set the device of each synchronization to the device of the work in the same CUDA context. Kineto writes device 0 if it
+    does not know the device of a context."""
+    works, syncs = spans.is_work & (context != ABSENT), spans.kind == DeviceKind.SYNC
+    device_of = dict(zip(context[works].tolist(), spans.device[works].tolist(), strict=True))
+    known = zip(context[syncs].tolist(), spans.device[syncs].tolist(), strict=True)
+    spans.device[syncs] = [device_of.get(of, device) for of, device in known]
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
