@@ -77,17 +77,23 @@ def command(trace: Trace) -> list[str]:
     return [str(script), *words]
 
 
+def run_replay(words: Sequence[str], folder: Path) -> str:
+    """Run `trace replay --clock recorded` with these arguments, and return the last line that it printed on stderr."""
+    main = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from trace_replay import main; main()"
+    call = [sys.executable, "-c", main, "replay", "-q", "--clock", "recorded", *words]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=folder)
+    return done.stderr.strip().rpartition("\n")[2]
+
+
 def replayed(file: Path, trace: Trace, folder: Path) -> dict[str, Any]:
     """Return the report of a replay of the recording."""
     report = folder / f"{file.stem}.json"
     report.unlink(missing_ok=True)  # of a recording with this name from another GPU
     script = command(trace)
     ranks = ["--nproc", "1"] if 'environ["LOCAL_RANK"]' in Path(script[0]).read_text() else []  # torchrun started such a script
-    words = ["replay", "-q", "--clock", "recorded", *ranks, "--report", str(report), "--trace", str(file), *script]
-    main = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from trace_replay import main; main()"
-    done = subprocess.run([sys.executable, "-c", main, *words], capture_output=True, text=True, cwd=folder)
+    failure = run_replay([*ranks, "--report", str(report), "--trace", str(file), *script], folder)
     if not report.exists():
-        sys.exit(f"{file.name}: {done.stderr.strip().rpartition(chr(10))[2]}")
+        sys.exit(f"{file.name}: {failure}")
     found: dict[str, Any] = json.loads(report.read_text())
     return found
 
