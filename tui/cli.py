@@ -19,6 +19,7 @@ from typer._click.exceptions import UsageError
 from typer._click.globals import get_current_context
 from typer.core import TyperGroup
 
+from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from tui.argv import ScriptCommand
 from tui.errors import line_for
 from tui.formatting import printable
@@ -134,7 +135,7 @@ def diff(
     first: Annotated[str, argument("A", "The recording: a trace file, or a name from the library.")],
     second: Annotated[str, argument("B", "The trace to compare with it: a replay or another recording.")],
     json: JsonOption = False,
-    tolerance: ToleranceOption = "5%",
+    tolerance: ToleranceOption = f"{DEFAULT_TOLERANCE:.0%}",
     details: DetailsOption = False,
     gate: Annotated[Path | None, option("BUDGETS.toml", "Check B against the limits in this file (exit code 0: met).")] = None,
     markdown: Annotated[bool, flag("--markdown", "Print Markdown, for example for a build summary.")] = False,
@@ -228,7 +229,7 @@ def report(
     first: Annotated[str, argument("A", "The recording: a trace file, or a name from the library.")],
     second: SecondArgument = None,
     output: Annotated[Path, option("X.html", "The file to write.", "-o", "--output")] = Path("report.html"),
-    tolerance: ToleranceOption = "5%",
+    tolerance: ToleranceOption = f"{DEFAULT_TOLERANCE:.0%}",
     all_ranks: Annotated[bool, flag("--all-ranks", "Include all ranks, even if more than 8 ranks are similar.")] = False,
 ) -> int:
     """Write a self-contained HTML report about one or two traces."""
