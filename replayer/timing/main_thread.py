@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
-from time import clock_gettime_ns, perf_counter_ns
+from time import clock_gettime_ns, perf_counter_ns, sleep  # bound here, because surfaces/time.py may patch the module
 
 try:
     from time import pthread_getcpuclockid  # absent on macOS
@@ -23,6 +23,7 @@ except ImportError:
 # A waiting thread computes before its wait, and again whenever it checks a timeout.
 _COMPUTING_SHARE = 0.05
 _COMPUTING_NS = 1_000_000
+_LOOKS, _BETWEEN_LOOKS_S = 3, 0.0002
 _WAIT_FOR_PROCESSES = frozenset(("multiprocessing", "selectors", "socket", "ssl", "subprocess"))
 
 
@@ -46,11 +47,16 @@ class MainThreadWatch:
 
     def _sleeps(self) -> bool:
         """Return False if the main thread is ready to run, even if other programs use all processors."""
-        try:
-            fields = Path(f"/proc/self/task/{self._thread.native_id}/stat").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return True
-        return fields.rpartition(")")[2].split()[0] == "S"
+        path = Path(f"/proc/self/task/{self._thread.native_id}/stat")
+        for _ in range(_LOOKS):  # a thread that checks a timeout is ready to run only for a moment
+            try:
+                fields = path.read_text(encoding="ascii", errors="replace")
+            except OSError:
+                return True
+            if fields.rpartition(")")[2].split()[0] == "S":
+                return True
+            sleep(_BETWEEN_LOOKS_S)
+        return False
 
     def _waits_for_a_process(self) -> bool:
         modules, frame = [], sys._current_frames().get(self._thread.ident or 0)
