@@ -73,7 +73,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
 
 
 def _unused_path(out: Path) -> Path:
-    # Processes in different containers may have the same process id.
+    # The file may already exist, because processes in different containers can have the same process id.
     path = out.with_name(f"{out.name}.{os.getpid()}.part")
     numbered = (path.with_suffix(f".{number}.part") for number in count(2))
     return path if not path.exists() else next(other for other in numbered if not other.exists())

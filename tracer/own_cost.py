@@ -87,8 +87,8 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the recording overhead per training step in nanoseconds or, if a median needs more steps, the total
-        overhead."""
+        """Return the median recording overhead per step in nanoseconds, or the total overhead if there are too few steps for a
+        median."""
         # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:
@@ -136,7 +136,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing. This function shows how long an empty call takes."""
+    """Do nothing, to measure how long an empty call takes."""
 
 
 class _Costed(Protocol):
@@ -144,7 +144,7 @@ class _Costed(Protocol):
 
 
 def counted_as_cost(method: T) -> T:
-    """Decorate a method: hold the recorder's lock during each call, and measure its time."""
+    """Return a method that holds the recorder's lock during each call, and measures the time of the call."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

@@ -72,7 +72,8 @@ class Ranges(Protocol):
 
 
 def _end_without_destructors() -> None:
-    """End this process without the destructors of static C++ objects. Functions that were registered last run first."""
+    """End this process without running the destructors of static C++ objects. The exit functions run in reverse order of
+    registration."""
     # see Note [Forks after a profile]
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):  # glibc
@@ -162,7 +163,7 @@ class Profiler:
             self._abandon()
 
     def use(self) -> ProfilerUse:
-        """Return the numbers of the profiled steps, or the reason why there are none."""
+        """Return which steps were profiled, or why no step was profiled."""
         numbers = tuple(number for window in self._windows for number in window)
         return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
 
@@ -216,7 +217,8 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Return the profiler's options. `trace_only` (since PyTorch 2.14) avoids a Python object for each recorded event."""
+        """Return the profiler's options. With `trace_only` (PyTorch 2.14 and later), the profiler does not create a Python
+        object for each event."""
         # see Note [Memory or threads]
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}
@@ -257,7 +259,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discard the profile. `stop_trace` is not called, because it would wait for a GPU that hangs."""
+        """Discard the profile without calling `stop_trace`, which would wait for a GPU that hangs."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:
@@ -267,7 +269,7 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Run `action`. If `action` fails, for example because CUPTI has no permission, stop profiling."""
+        """Run `action`. Stop profiling if `action` fails, for example because the process may not use CUPTI."""
         self.paused = self.is_beginning = True
         with deferred_signals():
             try:

@@ -164,13 +164,13 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def read_peaks(self, access: DeviceAccess) -> None:
-        """Read the memory peak of each GPU, at the end and before the script resets it."""
+        """Read each GPU's memory peak, before the script resets the peak or ends."""
         for row, device in enumerate(self.devices):
             peak_bytes = access.attempt(self._torch.cuda.max_memory_allocated, device.index)
             self.devices[row] = replace(device, peak_bytes=max(device.peak_bytes, peak_bytes or 0))
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Return the total size of the memory blocks that are as large as a cuBLAS workspace, or None if unknown."""
+        """Return the total size of the cuBLAS workspaces, which are recognized by their block size, or None if unknown."""
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
         if not keeps or getattr(torch._C, "_cuda_isHistoryEnabled", bool)():

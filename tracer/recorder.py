@@ -168,7 +168,8 @@ class Recorder:
         self.cost.calls += 1
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader. For each DataLoader, `describe` is called once to get its settings."""
+        """Return the number of a DataLoader. The function `describe` returns the DataLoader's settings, and is called once per
+        DataLoader."""
         return self._facts.loader(loader, describe)
 
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
@@ -182,13 +183,13 @@ class Recorder:
 
     @counted_as_cost
     def add_result_size(self, op: str, searched: Shape, size: int) -> None:
-        """Record a result size that depends on values, as in `nonzero`."""
+        """Record the result size of an op with a data-dependent shape, such as `nonzero`."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- writing
 
     def write_regularly(self) -> None:
-        """Start a thread that writes the data if the script's thread has not done so for half a second."""
+        """Start a thread that writes the data whenever the script's thread has not written it for half a second."""
         # see Note [The writing thread] in recording_writer.py
 
         def write() -> None:

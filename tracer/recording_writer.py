@@ -90,7 +90,6 @@ class RecordingWriter:
         self.pending.append(step)
 
     def note_compiling_evaluation(self) -> None:
-        """Handle a compilation in the evaluation step that ends now."""
         self._facts.compiling_evaluations.append(self.number)
 
     def begin_run(self, plan: StepPlan, stream: EventStream | None, start: BoundaryEvent | None, start_ns: int) -> RepeatedRun:
@@ -119,7 +118,7 @@ class RecordingWriter:
         if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
             self._unpack(run)
         done, pending = 0, self.pending
-        # All CUDA events are read first, because each event improves the estimate of the GPU's clock.
+        # Read all CUDA events before writing any step, because each event improves the estimate of the GPU's clock.
         if (
             pending
             and events.are_done(pending[-1].taken)
@@ -152,8 +151,7 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
-        """Write the data now if the next write is due before the next step ends. The next step is expected to take
-        `step_ns`."""
+        """Write the data if the next write is due within `step_ns`, which is the expected time of the next step."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))
@@ -194,7 +192,7 @@ class RecordingWriter:
         return max(self.due_ns - self._from.cost.clock.now_ns(), 0)
 
     def read_last_events(self) -> None:
-        """Wait for the last CUDA events. Give up if a GPU makes no progress."""
+        """Wait for the last CUDA events. Stop waiting if a GPU makes no progress."""
         access = self._access
         self.end_run()
         for step in self.pending:

@@ -109,7 +109,7 @@ class RepeatedSteps:
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop comparing the steps. Return the calls of the current step until now, and their times."""
+        """Stop comparing the steps. Return the current step's calls so far, and their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -127,7 +127,7 @@ class RepeatedSteps:
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        # Consecutive copies to the GPU are one phase.
+        # Treat consecutive copies to the GPU as one phase.
         learned = [
             of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
             for i, of in enumerate(learned)
@@ -138,6 +138,6 @@ class RepeatedSteps:
             self.expected = [tuple(of[:4]) for of in self.known]
 
     def ended(self) -> list[int]:
-        """Begin a new step. Return the times of all calls of the step that has ended."""
+        """Begin a new step, and return the times of the previous step's calls."""
         times_ns, self.times_ns = self.times_ns, []
         return times_ns

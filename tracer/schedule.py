@@ -5,7 +5,7 @@
     schedule.end_step(False, ("forward", "loss", "backward", "optimizer"), 1)     # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-The arguments are numbers of training steps. Before the script first trains, evaluation steps count too, because some scripts
+The arguments are numbers of training steps. Until the first training step, evaluation steps count as well, because some scripts
 never train.
 
 Note [Windows for later kinds of steps]
@@ -120,7 +120,7 @@ class Schedule:
         self._window = None
 
     def replaces_step(self, evaluation: bool) -> bool:
-        """Return True if a later step should be profiled instead of this one, because torch.compile compiled code in it."""
+        """Decide whether to profile a later step instead of a step that compiled code."""
         if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
             return False
         self._replaceable -= 1
@@ -140,8 +140,8 @@ class Schedule:
     def end_step(
         self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0, *, compiled: bool = False
     ) -> None:
-        """End the current step. The argument `work` is a hash of the step's ops and shapes. Steps with equal hashes are of one
-        kind. If an evaluation step compiled code, a later step of this kind is profiled instead."""
+        """End the current step. The argument `work` is a hash of the step's ops and shapes. Steps with equal hashes are of the
+        same kind. If torch.compile compiled code in an evaluation step, a later step of the same kind is profiled."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work, is_usual=not (evaluation and compiled))

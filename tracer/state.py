@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Stores weak references to objects, which are compared by identity."""
+    """Stores weak references to objects, and compares the objects by identity."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -74,13 +74,13 @@ started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder. The function returns None for a process that is not recorded."""
+    """Set the function that creates the recorder. The function `make` returns None in a process that is not recorded."""
     _STATE.make = make
     _STATE.forget_recorder()
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Return the recorder's lock or, without a recorder, a context manager that does nothing."""
+    """Return the recorder's lock, or a context manager that does nothing if there is no recorder."""
     return nullcontext() if (to := started()) is None else to.cost.lock
 
 

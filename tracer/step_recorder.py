@@ -82,7 +82,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store a call if the thread is capturing a CUDA graph. In other threads, return False."""
+        """Store a call of the thread that captures the CUDA graph. Return False for calls of other threads."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -383,7 +383,7 @@ class StepRecorder:
         """Do nothing, because `step_ends` gets the same information."""
 
     def more_recorded(self) -> None:
-        """Return None. Only a replay can tell whether a recording has more calls."""
+        """Return None, because the recorder has no earlier recording to compare with."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)
@@ -545,7 +545,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # The lists are reset first, because the next step must not contain this step's values if writing fails.
+        # Clear the lists before writing, so that a failed write does not leave this step's values in the next step.
         self.reads, self.found = [], []
         if is_evaluation and has_compiled:
             self._writer.note_compiling_evaluation()

@@ -478,7 +478,7 @@ def run(words: Sequence[str]) -> int:
         print(f"trace: {message}; see {command_path} --help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # After this line, stdout goes to /dev/null, because flushing a broken pipe is an error.
+        # Redirect stdout to /dev/null, because Python would otherwise fail when it flushes the broken pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

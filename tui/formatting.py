@@ -92,7 +92,7 @@ def printable(text: str, *, colour: bool) -> str:
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Return a number for each device, or only the lowest and the highest number for more than four devices."""
+    """Return one text per device, or only the lowest and the highest value if there are more than four devices."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -131,7 +131,7 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """Return a short name for each kernel. Names that would become equal are not shortened."""
+    """Return a short name for each kernel, or the full name if several kernels would get the same short name."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 

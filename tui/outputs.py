@@ -26,7 +26,7 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """Replace a standard stream that the shell has closed (`trace info T >&-`) by the null device."""
+    """If the shell has closed a standard stream (`trace info T >&-`), use the null device instead."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

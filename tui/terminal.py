@@ -25,8 +25,8 @@ class TerminalStyle(TypedDict):
 
 
 def terminal_style(stream: TextIO) -> TerminalStyle:
-    """Return the maximum width of text on a stream, and whether colours are allowed. If the stream is not a terminal, the width
-    is 100 columns, and colours need `--color always`. `--color` takes precedence over NO_COLOR (no-color.org)."""
+    """Return the maximum width of text on a stream, and whether colours are allowed. Text for a file or a pipe has 100 columns,
+    and has colours only with `--color always`. `--color` takes precedence over NO_COLOR (no-color.org)."""
     terminal = stream.isatty()
     choice = _asked(COLOUR, "auto")
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"

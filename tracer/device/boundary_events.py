@@ -88,7 +88,7 @@ class BoundaryEvent:
 
 
 class BoundaryEvents:
-    """CUDA events are reused after their time was read."""
+    """Records CUDA events, and reuses each event after reading its time."""
 
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
@@ -104,8 +104,7 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def enter_thread(self) -> None:
-        """Select a GPU that the script uses, before this thread's first CUDA call, which could otherwise allocate memory on
-        another GPU."""
+        """Select a GPU that the script uses. Otherwise, this thread's first CUDA call could allocate memory on another GPU."""
         if self._clocks and not self._has_entered:
             if self.access.attempt(self.cuda.current_device) not in self._clocks:
                 self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))
@@ -159,7 +158,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Return True if `stream` is the calling thread's current stream, or if that stream is unknown."""
+        """Return True if `stream` is, or may be, the calling thread's current stream."""
         try:
             device = self.cuda.current_device()
             return self._streams.get((device, self.cuda.current_handle(device))) is stream
@@ -168,7 +167,7 @@ class BoundaryEvents:
             return True
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Return the CUDA events of the last step, and the reason for missing events."""
+        """Return the last step's CUDA events, and why some of them are missing."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
@@ -195,9 +194,9 @@ class BoundaryEvents:
         self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
         """Read the CUDA events of consecutive steps, all recorded on one stream. CUDA calls must be allowed. The list `host_ns`
-        contains the host times just before the events were recorded. The argument `asked_ns` is the last time at which the
-        first step was not finished yet, or NONE. Return the times of the finished steps, counted from the device's first event,
-        and the new value of `asked_ns`."""
+        contains the host time just before each event was recorded. The argument `asked_ns` is the last time at which the GPU
+        had not finished the first step, or NONE. Return the times of the finished steps since the device's first event, and the
+        new `asked_ns`."""
         access, clock = self.access, of.clock
         last = clock.last
         if last is None:

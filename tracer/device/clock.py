@@ -3,7 +3,7 @@
     clock = EpochClock()
     clock.now_ns()  # 1_790_000_000_000_000_000
 
-The clock reads the Unix time once, and then adds the time of a monotonic clock.
+The clock reads the Unix time once, and afterwards counts with a monotonic clock.
 """
 
 from __future__ import annotations

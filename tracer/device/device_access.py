@@ -79,7 +79,7 @@ class DeviceAccess:
 
     @property
     def closed(self) -> Untimed | None:
-        """Return why the recorder must not call CUDA, or None if it may."""
+        """Return why the recorder must not call CUDA now, or None if it may call CUDA."""
         closed = self.closed_to_all_streams
         return Untimed.CAPTURE if closed is None and self.is_current_stream_capturing else closed
 
@@ -113,7 +113,8 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Call a CUDA function if this is allowed now. Return its result, or None if it was not called or failed."""
+        """Call a CUDA function if the recorder may call CUDA now. Return the function's result, or None if the function was not
+        called or failed."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -126,7 +127,7 @@ class DeviceAccess:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Wait up to `limit_ns` for the GPUs. Return True if all of them are idle."""
+        """Wait up to `limit_ns` for the GPUs. Return True if all GPUs are idle."""
         if self.closed is not None:
             return False
         if not self.start_waiting_thread():
@@ -142,7 +143,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Start the thread that waits for the GPU. With Python 3.12, this is impossible after the end of the script."""
+        """Start the thread that waits for the GPU. Since Python 3.12, threads cannot start after the end of the script."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:
@@ -154,7 +155,7 @@ class DeviceAccess:
 
 
 class _WaitingThread(threading.Thread):
-    """Waits for the GPU in a daemon thread, because CUDA's waits have no time limit."""
+    """Waits for the GPU in a daemon thread, because CUDA's wait functions have no timeout."""
 
     def __init__(self) -> None:
         super().__init__(name="trace-wait", daemon=True)

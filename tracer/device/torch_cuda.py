@@ -1,4 +1,4 @@
-"""Calls PyTorch's C functions for streams and events, because the Python functions take 3 to 9 us each.
+"""Calls PyTorch's C functions for streams and events, because each call of the Python functions takes 3 to 9 µs.
 
 CPU builds of PyTorch lack these functions.
 
@@ -63,7 +63,7 @@ class TorchCuda:
         return event
 
     def elapsed_ms(self, events: Sequence[Any], device: int) -> Sequence[float]:
-        """Return the times between consecutive completed CUDA events on one GPU. Raise RuntimeError for a CUDA error."""
+        """Return the time from each completed CUDA event to the next. Raise RuntimeError for a CUDA error."""
         # see Note [Times between events]
         if not self._has_runtime or self.current_device() != device:
             return list(map(type(events[0]).elapsed_time, events[:-1], events[1:]))

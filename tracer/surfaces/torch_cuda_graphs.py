@@ -1,4 +1,4 @@
-"""Wraps torch.cuda.CUDAGraph. Calls during the capture of a CUDA graph are reported at each launch of the graph.
+"""Wraps torch.cuda.CUDAGraph. Stores the calls that a CUDA graph captures, and reports these calls at each launch of the graph.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
         y = model(static_x)
@@ -43,7 +43,7 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a CUDA graph. If the script launches the graph in a phase, all GPU work of the graph belongs to this phase."""
+        """Launch a CUDA graph. All GPU work of the graph belongs to the phase that launches the graph."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

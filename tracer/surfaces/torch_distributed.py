@@ -231,7 +231,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of a process group that is written in Python. PyTorch's C++ code calls them directly."""
+        """Wrap the methods of a process group class that is implemented in Python. PyTorch's C++ code calls these methods
+        directly."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
@@ -244,8 +245,8 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the functions that communicate between ranks, in all modules of PyTorch that import them. Deprecated functions are
-    not wrapped, because their warnings contain the line of the caller."""
+    """Wrap the functions for communication between ranks, in every PyTorch module that imports them. Deprecated functions are
+    not wrapped, because their warnings would name the wrapper as the caller."""
     dist = torch.distributed
     if not dist.is_available():
         return

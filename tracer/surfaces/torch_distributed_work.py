@@ -3,8 +3,8 @@
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # events on the waiting stream, before and after
 
-Only the first wait for a collective is recorded. References to Work objects are weak, because these objects keep tensors in
-memory.
+Only the first wait for a collective is recorded. Work objects keep tensors in memory, so the recorder stores only weak
+references to them.
 
 Note [Names of code]
     When a Python override of a Work method calls the base class, pybind11 must not call the override again. pybind11 recognizes
@@ -38,7 +38,7 @@ class _WaitHandle:
 
 
 class Works:
-    """Stores Work objects by identity, because their classes may define `__eq__`."""
+    """Compares Work objects by identity, because their classes may define `__eq__`."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -93,7 +93,8 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Return the future of a Work object. Waits for the future of a C++ Work object are recorded."""
+        """Return the future of a Work object. If the Work object belongs to C++ code, record when the script waits for the
+        future."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

@@ -1,4 +1,4 @@
-"""Wraps torch.nn.Module. A forward pass begins with a call of a module from outside of all modules.
+"""Wraps torch.nn.Module. A forward pass begins with the call of an outermost module.
 
     output = model(batch)       # reported once, not for each layer
     model.cuda()                # set-up: its copies are not input batches
@@ -38,8 +38,8 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 
 class ModuleRanges:
-    """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call in profiled steps. Scripts with torch.compile
-    get no ranges, because replacing `Module.__call__` would make them compile again."""
+    """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call in profiled steps. Scripts that use
+    torch.compile get no ranges, because replacing `Module.__call__` would cause recompilations."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module

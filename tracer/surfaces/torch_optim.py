@@ -1,11 +1,11 @@
-"""Wraps torch.optim. A training step ends when `step` of the first optimizer returns.
+"""Wraps torch.optim. A training step ends when the first optimizer's `step` returns.
 
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-A `step` that torch.compile has compiled gets the profiler range "optimizer". Each call of a closure gets the range
-"Optimizer.closure".
+A `step` that torch.compile has compiled gets the profiler range "optimizer". Each call of the script's closure gets the
+profiler range "Optimizer.closure".
 """
 
 from __future__ import annotations

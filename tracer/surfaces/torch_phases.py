@@ -4,7 +4,7 @@
     loss.backward()                             # phase "backward"; reaches torch.autograd.backward
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
-Gradient clipping ends the backward phase, but does not yet begin the optimizer phase.
+The backward phase ends before gradient clipping, and the optimizer phase begins after gradient clipping.
 """
 
 from __future__ import annotations

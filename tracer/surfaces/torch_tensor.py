@@ -31,7 +31,7 @@ DEPTH = _Depth()  # one value per thread
 
 
 class WithoutReads:
-    """While this context is active, reads of tensor values in the current thread are not recorded."""
+    """Within this context, the recorder does not record the current thread's reads of tensor values."""
 
     def __enter__(self) -> Self:
         DEPTH.quiet += 1
@@ -44,14 +44,15 @@ class WithoutReads:
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
     @cache
     def without_gpu() -> bool:
-        """Return True if the machine has no GPU. `torch.cuda.device_count` uses NVML, so it works in forked processes."""
+        """Return True if the machine has no GPU. `torch.cuda.device_count` reads NVML instead of CUDA, so a forked process may
+        call it."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if reads of the tensor are recorded. Without a GPU, reads of CPU tensors are recorded, except those of an
-        optimizer."""
+        """Decide whether the recorder records reads of the tensor. On a machine without a GPU, the recorder records reads of
+        CPU tensors, except in the optimizer phase."""
         if DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()
@@ -71,8 +72,8 @@ def install(torch: ModuleType) -> None:
         "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # `dir` also lists the methods of the base class in C, such as `item`. Python cannot replace methods of a C class, so
-        # the wrappers become methods of torch.Tensor.
+        # Python cannot replace methods of torch.Tensor's C base class, such as `item`. `dir` lists these methods, so that their
+        # wrappers become methods of torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

@@ -5,7 +5,7 @@
     calls.waited(pending, before, after)                  # a stream waits for it
     calls.write_done()      # those whose events have been read
 
-A collective on a GPU lasts until its result is ready, from the time at which the rank's input is ready.
+A collective on a GPU begins when the rank's input is ready, and ends when the rank's result is ready.
 
 Note [Whether a stream stalled]
     The CUDA event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream really
@@ -41,7 +41,7 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """Represents an asynchronous collective. The object has no references to tensors or Work objects, which would keep memory
+    """Represents an asynchronous collective. The class stores no tensors or Work objects, because they would keep memory
     allocated."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
@@ -95,7 +95,7 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Stop timing a collective. Any thread may call this, even during a garbage collection."""
+        """Stop timing a collective. Any thread may call this method, even during garbage collection."""
         self._given_up.append(pending)
 
     def write_done(self, at_end: bool = False) -> None:

@@ -105,7 +105,7 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads PyTorch's flight recorder for each backend. Only the method `called` may be called without the recorder's lock."""
+    """Reads PyTorch's flight recorder for each backend. Callers need the recorder's lock for all methods except `called`."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
@@ -123,7 +123,7 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Note a collective that Python code in this thread has just called. `begin_ns` is its start, read from
+        """Store the time of a collective that Python code in this thread has just called. `begin_ns` is its start, read from
         `time.time_ns`."""
         own = self._windows.get(threading.get_ident())
         if own is None:

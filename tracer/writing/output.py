@@ -31,8 +31,8 @@ _FIRST_FLUSH_NS = 10_000_000  # first time between writes; it doubles after each
 
 
 class RecordingFile:
-    """Collects the rows of all tables and writes them to the file. Each row is a tuple of numbers, which the garbage collector
-    ignores. Each row is added with one `append`, so a signal handler never sees an incomplete row."""
+    """Collects the rows of all tables and writes them to the file. Rows are tuples of numbers, so that the garbage collector
+    does not scan them. Each row is added with a single `append`, so a signal handler never sees an incomplete row."""
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path

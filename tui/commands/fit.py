@@ -3,8 +3,8 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-The script runs on a virtual GPU, which logs its memory requests. For each GPU, a simulation of PyTorch's memory allocator
-repeats these requests.
+The script runs on a virtual GPU, which logs its memory requests. A simulation of PyTorch's memory allocator repeats the
+script's memory requests for each GPU.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _scaled(
     """Run the script again with another batch size, to find out which memory requests depend on the batch size."""
     batch = need.batch
     assert batch is not None
-    # The second dimension is the batch size if the first one is the sequence length, as for nn.LSTM.
+    # In inputs of nn.LSTM, the first dimension is the sequence length, and the second is the batch size.
     other = next(size for size in (batch // 2, batch // 2 + 1, batch + 1) if size and size not in (batch, *first.shape[1:2]))
     try:
         second = _run(fit, _with_batch(fit.script, option, other), card)
@@ -219,7 +219,7 @@ def _scaled(
 
 
 def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
-    """Return the dimension of an input that differs between two runs. If several dimensions differ, prefer a dimension of the
+    """Return the dimension of an input that differs between two runs. If several dimensions differ, prefer the one that has the
     size `batch`."""
     changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)

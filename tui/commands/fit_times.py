@@ -46,7 +46,7 @@ class StepTime:
 
 
 class KnownTimes:
-    """Knows the step times of a script. A step of a script that does not train is a forward pass."""
+    """Knows the step times of a script. If the script does not train, its steps are forward passes."""
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
         self._workload = workload

@@ -58,7 +58,8 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
         result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=stderr)
     parts = [part for part in _parts(output) if part.path not in before]
-    # The exit code is that of the script. It is 2 if the script succeeds but the recording cannot be saved.
+    # `trace record` exits with the script's exit code. If the script succeeds but the recording cannot be saved, the exit code
+    # is 2.
     try:
         _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:
@@ -141,7 +142,7 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _of_killed_script(recording: Trace) -> Trace:
-    """If the file is truncated, note that the script was killed. The recorder only writes whole steps."""
+    """Replace the problem "truncated-file" with "killed-script", because the recorder writes only whole steps."""
     problems = dict(recording.problems)
     if not problems.pop("truncated-file", 0):
         return recording
@@ -149,7 +150,7 @@ def _of_killed_script(recording: Trace) -> Trace:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    # Rows that were written before the script joined its process group belong to the same rank.
+    # Assign the rows from before `init_process_group` to the process's later rank.
     recording = merge_ranks([in_order(_of_killed_script(load(part.path, is_ours=True)))])
     profiles = list[Trace]()
     for path in part.profiles:

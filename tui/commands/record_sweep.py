@@ -38,7 +38,7 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contains the batch sizes to record, and the name of the script's option, such as "--batch-size"."""
+    """Contains the batch sizes to record, and the script's option for the batch size, such as "--batch-size"."""
 
     text: str  # the sweep as typed by the user
     before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "
@@ -60,7 +60,7 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Record the script at each batch size, until GPU memory runs out. Return 0 if one batch size was recorded."""
+    """Record the script at each batch size, until GPU memory runs out. Return 0 if at least one batch size was recorded."""
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:

@@ -77,7 +77,8 @@ def run(replay: ReplayOptions) -> int:
         try:
             _conclude(replay, source, result, Path(out), prediction)
         except (TraceError, OSError) as error:
-            # The exit code is that of the script. It is 2 if the script succeeds but the timeline cannot be saved.
+            # `trace replay` exits with the script's exit code. If the script succeeds but the timeline cannot be saved, the
+            # exit code is 2.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
     hint_misplaced_option(replay.script, refused=result.returncode == 2)

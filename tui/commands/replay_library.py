@@ -77,7 +77,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Return True for a GPU's name, and False for a trace file or a model such as "v100/resnet50"."""
+    """Distinguish GPU names from trace files and from library names such as "v100/resnet50"."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False
@@ -98,7 +98,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
         try:
             files = files_of(gpu)
         except TraceLibraryError as error:
-            # `--estimate` accepts GPUs without measurements, so the message lists all GPUs.
+            # With `--estimate`, every known GPU is valid, so the error message lists all known GPUs.
             raise unknown_gpu(gpu) if estimate else error from None
         return LibraryChoice(tuple(file.path for file in files), estimate=estimate)
     if is_cell_name(trace):
@@ -110,7 +110,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def lacks_measurements(gpu: str) -> bool:
-    """Return True for a known GPU without measurements in the library."""
+    """Return True if the GPU is known, but the library has no measurements of it."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:

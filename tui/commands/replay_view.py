@@ -1,5 +1,5 @@
-"""Shows the timeline app during a replay. The app shows the script's output, and prints it to the terminal when it closes. The
-script's stdin is empty, because the app reads the keyboard."""
+"""Shows the timeline app during a replay. The app shows the script's output, and prints this output to the terminal when the
+app closes. The script's stdin is empty, because the app reads the keyboard."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs with one batch in memory, with cached files, and optionally with files on a disk (`--disk`).
+The script runs with a single batch that stays in memory, then with cached files, and with `--disk` also with files on a disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Draws line charts and bar charts as SVG. `trace report` puts them into a page, `trace plot` into a file.
+"""Draws line charts and bar charts as SVG. `trace report` puts the charts into a page, and `trace plot` writes a chart to a
+file.
 
     chart = line_chart("Steps", [ChartLine("recorded", xs, ys, "a")], x_label="step", y_label="ms")
     page += chart.html()
@@ -94,7 +95,7 @@ def line_chart(
     has_whole_x: bool = False,
     note: str = "",
 ) -> Chart | None:
-    """Return a line chart, or None without points. The range `band` of y values has a shaded background."""
+    """Return a line chart, or None if there are no points. The range `band` of y values has a shaded background."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return None

@@ -32,7 +32,8 @@ _MOST_REASONS = 15
 
 
 def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05, *, all_ranks: bool = False) -> str:
-    """Return the HTML page of one or two traces. Without `all_ranks`, only one of several similar ranks is shown."""
+    """Return the HTML page of one or two traces. Unless `all_ranks` is true, show only one rank of each group of similar
+    ranks."""
     traces = [trace for _, trace in named]
     note = ""
     if not all_ranks:

@@ -126,7 +126,7 @@ PLOTS: dict[str, Callable[[Sequence[NamedTrace], Sequence[str], Comparison | Non
 
 
 def _thinned(x: Column, y: Column) -> tuple[Column, Column]:
-    """Return at most _POINTS points of a curve. Each returned point is the highest one in its range."""
+    """Return at most _POINTS points of a curve: the highest point of each section."""
     if len(x) <= _POINTS:
         return x, y
     bounds = np.linspace(0, len(x), _POINTS + 1).astype(np.int64)

@@ -31,7 +31,7 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Explain why a run produced no results. Python has already printed the error of a script that failed."""
+    """Explain why a run produced no results. If the script failed, do nothing, because Python has already printed the error."""
     if result.returncode:
         return
     if result.pid not in result.booted:

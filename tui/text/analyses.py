@@ -199,7 +199,7 @@ def idle_sentence(idle: dict[str, IdleTime]) -> str:
     per_step = idle_per_step(idle)
     all_ns = sum(per_step.values())
     most = sorted(per_step, key=lambda words: -per_step[words])[:3]
-    # Reasons for less than 1 % of the idle time would only distract.
+    # Leave out reasons that explain less than 1 % of the idle time.
     listed = ", ".join(f"{words} {time_text(per_step[words])}" for words in most if per_step[words] * 100 > all_ns)
     share = share_text(sum(of.idle_ns for of in idle.values()) / window_ns)
     of = per_step_words(idle).replace(", ", "on average ")

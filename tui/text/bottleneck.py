@@ -103,7 +103,7 @@ def _unexplained(summary: Summary, pace_ns: int) -> str:
 
 
 def is_lower_bound(summary: Summary) -> bool:
-    """Return True if the trace lacks GPU work, so that steps may take longer than it shows."""
+    """Return True if steps may take longer than the trace shows, because the trace lacks GPU work."""
     of = summary.bottleneck
     if summary.grain != "kernel" or summary.estimate_error is not None or summary.provenance.get("steps_from") == WHOLE:
         return False

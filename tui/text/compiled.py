@@ -82,8 +82,6 @@ def compilation_difference(comparison: Comparison) -> str:
 
 
 def _compile_as_many_functions(one: CompiledFigures, other: CompiledFigures) -> bool:
-    """Return True if both traces call equally many compiled functions. If the profiled steps of a recording do not call all
-    compiled functions, the numbers of the whole runs are compared."""
     return one.compiled_functions is not None and one.compiled_functions == other.compiled_functions
 
 

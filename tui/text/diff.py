@@ -303,7 +303,7 @@ class _DiffPage:
             return []
         delta_ns, reasons = of.delta_ns or 0, of.reasons
         if abs(delta_ns) <= small_ns and gpu.error is not None and abs(gpu.error) > self.of.tolerance:
-            # If GPU times differ but step times do not, only changed ops or kernels can be the reason.
+            # If GPU times differ but step times do not, keep only the reasons that name ops or kernels.
             delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
         elif abs(delta_ns) <= small_ns:
             delta_ns = 0
@@ -388,7 +388,7 @@ class _DiffPage:
         return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
 
     def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
-        """Return a table of median times. The argument `key` is the prefix of a field: "device_" for times between CUDA events,
+        """Return a table of median times. `key` chooses the times: "" for host times, "device_" for times between CUDA events,
         "busy_" for busy times."""
         both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
         return self.times(title, [[name, *time_cells(*times)] for name, times in both.items() if not key or any(times)])

@@ -40,7 +40,8 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. Measured batch sizes count more than those of the allocator's simulation."""
+    """Describes whether a script fits on one GPU. Measured batch sizes take precedence over batch sizes from the allocator's
+    simulation."""
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size
@@ -183,7 +184,6 @@ def _step_text(step: StepTime) -> str:
 
 
 def _footnotes(need: Need, found: Sequence[CardFit], width: int) -> list[str]:
-    """Return explanations of the table's columns, and then the results of the script's runs."""
     steps = [one.step for one in found if one.step is not None]
     columns = _memory_sentences(need, found), _batch_sentences(need, found), _step_sentences(need, steps)
     lines = [line for sentences in columns for line in wrapped(" ".join(sentences), width, "", "  ")]

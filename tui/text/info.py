@@ -119,7 +119,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
 
 @dataclass(frozen=True, slots=True)
 class ImportFacts(Summary):
-    """Summarizes the imported trace, and contains the path of the trace file."""
+    """Contains the summary of an imported trace, and the path of the trace file."""
 
     output: str  # path of the trace file
 

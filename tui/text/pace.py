@@ -60,7 +60,7 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 
 def event_sentences(comparison: Comparison) -> list[str]:
-    """Return a note if the script waited for a CUDA event without recording it. CUDA ignores such waits."""
+    """Return a note about CUDA events that the script waited for but never recorded. CUDA ignores waits for these events."""
     count = comparison.events_never_recorded
     if not count:
         return []

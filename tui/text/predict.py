@@ -68,7 +68,7 @@ def prediction_text(
 
 
 def _rate_text(per_s: float) -> str:
-    """Return an estimated rate with two digits or as a whole number, such as "0.43", "2.9" or "128"."""
+    """Return a rate as text, such as "0.43", "2.9" or "128"."""
     return f"{per_s:.0f}" if per_s >= 10 else f"{per_s:.2g}"
 
 

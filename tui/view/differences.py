@@ -47,7 +47,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return the compared pairs, as indices of `scene.step_pairs`. Traces without steps are one pair, [0]."""
+    """Return the indices of the compared pairs in `scene.step_pairs`. Return [0] for traces without steps."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

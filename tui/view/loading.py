@@ -1,4 +1,4 @@
-"""Loads traces in stages, so that the timeline app starts early.
+"""Loads traces in several stages, so that the timeline app can show the first rows early.
 
     for stage in stages(["v100.msgpack", "replay.msgpack"]):
         stage.scene, stage.share, stage.doing      # a scene, 0.4, "reading replay.msgpack"
@@ -25,8 +25,8 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
-    """Start to load the traces, and return an iterator over the progress. With `is_lazy`, only one of several similar ranks is
-    read."""
+    """Start loading the traces in the background, and return an iterator over the progress. If `is_lazy` is true, read only one
+    rank of each group of similar ranks."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     files = [viewable(name) for name in names]
     first = pool.submit(load, files[0], is_lazy=is_lazy)

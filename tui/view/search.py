@@ -25,7 +25,7 @@ class Hit:
 
 
 def search(scene: Scene, text: str) -> list[Hit]:
-    """Return up to TABLE_ROWS names of events that contain the text, most frequent first. Upper and lower case are equal."""
+    """Return the most frequent event names that contain the text, at most TABLE_ROWS. The search ignores case."""
     wanted = text.casefold().strip()
     if not wanted:
         return []

@@ -1,4 +1,4 @@
-"""Lets the functions of keys change the app's timeline, tables and status line."""
+"""Gives the key actions access to the app's timeline, tables and status line."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The axis is divided into *slots*, for example one per training step. A slot is as long as the longer step of the two traces. A
-gap follows the shorter step.
+The time axis is divided into *slots*, for example one per training step. A slot shows a step of each trace, and is as long as
+the longer of the two steps. A gap follows the shorter step.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Convert a time of the trace to a position on the axis, or None for a hidden time. If the time is shown several times,
-        return the position nearest to `near_ns`."""
+        """Return the position of a time on the axis, or None if the axis does not show this time. If the axis shows this time
+        at several positions, return the one nearest to `near_ns`."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 

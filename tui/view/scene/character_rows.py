@@ -3,7 +3,7 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-If events run during half of a column's time, the column has half of the full height.
+A column's height is the fraction of its time in which events run.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# A colour code has several parts. The lowest five bits are the category of the GPU work or, in a row of differences, a sign.
-# Bits 5 to 7 are flags. From bit 8 (BEHIND) on, it is 1 + the category of the background.
+# A colour code has several parts. The lowest five bits are the category of the GPU work, or the sign ("+", "-", "=" or "~") in
+# a row of differences. Bits 5 to 7 are flags. From bit 8 (BEHIND) on, it is 1 + the category of the background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
 LIT = 128  # the cell is selected or in the selected range
@@ -230,8 +230,8 @@ def has_events(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Compare two traces in each screen column. "+" and "-" mean that the second trace has the higher or the lower value. For
-    nearly equal values, "=" means the same work, and "~" different work."""
+    """Compare two traces in each screen column: "+" if the second trace has the higher value, "-" if it has the lower value. If
+    the values are nearly equal, "=" stands for equal events, and "~" for different events."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

@@ -104,8 +104,8 @@ class Scene:
 
     @classmethod
     def of(cls, *named: tuple[str, Trace], omits_similar_ranks: bool = False) -> Scene:
-        """Make the timeline's rows without host events. With `omits_similar_ranks`, only one of several similar ranks is
-        shown."""
+        """Make the timeline's rows without host events. If `omits_similar_ranks` is true, show only one rank of each group of
+        similar ranks."""
         names, whole = zip(*named, strict=True)
         ranks, traces = without_similar_ranks(whole) if omits_similar_ranks else (rank_groups(*whole), whole)
         tracks = tuple(map(quick_tracks, traces))

@@ -25,7 +25,7 @@ _SORTS = "123456789"
 
 
 class TableGrid(DataTable[Text], inherit_bindings=True):
-    """Shows a table. The arrow keys change the tab or, with Shift, scroll the table."""
+    """Shows a table. Arrow keys change the tab, and Shift with an arrow key scrolls the table."""
 
     BINDINGS = [
         Binding("left", "ask('tab', -1)", "table", key_display="← →"),
@@ -156,7 +156,7 @@ class TablePanel(Widget):
             name = head.name + ((" ▲" if rising else " ▼") if n == column else "")
             side: Literal["left", "right"] = "left" if head.unit is Unit.TEXT else "right"
             texts = [_cell_text(head.unit, row.values[n]) for row in self._shown]
-            # Without a given column width, the table would measure every cell, which is slow.
+            # Set the column's width, because the widget would otherwise measure every cell, which is slow.
             widget.add_column(Text(name, justify=side), width=max(len(name), *map(len, texts), 1), key=str(n))
             columns.append([Text(text, justify=side) for text in texts])
         widget.add_rows(zip(*columns, strict=True))

@@ -3,7 +3,7 @@
     table = table_of(scene, "kernels")
     table.columns[1], table.rows[0].values     # Head("change", Unit.CHANGE), ("volta_sgemm_nn", 1200, ...): values, not texts
 
-For two traces, times are means per step without warm-up steps.
+With two traces, each time is a mean per step, excluding warm-up steps.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Return the backward op of a forward op or the reverse, by the autograd sequence number."""
+    """Return the backward op of a forward op, or the forward op of a backward op."""
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
     if start is None or start.table != "host":
@@ -62,7 +62,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = host_ranks(trace)
     others = others[ranks[others] == ranks[row]]
-    # Sequence numbers may repeat in every step, so the op closest in time is used.
+    # Each step may use the same autograd sequence numbers, so take the op that is closest in time.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):

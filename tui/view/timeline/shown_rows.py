@@ -1,4 +1,4 @@
-"""Decides which rows the timeline shows, their order, and their numbers of text lines.
+"""Decides which rows the timeline shows, in which order, and how many text lines each row has.
 
     rows = ShownRows(scene, height=30)
     rows.shown                # (0, 1, 4): rows of the scene, from top to bottom
@@ -61,7 +61,7 @@ class ShownRows:
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
             folded = any(fold in self.folded for fold in row.folds)
-            # The row of a group of similar ranks stays visible when the group is unfolded.
+            # The summary row of a group of similar ranks stays visible while the group is expanded.
             unfolded = row.stands_for is not None and row.stands_for not in self.folded and row.stands_for.what != "ranks"
             if not (off or folded or unfolded) and self.wanted.casefold() in row.label.casefold():
                 found.append(number)
@@ -107,7 +107,8 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return the number of lines at the top that do not scroll, or 0 if they would fill half of the screen."""
+        """Return how many lines stay at the top when the rows scroll, or 0 if these lines would fill more than half of the
+        screen."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -144,7 +145,7 @@ class ShownRows:
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Exchange a row with the one above (-1) or below (1). Pinned rows stay above the others."""
+        """Swap a row with the row above (`by` = -1) or below (`by` = 1). Pinned rows stay above the others."""
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):

@@ -4,7 +4,7 @@
     window.zoom(0.5)                      # half as much time, around the cursor
     window.rows.lines[window.line].part   # what the cursor's line shows: LinePart.SECOND
 
-Positions are in nanoseconds on the time axis.
+All positions are nanoseconds on the time axis.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class Window:
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Make the visible time range `factor` times as long. The position `around_ns`, by default the cursor, stays in
-        place."""
+        """Make the visible time range `factor` times as long. The position `around_ns` (default: the cursor) does not move on
+        the screen."""
         at_ns = self.cursor_ns if around_ns is None else around_ns
         if not self.start_ns <= at_ns <= self.end_ns:
             at_ns = int((self.start_ns + self.end_ns) / 2)
