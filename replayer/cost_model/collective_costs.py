@@ -4,8 +4,8 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-The duration of a collective is that of the shortest kernel of all ranks, because the other kernels also include waits for late
-ranks.
+A collective takes as long as its shortest kernel on any rank. The kernels of the other ranks include the time in which they
+wait for late ranks.
 
 Note [Operations of a step]
     A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at

@@ -100,7 +100,7 @@ class CopyCosts:
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Return the duration of the copy to the host in `item()`."""
+        """Return how long `item()` takes to copy data to the host."""
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 

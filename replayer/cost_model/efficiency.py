@@ -83,8 +83,8 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Return 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes. Kernels read aligned rows
-    faster."""
+    """Rate the alignment of sizes: 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes. Kernels read
+    aligned rows faster."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 

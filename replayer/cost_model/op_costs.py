@@ -190,7 +190,7 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # An op does not read data from GPU memory that is still in the L2 cache.
+        # Data that is still in the L2 cache is not read from GPU memory.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 

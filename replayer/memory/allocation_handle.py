@@ -19,7 +19,7 @@ class HandleOwner(Protocol):
         lock."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Keep the memory of `handle` from being reused before the work that is queued on the stream has ended."""
+        """Do not reuse the memory of `handle` until all work that is now on the stream has ended."""
 
 
 class AllocationHandle:

@@ -1,6 +1,6 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs ops instead of fused kernels, but must use as much memory as the fused kernels.
+A replay runs single ops instead of fused kernels, but must use as much memory as the fused kernels.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():

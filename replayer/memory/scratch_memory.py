@@ -71,8 +71,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces that an op uses after its latest output. Call this method once before the first
-        output, and after each output. Raises OutOfMemory, except for convolutions."""
+        """Allocate and free the workspaces that an op uses between its latest output and the next output. Call this method once
+        before the first output, and after each output. Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1

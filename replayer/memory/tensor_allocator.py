@@ -34,8 +34,8 @@ _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
 class TensorAllocator:
-    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`. The function `note` receives
-    memory events: a table (device, 0, bytes, address, allocated, reserved), the next op of each event, and the virtual time."""
+    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`. The function `note` receives a
+    table of memory events (device, 0, bytes, address, allocated, reserved), the next op of each event, and the virtual time."""
 
     def __init__(
         self,

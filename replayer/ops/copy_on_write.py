@@ -24,7 +24,7 @@ from traces.script.patching import PATCHES, patch_around
 
 
 class SharedMemory:
-    """Counts the storages that share an allocation, and frees the memory with the last storage."""
+    """Counts the storages that share an allocation. The memory is freed when the last storage is freed."""
 
     def __init__(self, handle: AllocationHandle) -> None:
         self._handle = handle

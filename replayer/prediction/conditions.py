@@ -78,7 +78,7 @@ def conditions_of(
     if link_gbps is not None:
         require_link(link_gbps)
     if (gpus or 1) > 1 and (nproc or 1) > 1:
-        raise TraceError("--gpus means nn.DataParallel in one process, --nproc one process per GPU; give only one of them")
+        raise TraceError("`--gpus` predicts nn.DataParallel, and `--nproc` one process per GPU; give only one of them")
     if parallel and parallel not in PARALLELS:
         raise TraceError(f"--parallel {parallel}: give one of {', '.join(PARALLELS)}")
     if parallel and not nproc and not swept:
@@ -103,5 +103,5 @@ def short_gpu_name(name: str) -> str:
 def require_link(gbps: float) -> None:
     if not _SLOWEST_LINK_GBPS <= gbps <= _FASTEST_LINK_GBPS:
         raise TraceError(
-            f"no link between GPUs moves {gbps:g} GB/s; PCI Express 3.0 has 16, NVLink of an H100 450 GB/s in one direction"
+            f"no link between GPUs moves {gbps:g} GB/s; give 16 for PCI Express 3.0, or 450 for the NVLink of an H100"
         )

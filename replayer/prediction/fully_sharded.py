@@ -105,7 +105,7 @@ def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameter
     layer_bytes = sum(layer.parameter_bytes for layer in layers)
     parameters = parameters or layer_bytes
     if not layer_bytes:
-        raise TraceError("the recording has no shapes of layers with parameters, so they cannot be sharded")
+        raise TraceError("FSDP cannot be predicted, because the recording has no shapes of layers with parameters")
     sizes: dict[str, int] = {ROOT: 0}
     for layer in layers:
         sizes[layer.block] = sizes.get(layer.block, 0) + layer.parameter_bytes

@@ -101,9 +101,9 @@ class Predictor:
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():
             if recorded.grain == "kernel":
-                raise TraceError("the recording has no GPU work to scale; record on a machine with a GPU")
-            instead = "record with --grain kernel, or use trace replay --gpu GPU --estimate"
-            raise TraceError(f"the recording has phases but no kernels to scale; {instead}")
+                raise TraceError("the recording has no GPU work; record on a machine with a GPU")
+            instead = "record with `--grain kernel`, or use `trace replay --gpu GPU --estimate`"
+            raise TraceError(f"the recording has no times of kernels, only times of phases; {instead}")
         self.recorded = recorded
         self.recording = RecordedRun(recorded, recorded.ranks[0])
         self.calls = calls_of(recorded)
@@ -127,7 +127,7 @@ class Predictor:
         alone = replace(per_gpu, gpus=0, nproc=0 if parallel == "ddp" else conditions.nproc, link_gbps=0.0, parallel=parallel)
         scaling, trace, one_ns = self._predict_one(alone)
         if strict and scaling.unscaled_ns:
-            raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of the recorded GPU time has no shapes to scale by")
+            raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of GPU time cannot be predicted without recorded shapes")
         trace = _as_predicted(trace, recorded, per_gpu, scaling)
         shares = _shares(trace)
         unscaled_share = scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1)
@@ -269,7 +269,8 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the median step time, or the average if the steps vary a lot. Without steps, return the trace's duration."""
+    """Return the median step time, or the average if the steps vary a lot. If the trace has no steps, return the duration of
+    the trace."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)
@@ -294,8 +295,8 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
 
 
 def gpu_ns(trace: Trace, recorded: Trace) -> float:
-    """Return the median GPU time per step, or the average if the steps vary a lot. Without steps, return the GPU time of the
-    whole trace."""
+    """Return the median GPU time per step, or the average if the steps vary a lot. If the trace has no steps, return the GPU
+    time of the whole trace."""
     found, before = pace(trace), pace(recorded)
     if found is None or found.gpu_time_ns is None:
         return float(busy_ns(trace))

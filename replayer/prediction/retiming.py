@@ -1,4 +1,4 @@
-"""Computes when each recorded event would have started if the kernels had other durations.
+"""Computes the new start time of each recorded event if the durations of kernels change.
 
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 

@@ -3,7 +3,8 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-The recorded duration is multiplied by a ratio of two estimates: one for the new conditions and one for the recorded conditions.
+The predicted duration is the recorded duration times a ratio: the estimate for the new conditions divided by the estimate for
+the recorded conditions.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # Copies are estimates, because the new GPU may have another bus than the recorded GPU.
+        # On another GPU, the duration of a copy is an estimate, because the bus may have a different speed.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 
@@ -269,5 +270,5 @@ def parameter_bytes(trace: Trace) -> int:
             by_op[op] = by_op.get(op, 0) + 4 * sum(map(prod, sizes))
     with_optimizer = len(np.unique(trace.phases.step[trace.phases.name == strings.find("optimizer")]))
     most = max(by_op.values(), default=0)
-    # A larger sum of sizes may count some parameters twice.
+    # Use the smallest sum, because a larger sum may count some parameters twice.
     return min((total for total in by_op.values() if total > 0.4 * most), default=0) // max(with_optimizer, 1)

@@ -128,8 +128,8 @@ class TensorSplit:
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
         if not found:
             raise TraceError(
-                "tensor parallelism has nothing to split: the recording has no pairs of matrix products like those of"
-                " transformer blocks (the first product reads the network's width, the last one writes it)"
+                "tensor parallelism cannot be predicted, because the recording has no pairs of matrix products as in"
+                " transformer blocks"
             )
         sizes: dict[int, int] = {}  # each op's size that the ranks divide
         summed: dict[int, list[int]] = {}
@@ -266,7 +266,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of one rank's part of an op that is divided among several ranks."""
+    """Return the input shapes that an op has on each rank, if the op is divided among the ranks."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)

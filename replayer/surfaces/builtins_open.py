@@ -153,7 +153,8 @@ def _machine_cpu_ns() -> int:
 
 
 def _scheduled_ns() -> int | None:
-    """Return how long this thread has computed or waited for a core. Return None if the operating system does not say."""
+    """Return how long this thread has computed or waited for a CPU core. Return None if the operating system does not report
+    this time."""
     try:
         with _open("/proc/thread-self/schedstat", encoding="ascii") as file:
             computed_ns, waited_ns, _ = file.read().split()

@@ -4,7 +4,7 @@
     import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 
-Temperature, power and clock rates are not supported, and queries raise NVML's error for this case.
+Queries of temperature, power and clock rates raise `NVMLError_NotSupported`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Make functions return constants. For each function name, `answers` contains the constant and the reason for it."""
+    """Make functions return constants. `answers` maps each function name to the constant and to the reason for it."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 

@@ -32,7 +32,7 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Patch sys.excepthook. With `keep_in`, errors are written to a file in this folder instead of stderr."""
+    """Patch sys.excepthook. If `keep_in` is given, errors are written to a file in the folder `keep_in` instead of stderr."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:

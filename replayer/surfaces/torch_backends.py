@@ -64,7 +64,7 @@ def install(torch_module: ModuleType) -> None:
     kernels = {"flash": FLASH, "efficient": EFFICIENT, "cudnn": CUDNN}
     answers = {f"can_use_{name}_attention": partial(can_use_attention, kernel) for name, kernel in kernels.items()}
     patch(torch_module.backends.cuda, **answers)
-    # As on a GPU, recurrent layers such as nn.LSTM now store all their weights in one buffer.
+    # As on a GPU, recurrent layers such as nn.LSTM store all their weights in one buffer.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
     # Since PyTorch 2.11, the module `torch.backends.cudnn.rnn` is replaced by an object, too.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")

@@ -185,8 +185,8 @@ class CudaDriver:
         self._visible = visible
 
     def device_count(self) -> int:
-        """Return the number of GPUs that CUDA_VISIBLE_DEVICES makes visible. The number is computed only once, as with CUDA,
-        and forked processes inherit it."""
+        """Return the number of GPUs that CUDA_VISIBLE_DEVICES makes visible. As with CUDA, the number of GPUs is computed only
+        once, and forked processes inherit it."""
         if self._visible is not None:
             return self._visible
         if in_bad_fork():

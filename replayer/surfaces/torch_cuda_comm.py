@@ -64,7 +64,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk of `tensor` per device. The chunk for the device of `tensor` is a view."""
+        """Return one chunk of `tensor` per device. A chunk that stays on its device is a view of `tensor`."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):
@@ -86,7 +86,7 @@ class Comm:
         return out
 
     def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
-        """Concatenate tensors on the GPU `destination`; -1 means the host, and None the current GPU."""
+        """Concatenate tensors on the GPU `destination`. The value -1 stands for the host, and None for the current GPU."""
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         first = tensors[0]

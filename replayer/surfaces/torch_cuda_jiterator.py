@@ -40,7 +40,7 @@ def launch(
         if tensor.is_floating_point() and tensor.element_size() == 1:
             raise RuntimeError(f"\n{code}\nThe compiler of CUDA rejects this function for {scalar_type(tensor.dtype)}.")
     if computing():
-        raise NotEmulated("torch.cuda.jiterator under --values compute", "use --values recorded, the default")
+        raise NotEmulated("torch.cuda.jiterator under --values compute", "use `--values recorded`, the default")
     shared = [torch.empty_strided(tensor.shape, tensor.stride(), dtype=torch.float32, device="meta") for tensor in tensors]
     shape = reduce(torch.add, shared)
     _, dtype = elementwise_dtypes(*tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)

@@ -60,7 +60,7 @@ class VirtualMemPool:
     def __init__(self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False) -> None:
         for name, value in {"allocator": allocator, "use_on_oom": use_on_oom, "no_split": no_split}.items():
             if value:
-                raise NotEmulated(f"torch.cuda.MemPool({name}=...)", "leave out the argument; other pools are emulated")
+                raise NotEmulated(f"torch.cuda.MemPool({name}=...)", "leave out this argument")
         self.id = self.pools.handle()
         self.pools.keep(self.id)
         weakref.finalize(self, self.pools.drop, self.id, empties=True).atexit = False

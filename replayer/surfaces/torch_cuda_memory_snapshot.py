@@ -35,7 +35,7 @@ def record_history(
     """Start, change or stop the recording of allocations. None for `enabled` stops the recording. Raise PyTorch's RuntimeError
     for invalid arguments. PyTorch 2.15 added the last two parameters."""
     if record_pinned_host_memory:
-        raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out; only GPUs have a history")
+        raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave out this argument")
     _expect("enabled", enabled, (None, "state", "all"))
     _expect("context", context, (None, "state", "alloc", "all"))
     _expect("stacks", stacks, ("python", "all"))

@@ -250,7 +250,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
 
 def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-    """Raise the errors of cudaStreamWaitEvent during the capture of a CUDA graph: captured work must not wait for other work,
+    """Raise the errors of cudaStreamWaitEvent during the capture of a CUDA graph. Captured work must not wait for other work,
     and the default stream must not wait for captured work."""
     launches = gpu().launches
     capture, own = launches.capture_of(awaited), launches.capture_of(stream)

@@ -107,8 +107,8 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Store the collective that DistributedDataParallel waits for in the backward pass. The reference keeps the Python object
-    alive, which C++ code does not."""
+    """Store a reference to the collective that DistributedDataParallel waits for, because C++ code does not keep the Python
+    object alive."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)
 

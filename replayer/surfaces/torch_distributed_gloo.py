@@ -65,7 +65,7 @@ _METHODS += [f"{name}_single{more}" for name in ("all_gather", "reduce_scatter")
 
 
 class GlooCall:
-    """Describes a call of an operation, which waits for the ranks `sources`."""
+    """Represents one call of an operation. The call waits for the ranks in `sources`."""
 
     def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int], what: str) -> None:
         self._group, self._channel, self._number, self._sources, self._what = group, channel, number, sources, what
@@ -74,7 +74,7 @@ class GlooCall:
         return {rank: time_ns for rank, (time_ns, _) in self._posts(self._sources).items()}
 
     def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
-        """Wait for gloo. If gloo fails or takes long, compare the calls of the ranks."""
+        """Wait for gloo. If gloo fails or takes long, look for ranks that did not call the operation."""
         looks = not timeout and self._channel == _COLLECTIVES and self._group.sees_all
         deadlocks = gpu().ranks.deadlocks
         try:
@@ -93,7 +93,8 @@ class GlooCall:
                 deadlocks.end()
 
     def finish(self, duration_ns: int = 0) -> None:
-        """Wait for all sources. Raise RuntimeError if a source called the operation after the group's timeout."""
+        """Wait until all ranks in `sources` have called the operation. Raise RuntimeError if a rank called it after the group's
+        timeout."""
         here = gpu()
         now_ns, times_ns = here.streams.host_now_ns(), self.times_ns()
         latest = max(times_ns, key=times_ns.__getitem__, default=self._group.rank)
@@ -116,7 +117,7 @@ class GlooCall:
             raise error
         ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         own = self._group.global_ranks[self._group.rank]
-        raise RuntimeError(f"{ranks} of the group did not call {self._what}, in which rank {own} waits: {error}") from None
+        raise RuntimeError(f"{ranks} of the group did not call {self._what}, but rank {own} waits for it: {error}") from None
 
     def _missing(self) -> list[int]:
         """Return the ranks that have not called the operation."""
@@ -124,7 +125,8 @@ class GlooCall:
         return [ranks[place] for place in range(self._group.size) if place not in posts and place != self._group.rank]
 
     def _posts(self, places: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Return the posts of ranks. Raise RuntimeError if a rank called another operation."""
+        """Return the time and the description of each rank's call. Raise RuntimeError if a rank called a different
+        operation."""
         posts, ranks = self._group.read(self._channel, self._number, places), self._group.global_ranks
         for place, (_, what) in posts.items():
             # calls with device tensors are described differently, so only calls of the same kind are compared
@@ -151,7 +153,8 @@ class GlooCalls:
         return StoreExchange(self._store, self.rank, self.size, self.timeout.total_seconds(), gpu().clock).offset_ns
 
     def call(self, name: str, peer: int = 0, tag: int = 0, *_: int, what: str = "") -> GlooCall | None:
-        """Post this rank's time. Return None without a virtual clock, because gloo itself then waits for late ranks.
+        """Tell the other ranks the time of this call. Return None if the clock is real, because gloo itself waits for late
+        ranks.
 
         peer: the root, or the other rank of a send or receive
         what: describes the call, equally on all ranks
@@ -173,7 +176,7 @@ class GlooCalls:
         return GlooCall(self, channel, number, sources, what or name)
 
     def read(self, channel: str, number: int, ranks: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Return the posts of the given ranks, except this rank: the time of the call and its description."""
+        """Return when each of the given ranks called the operation, and how it describes the call. Leave out this rank."""
         keys = {rank: _key(channel, number, rank) for rank in ranks if rank != self.rank}
         with suppress(DistError):
             if keys and not self._store.check([*keys.values()]):
@@ -328,8 +331,8 @@ def _refuse_device_memory(*_args: TorchAny) -> NoReturn:
 
 
 def _neighbours(place: int, size: int) -> list[int]:
-    """Return the neighbors of `place` in gloo's broadcast tree: first those that send to it. In round i, each place p below
-    2**i sends to place p + 2**i."""
+    """Return the places to which `place` sends in gloo's broadcast tree, and the places on the path from `place` to the root.
+    In round i, each place p below 2**i sends to place p + 2**i."""
     places = [place + (1 << i) for i in range(place.bit_length(), (size - 1).bit_length()) if place + (1 << i) < size]
     while place:
         place -= 1 << (place.bit_length() - 1)

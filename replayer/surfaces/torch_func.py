@@ -34,7 +34,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _run_eagerly(torch_module: ModuleType) -> None:
-    """Run operators such as flex_attention or cond op by op."""
+    """Run the ops of operators such as `flex_attention` and `cond` one by one."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     operator: TorchAny = torch_module._ops.HigherOrderOperator

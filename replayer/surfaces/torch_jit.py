@@ -62,7 +62,7 @@ def _from_host(save: TorchFunction, module: torch.nn.Module, *args: TorchAny, **
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
     if len(devices) > 1:
-        raise NotEmulated("torch.jit.save of a module on several GPUs", "save module.cpu()")
+        raise NotEmulated("torch.jit.save of a module on several GPUs", "save `module.cpu()` instead")
     if devices:
         module.cpu()
     for node, tensor in constants:

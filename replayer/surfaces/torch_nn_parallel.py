@@ -1,4 +1,4 @@
-"""Patches torch.nn.parallel to detect the stages of nn.DataParallel.
+"""Patches torch.nn.parallel to detect the operations of nn.DataParallel, such as scatter and gather.
 
     loss = criterion(model(batch), target)  # scatter, replicate, parallel_apply for each replica, gather
     loss.backward()                         # gather_backward, broadcast_backward

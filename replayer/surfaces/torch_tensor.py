@@ -34,7 +34,7 @@ _INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
 def install(torch_module: ModuleType) -> None:
-    # `_device_constructors` caches a list of PyTorch's functions. It must be called before these functions are replaced.
+    # `_device_constructors` caches a list of PyTorch's functions, so call it before the functions are replaced.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})
@@ -198,8 +198,8 @@ def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAn
 
 
 class _TensorProperty(property):
-    """Replaces a property of torch.Tensor. torch.compile needs the attribute `__objclass__` in PyTorch 2.11 and earlier
-    (torch/_dynamo/utils.py)."""
+    """Replaces a property of torch.Tensor. In PyTorch 2.11 and earlier, torch.compile reads the attribute `__objclass__` of
+    properties (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 

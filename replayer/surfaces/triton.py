@@ -45,7 +45,7 @@ class _TritonDriver:
         return GPUTarget("cuda", 10 * major + minor, 32)
 
     def __getattr__(self, name: str) -> TorchAny:
-        raise NotEmulated(f"triton.runtime.driver.active.{name}", "nothing is compiled; call the kernel as usual")
+        raise NotEmulated(f"triton.runtime.driver.active.{name}", "a replay compiles no kernels; call the kernel as usual")
 
 
 def install(torch_module: ModuleType) -> None:
@@ -64,7 +64,7 @@ def _patch(runtime: TorchAny) -> None:
         name = self.fn.__name__
         if computing() and gpu().launches.captures:
             what = f"the Triton kernel {name} in a CUDA graph under --values compute"
-            raise NotEmulated(what, "use --values recorded, the default")
+            raise NotEmulated(what, "use `--values recorded`, the default")
         for hook in self.pre_run_hooks:
             hook(*args, **kwargs)
         if not warmup:

@@ -67,7 +67,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Represents a tensor of zeros and ones, at most `at_most` of which are ones."""
+    """Represents a tensor of zeros and at most `at_most` ones."""
 
     at_most: int
 

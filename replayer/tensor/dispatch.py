@@ -3,7 +3,7 @@
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 
-The function `dispatch` is long, because more function calls would slow down each op.
+The function `dispatch` is long, because splitting it into several functions would slow down each op.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return self
 
     def philox_state(self, *_arguments: object) -> TorchAny:
-        raise NotEmulated("torch.Generator.philox_state", "the state is for custom kernels, which a recording cannot time")
+        raise NotEmulated("torch.Generator.philox_state", "only custom CUDA kernels use it, and a replay cannot run them")
 
     def __repr__(self) -> str:
         return f"<torch._C.Generator object at {id(self):#x}>"
@@ -282,8 +282,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows the warnings of C++ code at the end of the outermost C++ call. `map_` is the outermost call here, so the
-        # warnings of `run` are shown before the filters are restored.
+        # PyTorch shows the warnings of C++ code when the outermost C++ call returns. This is the call of `map_`, which returns
+        # while the filters still hide the warnings.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

@@ -1,4 +1,4 @@
-"""Reads the sequence numbers of autograd nodes. The sequence numbers connect backward ops with forward ops.
+"""Reads the sequence numbers of autograd nodes, which connect each backward op with its forward op.
 
     number = node_numbers(torch)
     number()    # (14, NONE): this op created node 14 of the graph; (14, 1): this op is part of node 14's backward

@@ -55,7 +55,7 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """Describes a new shape, stride or memory of an argument."""
+    """The op changes the shape, the strides or the memory of an argument."""
 
     of: Where
     tensor_meta: TensorMeta

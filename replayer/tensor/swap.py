@@ -26,7 +26,8 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference 
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Exchange the C++ objects of two tensors, even if C++ code refers to them weakly. Raise NotEmulated if PyTorch refuses."""
+    """Exchange the C++ objects of two tensors, even if C++ code has weak references to them. Raise NotEmulated if PyTorch
+    refuses."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

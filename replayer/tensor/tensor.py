@@ -130,7 +130,7 @@ def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
 
 
 class _Printed(torch.Tensor):
-    """Represents a CPU tensor with the printed text of a virtual tensor."""
+    """Represents a CPU tensor that PyTorch prints like the virtual tensor `of`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     of: VirtualTensor

@@ -113,8 +113,8 @@ class TensorMeta:
         self.device = torch.device("cuda", index)  # the device that scripts see
         self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
-        # The arguments of `_make_wrapper_subclass` are stored, because a training step creates about a thousand tensors. The
-        # function is a third faster if `strides` is None.
+        # To save time, the arguments of `_make_wrapper_subclass` are stored: a training step creates about a thousand tensors.
+        # `_make_wrapper_subclass` is a third faster if `strides` is None.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping: TorchAny = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         if is_conj or is_neg:
@@ -142,12 +142,12 @@ class TensorMeta:
 
     @property
     def in_all_ranks(self) -> tuple[Shape, Shape, int, str, bool, bool]:
-        """Return all fields that are the same on all ranks, which excludes the device."""
+        """Return all fields except the device, which differs between ranks."""
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a view of the given values that is conjugated or negated like this tensor. Inside `__torch_dispatch__`, call
-        `clone` on the view, because most ops ignore there that a tensor is conjugated."""
+        """Return a view of the given values that is conjugated or negated like this tensor. Most ops inside
+        `__torch_dispatch__` ignore that a view is conjugated, so first call `clone` on the view."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values

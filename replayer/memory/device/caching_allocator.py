@@ -35,10 +35,10 @@ Layout = tuple[tuple[int, int, bool, int, int], ...]
 
 
 class DeviceMemory:
-    """Emulates the memory of one GPU. Threads may call the methods concurrently. The CUDA context and NCCL buffers use
-    `outside_bytes`. `tie_rule` chooses among free blocks of the same size. `host_now_ns` returns the calling thread's virtual
-    time, and `wait_until_ns` blocks the thread until a virtual time. Defaults of `settings` come from the environment
-    variables."""
+    """Emulates the memory of one GPU. Threads may call the methods concurrently. `outside_bytes` is the memory of the CUDA
+    context and the NCCL buffers. `tie_rule` chooses among free blocks of the same size. `host_now_ns` returns the calling
+    thread's virtual time, and `wait_until_ns` blocks the thread until a virtual time. Defaults of `settings` come from the
+    environment variables."""
 
     def __init__(
         self,

@@ -179,7 +179,7 @@ class Segments:
         left."""
         address = self._reserved_addresses.allocate(size_bytes)
         if address is None:
-            raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")
+            raise RuntimeError(f"CUDA driver error: out of memory: no range of {size_bytes:,} free addresses is left")
         return address
 
     def unreserve(self, address: int, size_bytes: int) -> None:

@@ -51,9 +51,9 @@ def attention_kernel(
     groups_efficient: bool = False,
 ) -> str:
     """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp). `params` are
-    `torch.backends.cuda.SDPAParams`. `cudnn` is the cuDNN version, such as 91900, or 0 to exclude cuDNN's attention.
-    `rounds_dropout` lets cuDNN's attention round the dropout probability, as before torch 2.12. `groups_efficient` allows
-    `enable_gqa` for memory-efficient attention, as since torch 2.14."""
+    `torch.backends.cuda.SDPAParams`. `cudnn` is the cuDNN version, such as 91900, or 0 to exclude cuDNN's attention. With
+    `rounds_dropout`, cuDNN's attention rounds the dropout probability, as in PyTorch 2.11 and earlier. With `groups_efficient`,
+    memory-efficient attention supports `enable_gqa`, as in PyTorch 2.14 and later."""
     if params.query.dim() != 4:
         return MATH
     # On most GPUs, PyTorch uses cuDNN's attention kernel only if no other kernel is available.
@@ -343,7 +343,7 @@ _WITH_CUDA_KERNEL = (aten._fused_rms_norm.default, aten.mish_backward.default, a
 
 
 def _never_called(*args: TorchAny) -> TorchAny:
-    raise AssertionError("a virtual tensor's ops end in __torch_dispatch__")
+    raise AssertionError("__torch_dispatch__ handles all ops of virtual tensors")
 
 
 def register(plans: PlanCache) -> None:

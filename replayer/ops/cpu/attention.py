@@ -75,7 +75,7 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return the attention weights in flash attention's debug format: dropped weights are negative, and the matrix is
+        """Return the attention weights in flash attention's debug format. Dropped weights are negative, and the matrix is
         padded to multiples of 128."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
@@ -247,7 +247,7 @@ def _direct_flash(
 ) -> TorchAny:  # fmt: skip
     if alibi_slopes is not None or block_table is not None:
         argument = "block_table" if alibi_slopes is None else "alibi_slopes"
-        raise NotEmulated(f"aten::_flash_attention_forward with {argument}", "use --values recorded")
+        raise NotEmulated(f"aten::_flash_attention_forward with {argument}", "use `--values recorded`")
     attention = _Attention.drawn(p, _FROM_BOTTOM_RIGHT if causal else 0, scale, (window_size_left, window_size_right))
     shape = q.shape
     q, k, v = (x.unsqueeze(0) if of_q is not None else x for x in (q, k, v))

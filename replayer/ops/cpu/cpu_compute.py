@@ -259,7 +259,8 @@ class CpuCompute:
             if refusal is not None:
                 raise refusal from None
             name = func._schema.name
-            raise NotEmulated(f"{name} under --values compute", "the op has no CPU version; use --values recorded") from missing
+            advice = "PyTorch cannot run the op on the CPU; use `--values recorded`"
+            raise NotEmulated(f"{name} under --values compute", advice) from missing
         except RuntimeError as error:
             if may_be_wider(func, args, kwargs, error):
                 return in_wider_dtypes(func, run, args, kwargs)
@@ -267,7 +268,8 @@ class CpuCompute:
                 raise
             _request(func, args, kwargs)
             name = func._schema.name
-            raise NotEmulated(f"{name} under --values compute", "this machine lacks memory; use --values recorded") from error
+            advice = "this machine has too little memory; use `--values recorded`"
+            raise NotEmulated(f"{name} under --values compute", advice) from error
         finally:
             clock.resume()
 

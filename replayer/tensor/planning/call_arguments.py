@@ -23,8 +23,8 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the arguments of an op. Subclasses define how: `virtual` converts virtual tensors, and `plain` all other
-    tensors."""
+    """Converts the arguments of an op. Subclasses implement two methods: `virtual` converts virtual tensors, and `plain`
+    converts all other tensors."""
 
     device_type = "cpu"  # in place of the virtual GPU
 

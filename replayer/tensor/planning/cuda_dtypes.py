@@ -63,7 +63,8 @@ def require_sparse_kernel(func: Op, args: Sequence[TorchAny]) -> None:
 
 
 def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
-    """Return the op's key in cuda_dtypes.json. The key may contain a string argument, as in "scatter_reduce.two amax"."""
+    """Return the op's key in cuda_dtypes.json. The keys of some ops end with a string argument, as in "scatter_reduce.two
+    amax"."""
     name = op_name(func)
     keys = _keys_with_string().get(name)
     if keys is None:

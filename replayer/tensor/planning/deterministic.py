@@ -94,7 +94,7 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
 
 
 def without_alerts() -> AbstractContextManager[None]:
-    """Turn off deterministic mode while other kernels run in place of a CUDA kernel, because they raise other errors."""
+    """Turn off deterministic mode while a CPU or meta kernel replaces a CUDA kernel, because its errors differ from CUDA's."""
     return _without_alerts() if torch.are_deterministic_algorithms_enabled() else nullcontext()
 
 

@@ -89,7 +89,7 @@ def _scaled_mm(one: torch.Tensor, *_: object, **_options: object) -> None:
 
 
 def _require_channels(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
-    """Reject shapes that only the meta kernel for convolutions accepts (`check_shape_forward` in
+    """Reject shapes that CUDA rejects but the meta kernel for convolutions accepts (`check_shape_forward` in
     ATen/native/Convolution.cpp)."""
     stride, _padding, _dilation, is_transposed, _output_padding, groups = options
     if any(step <= 0 for step in stride):
@@ -368,7 +368,7 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
     """Check the tensors of a fused optimizer kernel (ATen/native/cuda/Fused*Kernel.cu). The tensors must be dense, and have the
     same dtype, shape and strides (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). `names` are the names of the
-    lists. A "?" at the end of a list's name means that the list is only used with `amsgrad`."""
+    lists. If a list is only used with `amsgrad`, its name ends with "?"."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]

@@ -38,8 +38,8 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return the number of the range that contains a scalar. The ranges are chosen so that a kernel accepts either all scalars
-    of a range or none."""
+    """Return the index of the range of numbers that contains a scalar. The ranges are chosen so that a kernel accepts either
+    all scalars of a range or none."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 
@@ -48,7 +48,7 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 
 def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
     """Return a function that computes the cache key of a call with `count` positional arguments. If `get` is given, the
-    function returns `get(key)`."""
+    returned function returns `get(key)` instead of the key."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)

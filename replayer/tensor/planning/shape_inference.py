@@ -249,7 +249,7 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 
 def _has_results_elsewhere(func: Op) -> bool:
-    """Return True if results share memory with arguments, or if the values decide their shapes."""
+    """Return True if results of an op share memory with its arguments, or if the shapes of the results depend on values."""
     return any(made.alias_info is not None for made in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags
 
 
@@ -283,7 +283,7 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
 
 
 def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, RuntimeError | None]:
-    """Run a call that a meta kernel rejects on the CPU. Return the results as meta tensors, or the CPU kernel's error.
+    """Run a call on the CPU after a meta kernel has rejected it. Return the results as meta tensors, or the CPU kernel's error.
 
     Some meta kernels that are written in Python reject calls that all devices accept, such as labels of type uint8.
     """
@@ -321,7 +321,7 @@ _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 
 def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check. The op must fail twice: with ones
-    and with zeros in its integer tensors. To save time, large tensors are only tried if smaller tensors fail."""
+    and with zeros in its integer tensors. To save time, an op with large tensors is first tried with smaller tensors."""
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
     tensors = tensors_of((args, kwargs))
@@ -354,10 +354,10 @@ _SMALLER_ELEMENTS = 1 << 18  # elements; larger calls would take longer than a m
 
 
 def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
-    """Map the tensor sizes and integer arguments of a call to smaller numbers, to make a check of the call fast.
+    """Map the tensor sizes and integer arguments of a call to smaller numbers, so that the call can be checked quickly.
 
-    The order of the numbers, and differences of 1 between them, stay the same. Ratios of 2, 3, 4 or an integer argument, and
-    divisibility by an integer argument, also stay the same.
+    The map keeps the order of the numbers, and differences of 1. The map also keeps ratios of 2, 3 and 4, ratios that are an
+    integer argument, and divisibility by integer arguments.
     """
     smaller: dict[int, int] = {0: 0}
     last = before = 0
@@ -471,7 +471,7 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_undeclared(func: Op) -> bool:
-    """Return True if an op may change an argument that its schema does not mark as changed."""
+    """Return True if an op may change an argument without declaring the change in its schema."""
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)
 

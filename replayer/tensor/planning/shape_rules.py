@@ -27,7 +27,8 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """Return the results of a cuDNN RNN. The size of its reserve space is an estimate, because cuDNN does not document it."""
+    """Return the results of a cuDNN RNN. The size of the result `reserve` is an estimate, because cuDNN does not document the
+    size."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = _steps_first(data, batch_first, (*data.shape[:-1], (projected or size) * directions))
@@ -113,7 +114,7 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """Give a mean or summed loss as much memory as one loss per sample would need, as PyTorch does
+    """Give a mean or summed loss as much memory as the losses of all elements need, as PyTorch does
     (aten/src/ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result

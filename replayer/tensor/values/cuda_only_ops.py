@@ -3,8 +3,7 @@
 
     CUDA_ONLY[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace)
 
-The functions in `CUDA_ONLY` compute values for CPU tensors (`--values compute`), and only shapes for tensors on the device
-"meta".
+The functions in `CUDA_ONLY` compute values for CPU tensors (`--values compute`), but only shapes for meta tensors.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the start and
-    the end (exclusive) of the range, and None or one more allowed value."""
+    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the start of
+    the range, the exclusive end of the range, and one more allowed value or None."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
@@ -198,6 +198,6 @@ def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple
 
 
 def harmless(func: Op, argument: TorchAny) -> TorchAny:
-    """Replace an argument that fails a CUDA assertion by valid values, because the CPU kernel must run."""
+    """Replace an argument that fails a CUDA assertion by valid values, because the CPU kernel would raise an error."""
     fill = torch.ones_like if func._schema.name in ("aten::multinomial", "aten::_assert_async") else torch.zeros_like
     return tree_map_only(torch.Tensor, fill, argument)

@@ -46,7 +46,7 @@ def payload(allocation: Allocation) -> torch.UntypedStorage:
             known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
         except RuntimeError as full:
             call = f"a tensor of {allocation.size_bytes} bytes under --values compute"
-            raise NotEmulated(call, "this machine lacks memory; use --values recorded") from full
+            raise NotEmulated(call, "this machine has too little memory for the values; use `--values recorded`") from full
     return known.untyped_storage()
 
 

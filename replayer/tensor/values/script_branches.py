@@ -26,7 +26,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the result with which the current `if` or `assert` raises no error, or None if neither result raises an error."""
+    """Return the value for the condition of the current `if` or `assert` that avoids an error. Return None if neither value
+    raises an error."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

@@ -5,11 +5,11 @@
 
 The replay makes these assumptions about unknown values:
 
-* A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
-* Nothing is NaN or infinite. A tensor is equal to itself and to its clone. A check of bounds, such as `(x > 0).all()`, is true
-  for floats.
-* Other unknown comparisons are False, or have a value that raises no error in the script (script_branches.py).
-* When a script reads the sum or mean of any other comparison, `AssumedValues.share` is the share of true elements.
+* A float tensor with a single element, such as a loss, has the value `AssumedValues.loss`, which is positive and decreases.
+* Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Floats are within bounds, so
+  `(x > 0).all()` is true.
+* Any other unknown comparison is False, or True if False would raise an error in the script (script_branches.py).
+* If a script reads the sum or mean of another comparison, the share of true elements is `AssumedValues.share`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """Forget the values of the tensors that a CUDA graph overwrites, after each replay of the graph."""
+    """After each replay of a CUDA graph, forget the values of the tensors that the graph overwrites."""
     capture = gpu().launches.capture_of(stream)
     for allocation in _written(plan, args, kwargs):
         if capture is not None:
@@ -195,8 +195,8 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return how many elements of the result of `==` can be true. A label, for example, is equal to at most one of the top five
-    classes."""
+    """Return the largest possible number of true elements in the result of `==`. For example, a label is equal to at most one
+    of five predicted classes."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))

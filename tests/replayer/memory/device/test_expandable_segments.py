@@ -261,6 +261,6 @@ def test_an_expandable_segment_does_not_reuse_a_block_still_used_by_a_stream() -
 
 def test_addresses_run_out_after_many_streams() -> None:
     memory = memory_of(capacity_bytes=1 << 40)
-    with pytest.raises(RuntimeError, match="no 1,236,950,581,248 bytes of addresses are left"):
+    with pytest.raises(RuntimeError, match="no range of 1,236,950,581,248 free addresses is left"):
         for stream in range(10):
             memory.malloc(512, stream)
