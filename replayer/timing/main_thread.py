@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
-from time import clock_gettime_ns, perf_counter_ns, sleep  # bound here, because surfaces/time.py may patch the module
+from time import clock_gettime_ns, perf_counter_ns
 
 try:
     from time import pthread_getcpuclockid  # absent on macOS
@@ -23,7 +23,6 @@ except ImportError:
 # A waiting thread computes before its wait, and again whenever it checks a timeout.
 _COMPUTING_SHARE = 0.05
 _COMPUTING_NS = 1_000_000
-_LOOKS, _BETWEEN_LOOKS_S = 3, 0.0002
 _WAIT_FOR_PROCESSES = frozenset(("multiprocessing", "selectors", "socket", "ssl", "subprocess"))
 
 
@@ -35,9 +34,14 @@ class MainThreadWatch:
     def waits_for_a_thread(self) -> bool:
         if threading.current_thread() is self._thread or not self._thread.is_alive():
             return True
+        modules = self._modules()
+        if modules[0].partition(".")[0] in _WAIT_FOR_PROCESSES or "torch.utils.data.dataloader" in modules:
+            return False
+        if modules[0] == threading.__name__:
+            return True
+        # The main thread may call a C function that waits, such as `Lock.acquire`.
         passed_ns, computed_ns = perf_counter_ns() - self._begin_ns, self._cpu_ns() - self._begin_cpu_ns
-        may_compute_ns = max(_COMPUTING_SHARE * passed_ns, _COMPUTING_NS)
-        return computed_ns <= may_compute_ns and self._sleeps() and not self._waits_for_a_process()
+        return computed_ns <= max(_COMPUTING_SHARE * passed_ns, _COMPUTING_NS) and self._sleeps()
 
     def _cpu_ns(self) -> int:
         identity = self._thread.ident
@@ -47,21 +51,16 @@ class MainThreadWatch:
 
     def _sleeps(self) -> bool:
         """Return False if the main thread is ready to run, even if other programs use all processors."""
-        path = Path(f"/proc/self/task/{self._thread.native_id}/stat")
-        for _ in range(_LOOKS):  # a thread that checks a timeout is ready to run only for a moment
-            try:
-                fields = path.read_text(encoding="ascii", errors="replace")
-            except OSError:
-                return True
-            if fields.rpartition(")")[2].split()[0] == "S":
-                return True
-            sleep(_BETWEEN_LOOKS_S)
-        return False
+        try:
+            fields = Path(f"/proc/self/task/{self._thread.native_id}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return True
+        return fields.rpartition(")")[2].split()[0] == "S"
 
-    def _waits_for_a_process(self) -> bool:
+    def _modules(self) -> list[str]:
+        """Return the modules of the functions that the main thread runs, beginning with the innermost function."""
         modules, frame = [], sys._current_frames().get(self._thread.ident or 0)
         while frame is not None:
             modules.append(str(frame.f_globals.get("__name__", "")))
             frame = frame.f_back
-        innermost = modules[0].partition(".")[0] if modules else ""
-        return innermost in _WAIT_FOR_PROCESSES or "torch.utils.data.dataloader" in modules
+        return modules or [""]
