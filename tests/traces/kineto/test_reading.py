@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traces.kineto.reading.eras import TsUnit, exact_digits
+from traces.kineto.reading.event_columns import Threads
 from traces.kineto.reading.groups import Groups
 from traces.kineto.reading.odd_events import joined_begin_and_end
 from traces.kineto.reading.text import _concatenated, _decoded
@@ -122,3 +125,12 @@ def test_a_thread_name_needs_a_process_and_a_thread() -> None:
         (1, 2): "main",
         ("5", 6): "main",
     }
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=12))
+def test_threads_have_the_same_numbers_in_arrays_and_in_lists(events: list[tuple[int, int]]) -> None:
+    pids, tids = [pid for pid, _ in events], [tid for _, tid in events]
+    of_arrays, of_lists = Threads(), Threads()
+    rows = of_arrays.rows(np.array(pids, np.int64), np.array(tids, np.int64))
+    assert rows.tolist() == of_lists.rows(pids, tids).tolist()
+    assert of_arrays.keys == of_lists.keys == list(dict.fromkeys(events))
