@@ -107,7 +107,7 @@ def test_saving_a_trace_with_deeply_nested_provenance_raises_an_error(tmp_path: 
     for _ in range(40):
         deep = {"x": deep}
 
-    with pytest.raises(TraceWriteError, match="provenance or properties of more than 32 levels"):
+    with pytest.raises(TraceWriteError, match="provenance or properties have more than 32 levels"):
         save(Trace(provenance=deep), tmp_path / "t.msgpack")
 
 
@@ -115,7 +115,7 @@ def test_an_item_with_too_many_nested_lists_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t.msgpack"
     path.write_bytes(file_of([header() + strings(["a"]) + packed("steps", [[0]] * 1000)]))
 
-    with pytest.raises(TraceFormatError, match="an item of more than 64 lists and maps"):
+    with pytest.raises(TraceFormatError, match="an item contains more than 64 lists and maps"):
         load(path)
 
 

@@ -164,7 +164,7 @@ def test_bytes_after_the_end_of_the_file_are_rejected(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"\0\0")
 
-    with pytest.raises(TraceFormatError, match=f"at byte {size}: 2 bytes after the end"):
+    with pytest.raises(TraceFormatError, match=f"at byte {size}: 2 bytes follow the end frame"):
         load(path)
 
 

@@ -73,7 +73,7 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("info empty", "empty: not a readable trace"),
         ("info t.msgpack --frob", "No such option: --frob; see trace info --help"),
         ("diff t.msgpack", "Missing argument 'B'; see trace diff --help"),
-        ("diff t.msgpack t.msgpack --gate b.toml", "b.toml: no such file; trace gate init RECORDING -o b.toml writes one"),
+        ("diff t.msgpack t.msgpack --gate b.toml", "b.toml: no such file; run `trace gate init RECORDING -o b.toml`"),
         ("gate init", "Missing argument 'RECORDING'; see trace gate init --help"),
         ("library shw", "No such command 'shw'"),
         ("replay --gpu nosuch --estimate script.py", "unknown GPU: nosuch; give a name such as V100, T4"),

@@ -92,8 +92,8 @@ def communication(trace: Trace) -> Communication:
 
 
 def exposed_copies_ns(trace: Trace) -> int:
-    """Return how long the host or the GPU waits for copies between host and GPU, in nanoseconds per step. A copy that runs
-    beside other GPU work costs no time."""
+    """Return how long the host or the GPU waits for copies between host and GPU, in nanoseconds per step. A copy that runs at
+    the same time as other GPU work costs no time."""
     rows, spans = counted_steps(trace), trace.device
     to_host = trace.strings.matching(spans.name, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (spans.kind == DeviceKind.MEMCPY) & to_host

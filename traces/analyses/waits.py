@@ -154,8 +154,8 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """Return which waits were for the call's own work. A call for a copy of pageable memory may return earlier, when the driver
-    has buffered the data."""
+    """Return a mask of the calls that waited for the work that they launched. A copy of pageable memory is an exception: the
+    call may return when the driver has buffered the data."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS

@@ -97,8 +97,8 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """Delete the global variables of the script's modules at exit, to close open files. Modules from before the fork are kept,
-    because all ranks share their memory."""
+    """Delete the global variables of the script's modules at exit, to close open files. Modules that were imported before the
+    fork are kept, because deleting them would copy memory that all ranks share."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
     for name, module in list(sys.modules.items()):

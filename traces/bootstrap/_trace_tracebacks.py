@@ -45,7 +45,8 @@ def install(prefix: str) -> None:
 
 
 def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str) -> None:
-    """Change the place of a warning to the place without this tool's frames. The argument `caller` is the frame that warned."""
+    """Replace the file and line of a warning by those that it would have without this tool's frames. `caller` is the frame that
+    warned."""
     frames = []
     while caller is not None:
         frames.append((caller.f_code.co_filename, caller.f_lineno, _is_own(caller, prefix)))
@@ -53,7 +54,7 @@ def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str)
     level = next((i for i, frame in enumerate(frames) if frame[:2] == (message.filename, message.lineno)), None)
     if level is None or not any(is_own for _, _, is_own in frames[: level + 1]):
         return
-    # If this tool's Python code warns, it chose a place by itself. A C function chooses its caller.
+    # This tool's Python code chooses the place of a warning with `stacklevel`. A C function always warns at its caller's line.
     start = level if frames[0][2] else 0
     others = [frame for frame in frames[start:] if not frame[2]]
     if level - start < len(others):
@@ -77,7 +78,7 @@ def shorten(error: BaseException, prefix: str) -> None:
 
 
 def _without(frames: TracebackType | None, prefix: str) -> TracebackType | None:
-    """Return the traceback without this tool's frames. A traceback without other frames is returned unchanged."""
+    """Return the traceback without this tool's frames. If all frames belong to this tool, return the traceback unchanged."""
     kept, each = [], frames
     while each is not None:
         if not _is_own(each.tb_frame, prefix):

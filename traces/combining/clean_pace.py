@@ -99,7 +99,6 @@ class WithoutCost:
     def __init__(
         self, times_ns: Column, cost_ns: Column, kinds: Column, of: Sequence[tuple[int, int]], start_ns: Column, end_ns: Column
     ) -> None:
-        """Take the times and the profiler's cost (`cost_ns`) of each event."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
         windows, gaps_ns, owed_ns, alike = [], [], [], defaultdict[tuple[int, int, bytes], list[int]](list)
@@ -118,8 +117,8 @@ class WithoutCost:
                     gaps_ns[place] = usual_ns * float(np.median(recorded.sum(axis=1)) / usual_ns.sum())
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
-            # The profiler's cost is subtracted from the gaps between CPU events. If a gap is shorter than the cost, the next
-            # gaps are shortened too.
+            # The profiler's cost is subtracted from the gaps between CPU events. If a gap is shorter than the cost, the rest of
+            # the cost is subtracted from the next gaps.
             balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)
@@ -190,7 +189,7 @@ def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
 
 
 def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
-    """Return two masks of phases without the profiler: in training steps, and in evaluation steps."""
+    """Return two masks of phases that ran without the profiler: one for training steps, one for evaluation steps."""
     kind, of = trace.steps.kind, trace.phases.step
     is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
     training = is_own & np.isin(kind, WITHOUT_PROFILER)

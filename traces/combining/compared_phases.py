@@ -71,8 +71,8 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """Group the steps by their numbers of backward passes and optimizer steps. For each group, largest first, return the steps
-    with and without the profiler."""
+    """Group the steps by their numbers of backward passes and optimizer steps. For each group, return the steps with the
+    profiler and the steps without it. The largest group comes first."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]

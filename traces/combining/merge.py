@@ -1,4 +1,4 @@
-"""Merges the recordings of several ranks into one trace, or adds a profile of some steps to a recording.
+"""Combines recordings: `merge_ranks` joins several ranks, and `with_profile` replaces some steps by profiled steps.
 
     trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
     trace.run_of(1).loaders             # each rank's own
@@ -137,8 +137,8 @@ def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return a copy of a recording in which a profile of torch.profiler replaces some steps. If the clocks differ, the starts
-    of these steps are aligned."""
+    """Return a copy of a recording with some steps replaced by the steps of a torch.profiler trace. If the clocks of the two
+    traces differ, the steps are aligned by their starts."""
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
     if not pairs:
@@ -163,7 +163,7 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
     """Return the names of phases that are much shorter in the recording than in the profile. Also return a phase that is much
-    longer in the recording, if most of the missing time is in it."""
+    longer in the recording, if it contains most of the missing time."""
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
         for trace in (

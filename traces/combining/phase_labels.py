@@ -42,7 +42,7 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """Return pairs such as ("backward", 3): most steps have three backward phases."""
+    """Return how many phases of each name most steps have, such as ("backward", 3)."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():
@@ -60,7 +60,8 @@ def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
 
 
 def _occurrences(trace: Trace) -> tuple[Column, Column]:
-    """Return the number of each phase among those of its name in its step (1, 2,...), and their count."""
+    """Number the phases of a step that have the same name (1, 2, ...). Return these numbers, and how many phases share the
+    name."""
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.name, phases.step))
     step, name = phases.step[order], phases.name[order]

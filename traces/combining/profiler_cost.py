@@ -105,7 +105,7 @@ def _calls(
         syncs_ns = called_ns[slice(*called_ns.searchsorted((start_ns[0], end_ns[0])))]
         times_ns = np.concatenate((launched_ns[launches], syncs_ns))
         lasts_ns = np.concatenate((trace.device.duration_ns[work[launches]], np.full(len(syncs_ns), _WAIT)))
-        # Without the profiler, the host launches kernels faster. The launch queue is then full earlier, and the host must wait.
+        # Without the profiler, the host launches kernels faster, so it may fill the launch queue and have to wait.
         if waits.within(start_ns, syncs_ns[:1] if len(syncs_ns) else end_ns)[0]:
             times_ns, lasts_ns = np.repeat(start_ns, 2), np.array([lasts_ns[: len(launches)].sum(), _WAIT])
         own_ns = own(times_ns) - own(start_ns)
@@ -133,8 +133,8 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Return the factor with which a profiled phase takes about as long as without the profiler. If several factors are
-    suitable, return the one closest to `usual`."""
+    """Return the factor that makes a profiled phase about as long as without the profiler. If several factors are suitable,
+    return the one closest to `usual`."""
     # see Note [The clean steps decide]
     if not phase.calls:
         return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)

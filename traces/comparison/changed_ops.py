@@ -216,7 +216,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return the ops in `missing` that the trace calls in the given steps. Ops without any call are returned too."""
+    """Return `missing` without the ops that the trace calls only outside of the given steps."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -525,8 +525,8 @@ def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
 
 
 def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
-    """Return the kind of each kernel that occurs in only one trace. A kernel without a known name gets the kind of the other
-    trace's kernel in the same place."""
+    """For each trace, return the kinds of the kernels that the other trace lacks. A kernel with an unknown name gets the kind
+    of the kernel between the same neighbors in the other trace."""
     names = [{name for stream in side for name in stream} for side in sides]
     runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]
     found: list[dict[str, str]] = [{}, {}]
@@ -539,7 +539,7 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
 
 
 def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
-    """Return the kernels that the other trace lacks, by their neighbors: the nearest kernels before and after them that both
+    """Return the kernels that only this trace contains, by their neighbors: the nearest kernels before and after that both
     traces contain."""
     found: dict[tuple[str, str], set[str]] = {}
     for stream in streams:

@@ -103,7 +103,7 @@ def compare(
     """Compare a recording with a replay or another recording. Each list of changes has at most `top` entries. `analyses` are
     the results of `analyse` for both traces, if they are already known."""
     repeated, repeating = steps_to_compare(recorded, other)
-    # The steps `timed` and `timed_other` are used to compare times. The steps `ours` and `theirs` are used to compare kernels.
+    # Times are compared for the steps `timed` and `timed_other`, kernels for the steps `ours` and `theirs`.
     timed = without_profiler(recorded, repeated)
     timed, timed_other = shared_evaluations(recorded, timed, other, without_profiler(other, repeating))
     verdict = same_program(recorded, other, *steps_of_verdict(recorded, repeated, other, repeating))
@@ -235,8 +235,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    """Return True if the times agree. The real steps of a trace that lacks GPU work may be longer. The result for such a trace
-    is None if the times agree, or if the trace has the shorter steps."""
+    """Return True if the times agree, False if they differ, and None if GPU work that a trace lacks could change the result."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -373,7 +372,7 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
     """Return True if both traces number CUDA streams in the same way. Until June 2026, profiles of AMD GPUs contained numbers
-    of hardware queues."""
+    of hardware queues instead of streams."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]
 
@@ -381,7 +380,7 @@ def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
 def pair_streams(
     left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
 ) -> list[tuple[int | None, int | None]]:
-    """Pair a GPU's streams in two traces by stream number, and the others by busy time."""
+    """Pair the streams of a GPU in two traces, first by stream number and then by busy time."""
     both = left.keys() & right.keys() if same_numbers else set()
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]
     only_left = sorted(left.keys() - both, key=lambda number: -left[number])
@@ -448,16 +447,16 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
 
 
 def _first_with_memory(trace: Trace) -> int:
-    """Return the number of the first step with memory events. Earlier steps do not count, because they may need more memory,
-    for example to compile code."""
+    """Return the number of the first step with memory events. Earlier steps are not compared, because they may need more
+    memory, for example to compile code."""
     steps, events = trace.steps, trace.memory
     rows = np.flatnonzero(steps.end_ns > events.time_ns.min()) if len(events) else np.zeros(0, dtype=np.int64)
     return int(steps.number[rows].min()) if len(rows) else 0
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Return the kinds of steps with memory events: False stands for training, True for evaluation. In a recording, only
-    profiled steps have memory events."""
+    """Return the kinds of steps that have memory events: False for training, True for evaluation. In a recording, only profiled
+    steps have memory events."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)
@@ -465,8 +464,8 @@ def _kinds_with_memory(trace: Trace) -> set[bool]:
 
 
 def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
-    """Return the steps from number `first` on that compile nothing. The set `kinds` selects training steps (False) and
-    evaluation steps (True). An empty set selects both."""
+    """Return the steps that compile nothing and have at least the number `first`. In `kinds`, False selects training steps, and
+    True selects evaluation steps. An empty set selects both."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
     chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
     if kinds:

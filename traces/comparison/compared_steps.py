@@ -43,8 +43,8 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Choose the steps for a comparison of kernels. Replayed steps with mostly estimated times are left out. If the steps of a
-    trace launch different numbers of kernels, steps with the same number of kernels are compared."""
+    """Choose the steps for a comparison of kernels. Replayed steps with mostly estimated times are left out. If steps launch
+    different numbers of kernels, only steps with the same number of kernels are compared."""
     if not np.array_equal(other.steps.recorded_step[theirs], ours):
         return ours, theirs
     rows, step_of = work_rows(other), launch_steps(other)
@@ -62,8 +62,8 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Choose the training steps that show whether two traces are of the same program. A replayed step is compared with the
-    recorded step that has the same step number. If no step numbers match, the longest sequence of similar steps is used."""
+    """Choose the training steps whose ops decide whether two traces are of the same program. A replayed step is compared with
+    the recorded step that has the same step number. If no step numbers match, the longest sequence of similar steps is used."""
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)

@@ -77,7 +77,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts reads of tensor values by the script of a replay, if the recording lacks these values."""
+    """Counts how often a replayed script read tensor values that were not recorded."""
 
     unrecorded_reads: int | None  # number of values that the script read although they were not recorded
     computed: bool | None  # whether the replay computed values (`--values compute`)
@@ -228,6 +228,6 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return a copy for a script that failed early: it is unknown whether the script fits into memory."""
+        """Return a copy for a script that failed early. Its later steps might need more memory, so `fits=True` becomes None."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)

@@ -53,7 +53,7 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the pairs with the GPU event `row` of one trace: the first trace if `side` is 0, and the second if it is 1."""
+        """Return the pairs that contain the GPU event `row` of the first trace (`side` 0) or the second trace (`side` 1)."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]
@@ -184,8 +184,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Each row lists the properties that two kernels must share to be paired. The rows are applied in order, to kernels that have no
-# partner yet. Equal kernels are paired in launch order.
+# Each row is a rule: kernels with equal values of these properties are paired. The rules are applied in order to kernels that
+# have no partner yet. Equal kernels are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

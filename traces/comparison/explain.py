@@ -4,7 +4,7 @@
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
 If the GPU limits the step time, the GPU times of phases are compared, otherwise their host times. The largest reasons come
-first. If the host limits the step time, phases come before idle time and communication.
+first. If the host limits the step time, reasons about phases come before idle time and communication.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ def _data_parallel(comparison: Comparison) -> Iterator[str]:
 
 
 def _stage_times(part: StageError) -> list[int | None]:
-    """Return the duration of an nn.DataParallel stage in each trace: the time on the host or on the GPU, if that is longer."""
+    """Return the duration of an nn.DataParallel stage in each trace: its time on the host or on the GPU, whichever is
+    longer."""
     of_host = part.recorded_median_ns, part.replayed_median_ns
     of_device = part.device_recorded_median_ns, part.device_replayed_median_ns
     known = ([ns for ns in pair if ns is not None] for pair in zip(of_host, of_device, strict=True))
@@ -331,8 +332,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """Return two divisors for GPU times, and a text about them. If the traces use different numbers of GPUs, GPU times are
-    divided by the number of GPUs."""
+    """For each trace, return the number by which GPU times are divided. Also return a note for the report. If the traces use
+    different numbers of GPUs, GPU times are divided by the number of GPUs."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -24,7 +24,7 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True, slots=True)
 class FusedOps:
-    """Compares successive fused kernels with the eager ops that they replace. All times are GPU times per step."""
+    """Compares fused kernels with the eager ops that they replace. All times are GPU times per step."""
 
     kernels: tuple[str, ...]  # empty for ops that occur in the name of no fused kernel
     calls: int  # number of launches

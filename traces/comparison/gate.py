@@ -71,16 +71,16 @@ class GateResult:
 
 
 def read_budgets(path: Path) -> dict[str, float]:
-    """Read a budget file. Raises GateError if it is missing or invalid."""
+    """Read a budget file. Raises GateError if the file is missing or invalid."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise GateError(f"{path}: no such file; trace gate init RECORDING -o {path} writes one") from None
+        raise GateError(f"{path}: no such file; run `trace gate init RECORDING -o {path}`") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GateError(f"{path}: not TOML: {error}") from None
     table = document.get("budget")
     if not isinstance(table, dict) or not table or document.keys() - {"budget"}:
-        raise GateError(f"{path}: must contain one table [budget] with some of the keys {', '.join(KEYS)}")
+        raise GateError(f"{path} must contain one table `[budget]` with some of the keys {', '.join(KEYS)}")
     return {key: _budget(path, key, value) for key, value in table.items()}
 
 

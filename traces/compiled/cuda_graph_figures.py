@@ -39,8 +39,8 @@ def graph_launch_of(trace: Trace) -> Column:
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that one rank launches in the given steps. Without recorded graph ids, graphs with the same
-    kernels count as one. The names of memsets do not count, because they may differ between launches (CUDA 13, H200)."""
+    """Return the CUDA graphs that one rank launches in the given steps. Without recorded graph ids, launches with the same
+    kernels belong to the same graph. Names of memsets are ignored, because they may differ between launches (CUDA 13, H200)."""
     step_of = launch_steps(trace)
     chosen = device_ranks(trace) == rank
     if steps is not None and len(steps):

@@ -4,7 +4,7 @@
 
 A GPU may wait for data, for the host, for copies, for other ranks, or for an unknown reason. If the GPU computes longer than it
 waits for any one reason, the GPU is the bottleneck. If the GPU mostly waits, the reason with the longest total wait is the
-bottleneck. A GPU also counts as waiting if it communicates without computing, or if other work waits for a copy.
+bottleneck. Communication without computation counts as waiting, and so does a copy that other work waits for.
 
 Note [Without kernels]
     A recording without kernels shows when the host has launched the work of each phase, and when the GPU has finished it. If
@@ -108,7 +108,8 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Return the longest phase that ends when the GPU has almost no work left, or None."""
+    """If the GPU ends its work just after the forward or backward pass, return that phase. If it does so in both, return the
+    longer one. Otherwise return None."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
@@ -145,7 +146,7 @@ def why_idle_is_unknown(trace: Trace) -> str:
 
 
 def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
-    """Return True if the GPU works for longer than a step after the host has ended the last step."""
+    """Return True if the GPU's work after the last step takes longer than one step."""
     rows = work_rows(trace)
     rows = rows[(launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
     rows = rows[trace.device.start_ns[rows] >= trace.steps.end_ns.max(initial=0)]
@@ -265,8 +266,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index at which values change for good, for example from about 5 to about 9. The method compares positions in
-    the sorted list instead of values, because outliers then have little effect."""
+    """Return the index at which values change permanently, for example from about 5 to about 9. Values are replaced by their
+    positions in the sorted list, so outliers have little effect."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

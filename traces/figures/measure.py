@@ -110,9 +110,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps that compile no code and come before the first profiled step, because the profiler slows
-    later steps. If there are few, also return later ones without the profiler. For a script that only evaluates, leave out the
-    slow first steps."""
+    """Return the evaluation steps before the first profiled step that compile no code. The profiler slows later steps. If these
+    are few, add later steps that ran without the profiler. For a script that only evaluates, leave out the slow first steps."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace) & ~compiles_in_evaluation(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -333,7 +332,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Return a mask of the copies to the host by hooks of `torch.autograd.graph.saved_tensors_hooks`."""
+    """Return a mask of the copies to CPU memory by hooks for saved tensors (`torch.autograd.graph.saved_tensors_hooks`)."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
@@ -458,7 +457,7 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     known = allocated_bytes != NONE
     if known.any():
         return MemoryCurve(time_ns[known], allocated_bytes[known], 0, "recorded")
-    # The script may free memory from before the recording.
+    # The script may free memory that it allocated before the recording began.
     total = np.cumsum(events.bytes[rows])
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")

@@ -127,13 +127,13 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each GPU, return those of the given steps that belong to its rank. GPUs without such steps are left out."""
+        """For each GPU, return the given steps of the GPU's rank. GPUs without such steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. If the GPUs of a rank always have queued work, steps after an unrecorded step
-        are left out."""
+        """Return the steps with comparable times. If a rank's GPUs always have queued work, leave out each step whose previous
+        step was not recorded."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():
@@ -295,7 +295,7 @@ def median_ns(times: StepTimes, rows: Column) -> int | None:
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """Return medians of step times, or None without steps. `rows` selects the steps (default: `steady_steps`)."""
+    """Return the median step times, or None if there are no steps. `rows` selects the steps (default: `steady_steps`)."""
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
     return pace_of(step_times(trace), rows, rows if with_kernels is None else with_kernels)
@@ -352,7 +352,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return two means per step on a device: the time without queued work, and the step time."""
+    """Return two means over a GPU's steps: the time without queued work, and the step time."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0

@@ -115,7 +115,7 @@ def median_per_step(values: Column) -> int | None:
 
 
 def period_of(values: Column) -> int:
-    """Return the period of repeating values, or 1."""
+    """Return after how many values a pattern repeats, or 1 without a pattern."""
     # see Note [Periodic steps]
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0

@@ -161,7 +161,7 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
     if before is None:
         whole = scan(data[HEADER.size :], header_scan(data))
         if whole.end is None and not whole.frames:
-            raise Damaged("truncated before the end of its first frame; nothing to recover", HEADER.size)
+            raise Damaged("the file ends inside its first frame; there is nothing to recover", HEADER.size)
         return whole
     begin, at, chain = before.whole_bytes, 0, before.chain
     frames: list[Frame] = []
@@ -182,7 +182,7 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
         at, chain = behind, head_crc
         if kind == END:
             if at != len(data):
-                raise Damaged(f"{len(data) - at} bytes after the end", begin + at)
+                raise Damaged(f"{len(data) - at} bytes follow the end frame", begin + at)
             return Scan(frames, frame, begin + at, chain)
         frames.append(frame)
     return Scan(frames, None, begin + at, chain)
@@ -200,10 +200,10 @@ def check_header(data: bytes) -> None:
     if not data.startswith(MAGIC[: len(data)]):
         raise Damaged(_what_it_is_instead(data))
     if len(data) < HEADER.size:
-        raise Damaged("truncated inside the file header; nothing to recover", len(data))
+        raise Damaged("the file ends inside its header; there is nothing to recover", len(data))
     version = HEADER.unpack_from(data)[1]
     if version > FORMAT_VERSION:
-        raise Damaged(f"written by a newer trace-replay (format {version}); upgrade", len(MAGIC))
+        raise Damaged(f"the file was written by a newer trace-replay (format {version}); upgrade", len(MAGIC))
     if version < FORMAT_VERSION:
         raise Damaged(f"format {version} never existed", len(MAGIC))
 

@@ -91,7 +91,7 @@ class StepCount(_Tail):
         self._steps = 0
 
     def now(self) -> int:
-        """Return the number of steps in the file at the moment. Raises TraceFormatError."""
+        """Return the number of steps written so far. Raises TraceFormatError."""
         with _as_format_error(self.path):
             self._steps += sum(steps_within(frame.content()) for frame in self.frames())
         return self._steps

@@ -1,7 +1,7 @@
 """Stores the call tree of ops as nesting depths and time gaps, which compress better than start times.
 
-The starts and ends of all ops are sorted by time, and a gap is the time since the previous start or end. In the following
-example, `(` is a start and `)` is an end:
+The starts and ends of all ops are sorted by time. A gap is the time since the previous start or end. In the following example,
+`(` is a start and `)` is an end:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
@@ -94,8 +94,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort starts and ends by their op's name, and by that of the previous start or end. Names are cut to 16 bits, because
-    numpy sorts 16-bit integers ten times faster."""
+    """Sort the starts and ends of ops by op name, then by the op name of the previous start or end. The indices of names are
+    cut to 16 bits, because numpy sorts 16-bit integers ten times faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

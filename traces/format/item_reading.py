@@ -35,7 +35,7 @@ def unpack_items(content: bytes) -> Iterator[tuple[str, Any]]:
     try:
         for item in unpacker:
             if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str):
-                raise Damaged("an item that is not a pair of kind and value")
+                raise Damaged("an item is not a pair of kind and value")
             whole_bytes, limited.lists_and_maps = unpacker.tell(), 0
             yield item[0], item[1]
     except (ValueError, msgpack.UnpackException) as error:
@@ -62,7 +62,7 @@ class _Unpacker:
     def _counted(self, value: Any) -> Any:
         self.lists_and_maps += 1
         if self.lists_and_maps > _MAX_LISTS_AND_MAPS:
-            raise Damaged(f"an item of more than {_MAX_LISTS_AND_MAPS} lists and maps")
+            raise Damaged(f"an item contains more than {_MAX_LISTS_AND_MAPS} lists and maps")
         return value
 
 
@@ -72,7 +72,7 @@ class TableHead(NamedTuple):
 
 
 def table_head(beginning: bytes) -> TableHead | None:
-    """Read the head of a table from the first bytes of a frame. Return None if the frame begins with something else."""
+    """Read the head of a table from the first bytes of a frame. Return None if the frame does not begin with a table."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(beginning)
     try:
@@ -107,7 +107,7 @@ class LaterTable:
                 return unpack_column(self._packed[name], rows, np.dtype(kind.DTYPES[name]), name)
             column: Column = getattr(self._whole, name)
         except StopIteration:  # another column has already met the damage
-            raise Damaged("a large frame that cannot be read", self._offset_bytes) from None
+            raise Damaged("a large frame cannot be read", self._offset_bytes) from None
         except Damaged as error:
             raise Damaged(error.reason, self._offset_bytes) from error
         return column
@@ -139,6 +139,6 @@ class LaterTable:
                 self._packed[name] = read(unpacker.unpack)
                 yield
         if any(True for _ in pieces) or unpacker.read_bytes(1) or values.get("rows") != self._head.rows:
-            raise Damaged("a large frame that is not a single table")
+            raise Damaged("a large frame is not a single table")
         self._whole = unpack_table(TABLES[self._head.kind], values, self._first_row, is_lazy=True)
         yield

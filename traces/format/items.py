@@ -183,7 +183,7 @@ class Assembly:
             self._append("steps", steps)
             self._append("phases", phases)
         else:
-            raise Damaged(f"unknown item {kind!r}; perhaps from a newer trace-replay: upgrade")
+            raise Damaged(f"unknown item {kind!r}; the file may be from a newer trace-replay, so upgrade")
 
     def _append(self, name: str, part: Table) -> None:
         self._parts[name].append(part)
@@ -208,7 +208,7 @@ class Assembly:
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
-        """Raise Damaged for more threads, devices, streams and loaders than the memory limit allows."""
+        """Raise Damaged if the trace has too many threads, devices, streams and loaders for the memory limit."""
         tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
         try:
             self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")
@@ -256,7 +256,7 @@ def _parse_header(text: Any) -> dict[str, Json]:
         if not isinstance(header, dict) or not isinstance(header.get(name), kind):
             raise Damaged(f"header without {name!r}")
     if not all(type(count) is int for count in [*header["problems"].values(), *header["rows"].values()]):
-        raise Damaged("header with a count that is not a number")
+        raise Damaged("the header contains a count that is not a number")
     if not all(isinstance(lack, str) for lack in header["lacks"]):
         raise Damaged("the list `lacks` in the header contains something other than text")
     try:
@@ -314,7 +314,7 @@ def _json_value(value: Any, depth: int = 0) -> Any:
         value = value.item()
     if isinstance(value, dict | list | tuple):
         if depth >= MAX_DEPTH:
-            raise ValueError(f"provenance or properties of more than {MAX_DEPTH} levels")
+            raise ValueError(f"provenance or properties have more than {MAX_DEPTH} levels")
         if isinstance(value, dict):
             return {key: _json_value(inner, depth + 1) for key, inner in value.items()}
         return [_json_value(inner, depth + 1) for inner in value]
@@ -322,7 +322,7 @@ def _json_value(value: Any, depth: int = 0) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
-    raise ValueError(f"provenance or properties hold a {type(value).__name__}, which is not a JSON value")
+    raise ValueError(f"provenance or properties contain a {type(value).__name__}, which is not a JSON value")
 
 
 def _finite(text: str) -> float | None:

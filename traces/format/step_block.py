@@ -83,19 +83,19 @@ class StepBlock(NamedTuple):
 def unpack_block(packed: Any) -> StepBlock:
     """Decode the result of `StepBlock.packed`. Raises Damaged."""
     if not isinstance(packed, list) or len(packed) != len(StepBlock._fields):
-        raise Damaged("a block of steps with missing parts")
+        raise Damaged("parts of a block of steps are missing")
     of = dict(zip(StepBlock._fields, packed, strict=True))
 
     def number(name: str, least: int, most: int) -> int:
         value = of[name]
         if type(value) is not int or not least <= value < most:
-            raise Damaged(f"a block of steps with an invalid {name!r}")
+            raise Damaged(f"a block of steps has an invalid {name!r}")
         return value
 
     def numbers(name: str, count: int, most: int) -> list[int]:
         values = of[name]
         if not isinstance(values, list) or len(values) != count or not all(type(v) is int and 0 <= v < most for v in values):
-            raise Damaged(f"a block of steps with invalid {name!r}")
+            raise Damaged(f"a block of steps has invalid {name!r}")
         return values
 
     def column(name: str, rows: int) -> Column:

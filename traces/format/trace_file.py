@@ -63,7 +63,7 @@ _WORKERS = 4
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write `trace` to `path`. If writing fails, raise TraceWriteError and leave the old file unchanged. Readers reject small
-    files that unpack to much data (`UnpackLimit`), so `save` makes such files longer with blanks."""
+    files with much unpacked data (`UnpackLimit`). `save` pads such files with blanks."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []

@@ -150,7 +150,7 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
     if len(sizes) > 1:
         (one, first), (other, second) = list(sizes.items())[:2]
         raise TraceImportError(
-            f"{first} has {one} ranks and {second} has {other}: not the same run; put each run's recordings into its own folder"
+            f"{first} has {one} ranks and {second} has {other}, so the runs differ; put each run into its own folder"
         )
     if len(recordings) == 1:
         return [numbers[0] or 0]
@@ -159,13 +159,14 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
     for file, number in zip(files, numbers, strict=True):
         if number is None:
             raise TraceImportError(
-                f"{file} does not contain its rank, and there are other files; name the files rank0.json, rank1.json..."
+                f"{file} does not contain its rank, which is needed to merge several files; name the files rank0.json,"
+                " rank1.json..."
             )
         first = files[numbers.index(number)]
         if numbers.count(number) > 1:
             second = files[numbers.index(number, numbers.index(number) + 1)]
             raise TraceImportError(
-                f"{first} and {second} are both from rank {number}; put each time window's recordings into its own folder"
+                f"{first} and {second} are both from rank {number}; put recordings of different times into different folders"
             )
     return [number for number in numbers if number is not None]
 
@@ -203,7 +204,7 @@ def _refuse_pair(source: Source, document: Document) -> None:
         names = document.header[PAIR_KEY]
         which = f", {' and '.join(map(str, names))}" if isinstance(names, list) else ""
         raise TraceImportError(
-            f"{source.label}: the file contains two traces{which}; trace export A B writes such files for viewers only; export"
+            f"{source.label} contains two traces{which}; `trace export A B` writes such files for viewers only, so export"
             " and import each trace separately"
         )
 

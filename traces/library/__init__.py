@@ -55,8 +55,8 @@ def load(name_or_path: str | os.PathLike[str], *, is_lazy: bool = False) -> Trac
         cell = find_cell(cell_name)
         if not batch.isdecimal():
             raise TraceLibraryError(
-                f"{cell.name} has batch {cell.batches[0]} to {cell.last_batch}: choose one, like {cell.name}@{cell.batches[0]};"
-                f" trace library show {cell.name} lists them"
+                f"{cell.name} has batch sizes from {cell.batches[0]} to {cell.last_batch}; choose one, like"
+                f" {cell.name}@{cell.batches[0]}; `trace library show {cell.name}` lists them"
             )
         return trace_of(cell, int(batch))
     return load_file(find(name), is_lazy=is_lazy)
@@ -84,11 +84,11 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
     names = ", ".join(sorted(known))
     if is_cell_name(name):
         cell = find_cell(name.partition("@")[0])
-        raise TraceLibraryError(f"{cell.name} is a library cell, not a file; print it with: trace library show {cell.name}")
+        raise TraceLibraryError(f"{cell.name} is a library entry, not a file; print it with `trace library show {cell.name}`")
     if name in {gpu.name for gpu in gpus()}:
         raise TraceLibraryError(
-            f"{name}: no such file; {name} is a GPU in the library: add a network, such as {name}/resnet50, or use"
-            f" trace replay --gpu {name}"
+            f"{name} is a GPU in the library, not a file; add a network, such as {name}/resnet50, or use"
+            f" `trace replay --gpu {name}`"
         )
     near = difflib.get_close_matches(entry_name, [*known, *FORMER_NAMES], n=1) if Path(name).name == name else []
     meant = f"; did you mean {FORMER_NAMES.get(near[0], near[0])}?" if near else ""

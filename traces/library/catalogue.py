@@ -99,7 +99,7 @@ def cell(gpu_name: str, model: str) -> LibraryCell:
         raise TraceLibraryError(duplicate_text(f"{of.name}/{model}", files[0].path, files[1].path))
     if not files:
         known = models(of.name)
-        listed = f"trace library list --gpu {of.name} shows its {len(known)}"
+        listed = f"`trace library list --gpu {of.name}` shows all {len(known)} networks"
         raise TraceLibraryError(f"the library has no {of.name}/{model}{_suggested(model.lower(), known)}; {listed}")
     return files[0].cell(model)
 

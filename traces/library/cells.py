@@ -143,9 +143,9 @@ class LibraryCell:
         return int(peaks[end]) + (batch - int(batches[end])) * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])
 
     def for_batch(self, batch: int, *, extrapolates: bool = False) -> CellTimes:
-        """Return the step time at a batch size. Outside the measured range, raise NotMeasured or, with `extrapolates`,
-        extrapolate linearly. If only one batch size was measured, the step time is assumed to be proportional to the batch
-        size."""
+        """Return the step time at a batch size. Outside the measured range, extrapolate linearly if `extrapolates` is True, and
+        otherwise raise NotMeasured. If only one batch size was measured, the step time is assumed to be proportional to the
+        batch size."""
         # see Note [Measured batches only]
         batches = self.batches
         at = int(np.searchsorted(batches, batch))
@@ -244,7 +244,7 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
     """Read a cell file. Raises TraceFormatError."""
     path = Path(path)
     if path.stat().st_size > _MOST_FILE_BYTES:
-        raise TraceFormatError(path, 0, f"larger than {_MOST_FILE_BYTES >> 20} MiB, so not a file of library cells")
+        raise TraceFormatError(path, 0, f"the file is larger than {_MOST_FILE_BYTES >> 20} MiB, so not a file of library cells")
     data = path.read_bytes()
     if not data.startswith(MAGIC):
         raise TraceFormatError(path, 0, "not a file of library cells")

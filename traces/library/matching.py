@@ -43,7 +43,7 @@ class Match:
 def nearest_network(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
-        raise TraceLibraryError("the library has no network on this GPU")
+        raise TraceLibraryError("the library has no step times of any network on this GPU")
     *_, model, n = min(candidates)
     return match_with(files[n].cell(model), script)
 

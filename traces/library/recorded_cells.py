@@ -39,9 +39,10 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the GPU of a recording, which may be a new one. Raises TraceLibraryError if the recording names no GPU."""
+    """Return the entry of `known` for a recording's GPU, or a new `Gpu`. Raises TraceLibraryError if the recording names no
+    GPU."""
     if not trace.devices:
-        raise TraceLibraryError("the recording has no GPU in it")
+        raise TraceLibraryError("the recording contains no GPU")
     device = trace.devices[0]
     for gpu in known:
         if gpu.device == device.name:

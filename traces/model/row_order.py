@@ -133,8 +133,8 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def distinct(column: Column) -> tuple[Column, Column, Column]:
-    """Return the same as `np.unique(column, return_index=True, return_inverse=True)`. Integers of a small range are counted
-    instead of sorted, which is faster."""
+    """Return the same as `np.unique(column, return_index=True, return_inverse=True)`. Integers in a small range are counted,
+    which is faster than sorting."""
     least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
     if column.dtype.kind not in "iu" or most - least > _DENSE * len(column):
         values, first, place = np.unique(column, return_index=True, return_inverse=True)

@@ -207,8 +207,8 @@ class Run:
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)  # what torch.profiler recorded
     clean: CleanSteps | None = None
-    # The profiler slows the script, so the host times of profiled steps are multiplied by a factor for each phase, after
-    # `profiler_cost` was subtracted. The key "backward#2/3" stands for the second of three backward passes in a step. Phases
+    # Factors for the host times of profiled steps, because the profiler slows the script. They are applied after
+    # `profiler_cost` is subtracted. The key "backward#2/3" stands for the second of three backward passes in a step. Phases
     # without such a key use "backward".
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None

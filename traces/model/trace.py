@@ -233,7 +233,7 @@ class Table:
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     def pieces(self) -> Iterator[Self]:
-        """Yield the table in pieces. A lazy table decodes one piece at a time."""
+        """Yield the table in pieces. The columns of a lazy table are decoded piece by piece."""
         for first in range(0, len(self), _PIECE_ROWS):
             yield self.take(slice(first, first + _PIECE_ROWS))
 
@@ -313,8 +313,8 @@ class Phases(_Spans):
 
 @dataclass
 class Parts(_Spans):
-    """Stores the stages of nn.DataParallel, which may run concurrently. The forward pass has "scatter", "replicate",
-    "parallel_apply" and "gather". The backward pass has "gather_backward" and "broadcast_backward"."""
+    """Stores the stages of nn.DataParallel, which may run concurrently. The stages of the forward pass are "scatter",
+    "replicate", "parallel_apply" and "gather". Those of the backward pass are "gather_backward" and "broadcast_backward"."""
 
     phase: PHASE_OR_NONE
     name: TEXT
@@ -583,7 +583,7 @@ class Trace:
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return a rank's `Run`, or another rank's if there is none."""
+        """Return the `Run` of a rank. If the rank has none, return that of another rank."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property

@@ -3,7 +3,7 @@
     package_folder("replayer")      # Path("/site-packages/trace_replay/replayer"), or Path("/checkout/replayer")
 
 A wheel contains `traces` in trace_replay/public/ and the other packages in trace_replay/. A checkout contains all packages in
-one folder. The folders distinguish the tool's files from the files of a script.
+one folder. The tool uses these folders to distinguish its own files from those of a script.
 """
 
 from __future__ import annotations

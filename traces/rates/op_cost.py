@@ -79,7 +79,7 @@ def is_attention_backward(name: str) -> bool:
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Return the FLOPs of an attention op, and True if they are an upper bound. Attention has two matrix products in the
+    """Return the FLOPs of an attention op, and whether they are an upper bound. Attention has two matrix products in the
     forward pass, and five in the backward pass."""
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]

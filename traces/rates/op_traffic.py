@@ -3,7 +3,7 @@
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
-`moved_bytes` counts all reads and writes of an element. `footprint_bytes` counts each memory address once.
+`moved_bytes` counts every read and write. `footprint_bytes` counts each memory address once.
 
 Note [Bytes that an op touches]
     Recordings contain the shapes of an op's inputs, but no values, scalars or outputs. In these rules, n is the number of
@@ -135,7 +135,7 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
     """Return the output's gradient and the weight among the inputs of convolution_backward. The order of the inputs depends on
-    the PyTorch release, but the gradient has as many channels as the weight has output channels."""
+    the PyTorch release. The gradient is the input with as many channels as the weight has output channels."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]

@@ -124,8 +124,8 @@ def _original_of_callable(function: Any) -> Any:
 
 
 def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Callable[[EagerRegion], None]) -> None:
-    """Count compilations, and keep Dynamo from tracing this project's functions and context managers. Wrappers of PyTorch
-    functions are still traced, because they may call functions of the script."""
+    """Count compilations, and keep Dynamo from tracing this project's functions and context managers. Dynamo still traces
+    wrappers of PyTorch functions, because they may call functions of the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 

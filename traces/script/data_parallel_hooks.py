@@ -17,8 +17,8 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. Each call enters the context `part(name, gpu)`, for example with the name
-    "scatter"."""
+    """Wraps the functions of nn.DataParallel. Each call runs inside the context manager `part(name, gpu)`, for example with the
+    name "scatter"."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part

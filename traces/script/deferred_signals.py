@@ -69,15 +69,15 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # At exit, Python calls `once` two times. If Ctrl-C interrupts the first call, the second call runs `finish`.
+    # `once` is registered twice. If Ctrl-C interrupts the first call, the second call runs `finish`.
     for _ in range(2):
         atexit.register(once)
     return once
 
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
-    """Call `finish` before functions of `os` and `signal` that end the script without exit handlers. If `before_signal` is
-    given, it is called before a signal instead of `finish`."""
+    """Patch functions of `os` and `signal` that end the process without exit handlers. They call `finish` first. Before a fatal
+    signal, they call `before_signal` instead, if it is given."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

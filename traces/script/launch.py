@@ -101,7 +101,7 @@ def run_child(
 
 
 def _words(words: Sequence[str]) -> list[str]:
-    """Return the words after `python`. `torchrun` means the module, unless there is a file of this name. Raises
+    """Return the words after `python`. The word `torchrun` stands for the module, unless a file has this name. Raises
     FileNotFoundError."""
     first, *rest = words
     if first.startswith("-") or Path(first).exists():
@@ -112,8 +112,8 @@ def _words(words: Sequence[str]) -> list[str]:
 
 
 def ranks_per_machine(ranks: int) -> int:
-    """Return the number of ranks per simulated machine: up to 128 ranks run on one machine, because PyTorch supports at most
-    128 GPUs, and more run on machines with eight GPUs each. Raises TraceError if the number of ranks is above 128 and not a
+    """Return the number of ranks per simulated machine. Up to 128 ranks run on one machine, because PyTorch supports at most
+    128 GPUs. More ranks run on machines with eight GPUs each. Raises TraceError if the number of ranks is above 128 and not a
     multiple of eight."""
     if ranks <= MOST_DEVICES:
         return ranks
@@ -138,7 +138,7 @@ def check_torch() -> None:
         release = re.match(r"(\d+)\.(\d+)", version)
         if release is not None and (int(release[1]), int(release[2])) < OLDEST_TORCH:
             oldest = ".".join(map(str, OLDEST_TORCH))
-            raise TraceError(f"replays need PyTorch {oldest} or later, not {version}: pip install 'torch>={oldest}'")
+            raise TraceError(f"replays need PyTorch {oldest} or later, not {version}; run `pip install 'torch>={oldest}'`")
 
 
 def write_session(folder: Path, options_of_package: Mapping[str, object], *, trigger: str = "torch", root: Path = ROOT) -> None:

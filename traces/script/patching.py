@@ -296,7 +296,7 @@ class PhaseScope:
         return inside
 
     def wrap_callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that interrupts the phase. The phase ends before each call and begins again afterwards."""
+        """Wrap a function that interrupts the phase. The phase ends before each call and begins again after it."""
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:

@@ -107,7 +107,7 @@ class PhaseSplitter:
         return self.current, self.inside, self._after_backward, self._boundary_ns is None, len(self.segments)
 
     def enter(self, name: str, now_ns: int) -> bool:
-        """Begin the segment of a phase. Return True if it is a new one."""
+        """Enter a phase. Return True if a new segment begins."""
         if self.inside or (name == "h2d" and self._boundary_ns is None and not self._may_copy):
             return False
         self.inside = self._may_copy = True
@@ -122,7 +122,7 @@ class PhaseSplitter:
             self._after_backward = name == "backward"
 
     def op(self, kind: int, now_ns: int) -> bool:
-        """Handle the call of an op. Return True if it begins a new segment."""
+        """Handle the call of an op. Return True if the op begins a new segment."""
         if kind in (LOSS, FORWARD) and not self.inside:
             self._after_backward = False
         if not self.begins_phase(kind):

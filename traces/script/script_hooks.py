@@ -93,7 +93,7 @@ class ModuleCalls(threading.local):
 
 
 class ScriptHooks:
-    """Wraps functions of torch. If `listener()` is None, the wrappers do nothing else."""
+    """Wraps functions of torch. If `listener()` is None, the wrappers only call the original functions."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -134,7 +134,7 @@ class ScriptHooks:
             listener.autograd_recorded(SINCE_BACKWARD.built_graph)
 
     def loading(self, fetch: Call) -> Call:
-        """Wrap the `__next__` of a DataLoader's iterator, so that its calls are the phase "loader"."""
+        """Wrap the `__next__` of a DataLoader's iterator. Each call becomes a phase "loader"."""
         waiting = PhaseScope("loader", self._listener).wrap(fetch)
 
         @wraps(fetch)

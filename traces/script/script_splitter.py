@@ -67,7 +67,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step has more calls of the model than the current step, or None if unknown."""
+        """Return True if the recorded step calls the model more often than the current step has so far. Return None if this is
+        unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):

@@ -195,7 +195,7 @@ class StepSplitter:
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. The argument `module` is a number from `number_of`."""
+        """Handle the call of an outermost module. The argument `module` is the module's number from `number_of`."""
         # see Note [Steps of recorded inference] and Note [Compiled functions]
         if self._first is not None and module < 0 <= self._first:
             return StepEnd.NOTHING

@@ -110,8 +110,8 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and all its submodules. The module may be a RemoteModule, which has neither `_modules` nor `_parameters`
-    if it arrived by RPC."""
+    """Return a module and all its submodules. A RemoteModule that was received by RPC has neither `_modules` nor
+    `_parameters`."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()

@@ -122,8 +122,8 @@ def stalls_of(
     gpu: Trace, prepared: Trace, loadings: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, cold_loadings: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data. `loadings` and
-    `cold_loadings` are the costs of each batch from cached and from uncached data. The script's machine has `cores` CPU cores.
+    """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data. `loadings` contains the
+    cost of each batch with cached data, and `cold_loadings` with uncached data. The script's machine has `cores` CPU cores.
     Raises TraceError without a DataLoader."""
     if not any(one.batches for one in loadings):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
@@ -136,10 +136,10 @@ def stalls_of(
     step_batches = _step_batches(cached, prepared)
     paces = [training_pace(trace, samples * step_batches, workers, prefetch) for trace in (gpu, prepared)]
     if not batches:
-        raise TraceError("no DataLoader fetched a batch that the script trains on")
+        raise TraceError("no DataLoader fetched a batch for a training step")
     late = None if fetched is None else training_pace(fetched, samples * step_batches, workers, prefetch)
-    # A DataLoader returns batches in order, so a slow batch delays all later batches. The simulation therefore uses the
-    # measured time of each batch and not the mean.
+    # A DataLoader returns batches in order, so a slow batch delays all later batches. So the simulation uses the measured time
+    # of each batch, not the mean.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in loadings if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)

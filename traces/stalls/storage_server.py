@@ -184,13 +184,13 @@ class StorageClient:
         assert self._answers is not None
         answer = self._answers.readline()
         if not answer.endswith(b"\n"):
-            raise ConnectionError("the simulated disk ended before the script")
+            raise ConnectionError("the server of the simulated disk ended before the script")
         return answer
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Drop a file from Linux's page cache. Return True if the page cache no longer holds its first page, and None if this
-    cannot be found out."""
+    """Drop a file from Linux's page cache. Return True if the file's first page is no longer cached, and None if this is
+    unknown."""
     if not hasattr(os, "posix_fadvise"):
         return None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -72,7 +72,7 @@ def test_a_damaged_frame_of_a_second_scan_is_reported_with_its_offset() -> None:
             scan(parts[2] + bytes(third), seen)
         assert raised.value.offset_bytes == 17 + 22 + 25
     end = parts_of((DATA, b"one", STORED), (END, b"", STORED))[2]
-    with pytest.raises(Damaged, match="4 bytes after the end") as raised:
+    with pytest.raises(Damaged, match="4 bytes follow the end frame") as raised:
         scan(end + b"more", seen)
     assert raised.value.offset_bytes == 17 + 22 + len(end)
 
@@ -130,7 +130,7 @@ def test_the_lists_and_maps_of_an_item_are_limited() -> None:
     unpacker = item_reading._Unpacker(100)
     for _ in range(64):
         unpacker._counted([])
-    with pytest.raises(Damaged, match="an item of more than 64 lists and maps"):
+    with pytest.raises(Damaged, match="an item contains more than 64 lists and maps"):
         unpacker._counted([])
 
 

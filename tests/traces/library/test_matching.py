@@ -57,7 +57,7 @@ def test_of_two_entries_of_a_model_the_one_with_the_same_training_is_preferred(t
     file = read_cells(tmp_path / "g9.cells")
     assert nearest_network([file], script(optimizer="AdamW")).cell.model == "b"
     assert nearest_network([file], script()).cell.model == "a"
-    with pytest.raises(TraceLibraryError, match="the library has no network on this GPU"):
+    with pytest.raises(TraceLibraryError, match="the library has no step times of any network on this GPU"):
         nearest_network([], script())
 
 

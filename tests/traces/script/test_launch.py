@@ -28,7 +28,7 @@ def test_a_replay_with_an_older_pytorch_is_rejected_in_one_line(monkeypatch: pyt
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.9.1+cu126")
     with pytest.raises(TraceError) as refused:
         write_session(tmp_path, {"replayer": {}})
-    assert str(refused.value) == "replays need PyTorch 2.10 or later, not 2.9.1+cu126: pip install 'torch>=2.10'"
+    assert str(refused.value) == "replays need PyTorch 2.10 or later, not 2.9.1+cu126; run `pip install 'torch>=2.10'`"
     write_session(tmp_path, {"tracer": {}})
 
 

@@ -18,8 +18,8 @@ def batch_sizes(
 ) -> tuple[int, int] | None:
     """Return the two batch sizes if the shapes of ops differ only in the first dimension, and always by the same factor. The
     batch size is the smallest first dimension, because some ops have larger ones, such as a matrix product over all tokens.
-    `replicas` is the second trace's number of nn.DataParallel replicas divided by the first trace's. The first dimension of an
-    op that nn.DataParallel does not split may differ by this factor."""
+    `replicas` is the ratio of nn.DataParallel replicas, second trace to first trace. Ops that nn.DataParallel does not split
+    see the whole batch, so their first dimension may differ by this ratio."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None

@@ -86,7 +86,8 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        # Autocast converts an op's inputs inside the op in a recording, and before the op in a replay, so both are skipped.
+        # Autocast converts an op's inputs. The conversion is inside the op in a recording, but before the op in a replay, so it
+        # is skipped.
         is_converted |= converts[at]
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]
@@ -160,7 +161,7 @@ def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
 
 
 def _outermost_attention(trace: Trace, row: int) -> int:
-    """Return the outermost attention op. The tensors of inner attention ops are transposed."""
+    """Return the outermost attention op. The tensors of attention ops inside it are transposed."""
     host = trace.host
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]

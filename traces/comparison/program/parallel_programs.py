@@ -33,8 +33,8 @@ _OTHER_SIZES = (Sameness.OTHER_BATCH_SIZE, Sameness.OTHER_SHAPES)
 def otherwise_parallel(
     launched: tuple[Launched, Launched], compare: Callable[[list[DeviceOp], list[DeviceOp]], Verdict]
 ) -> Verdict | None:
-    """Compare programs with different numbers of replicas or ranks. Return None if the numbers are equal, or if the replicas
-    differ in more than the batch size."""
+    """Compare programs with different numbers of replicas or ranks. Return None if both programs have the same numbers of
+    replicas and ranks, or if more than the batch size differs between replicas."""
     (first, *_), (second, *_) = launched
     replicas = _replicas(first), _replicas(second)
     if replicas[0] == replicas[1] and len(first.ranks) == len(second.ranks):

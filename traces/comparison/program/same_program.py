@@ -74,7 +74,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     (ours, ours_outside), (theirs, theirs_outside) = (_graph_kernels(*side) for side in sides)
     alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps)) if ours and theirs else 1.0
-    # If CUDA graphs take most of the GPU time, the few other ops do not show whether the programs are equal.
+    # If CUDA graphs take most of the GPU time, the remaining ops cannot show whether the programs are equal.
     is_little = max(ours_outside, theirs_outside) <= DEFAULT_TOLERANCE and 2 * alike < 1
     if alike < SAME_NAMES and (verdict.same or (verdict.sameness is Sameness.OTHER_PROGRAM and is_little)):
         reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"

@@ -197,7 +197,7 @@ def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fracti
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return True if the `External id` of a GPU event names the op that launched it. In files of torch 1.12 to 2.3, the
-    `External id` of a GPU event is a copy of the correlation id."""
+    """Return True if the `External id` of each GPU event is the id of the op that launched it. In files of torch 1.12 to 2.3,
+    the `External id` of a GPU event is a copy of the correlation id."""
     has_id = external > 0
     return bool(has_id.any()) and float(np.mean(external[has_id] == correlation[has_id])) < 0.5

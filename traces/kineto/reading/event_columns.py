@@ -120,7 +120,7 @@ class EventColumns:
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """Return one id per event, cut to 63 bits, because columns are signed."""
+        """Return one id per event. Ids are cut to 63 bits, because columns are signed."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")

@@ -23,9 +23,9 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def with_category(event: ProfilerJson) -> tuple[str, ProfilerJson]:
-    """Guess the category of an event. The profiler of Huawei's NPUs (torch_npu) writes no categories. The returned event has
-    Kineto's argument names, such as "correlation". On an NPU, "connection_id" is equal for an event and for the runtime call
-    that launched it."""
+    """Guess the category of an event. The profiler of Huawei's NPUs (torch_npu) writes no event categories. The returned event
+    has Kineto's argument names, such as "correlation". On an NPU, an event and the runtime call that launched it have the same
+    "connection_id"."""
     args = _args(event)
     kind, stream = args.get("Task Type"), next((args[key] for key in _NPU_STREAMS if key in args), None)
     if isinstance(kind, str) and stream is not None:
@@ -82,8 +82,8 @@ def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tupl
 
 
 def _place_of_begin(opened: list[ProfilerJson], end: ProfilerJson) -> int:
-    """Return the position of the begin event for an end event: the last one with the same name or, if the end event has no
-    name, the last one. If an op and a runtime call begin at the same time, the call ends first."""
+    """Return the index of the begin event that an end event closes: the last one with the same name, or else the last one. If
+    an op and a runtime call begin at the same time, the runtime call ends first."""
     named = [place for place, begin in enumerate(opened) if begin.get("name") == end.get("name")]
     if named:
         return named[-1]

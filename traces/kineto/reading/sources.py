@@ -57,12 +57,12 @@ def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
         except TooLarge as error:
             raise TraceImportError(f"{path}: {error}") from error
         except _DAMAGES as error:
-            raise TraceImportError(f"{path}: a damaged archive ({error}); unpack the readable part, give the folder") from error
+            raise TraceImportError(f"{path} is a damaged archive ({error}); give a folder with the readable files") from error
     else:
         count += 1
         yield Source(path.name, str(path), read_bytes(path, problems))
     if not count:
-        raise TraceImportError(f"{path}: has no .json or .json.gz files; give the folder of the ranks' traces")
+        raise TraceImportError(f"{path} has no .json or .json.gz files; give the folder of the ranks' traces")
 
 
 def _head(path: Path) -> bytes:

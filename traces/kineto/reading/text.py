@@ -163,7 +163,7 @@ def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list,
         data = data[len(_BOM) :]
         problems["byte-order-mark"] += 1
     if not _CONTENT.search(data):
-        raise TraceImportError(f"{name}: is empty; record again or give another file")
+        raise TraceImportError(f"{name} is empty; record again or give another file")
     digits = exact_digits(data)
     data = data if digits is None else digits
     try:
@@ -180,7 +180,7 @@ def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list,
         return Document(early + digest(content), exact_ns=digits is not None, bare=True)
     events = content.pop("traceEvents", None) if isinstance(content, dict) else None
     if not isinstance(events, list):
-        raise TraceImportError(f"{name}: has no list of traceEvents; give a trace that torch.profiler exported")
+        raise TraceImportError(f"{name} has no list `traceEvents`; give a trace that torch.profiler exported")
     return Document(early + digest(events), content, exact_ns=digits is not None)
 
 
@@ -197,7 +197,7 @@ def _scan(text: str, exact_ns: bool, problems: Counter[str], name: str) -> Docum
     found = _EVENTS_KEY.search(text)
     bare = found is None and text.lstrip().startswith("[")
     if found is None and not bare:
-        raise TraceImportError(f"{name}: is not JSON with traceEvents; give a trace that torch.profiler exported")
+        raise TraceImportError(f"{name} is not JSON with `traceEvents`; give a trace that torch.profiler exported")
     begin = found.end() if found else text.index("[") + 1
     events, end, closed = _scan_events(text, begin, problems)
     header: ProfilerJson = {}
@@ -210,7 +210,7 @@ def _scan(text: str, exact_ns: bool, problems: Counter[str], name: str) -> Docum
                 rest += "}"
             header |= _scan_header("{" + rest, problems)
     if not events and not header:
-        raise TraceImportError(f"{name}: no readable events; record again or give another file")
+        raise TraceImportError(f"{name} contains no readable events; record again or give another file")
     return Document(events, header, exact_ns=exact_ns, bare=bare)
 
 

@@ -55,8 +55,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def without_duration(spans: DeviceSpans) -> Column:
-    """Return a mask of the kernels of 0 ns. If all times are whole microseconds, kernels of 0 ns may be shorter than a
-    microsecond, so they are only returned if they are the majority."""
+    """Return a mask of the kernels with a duration of 0 ns. If all times are whole microseconds, a few kernels of 0 ns are
+    normal, so kernels are only returned if they are the majority."""
     kernels = spans.kind == DeviceKind.KERNEL
     found = kernels & (spans.duration_ns == 0)
     is_rounded = not (spans.duration_ns[kernels] % 1000).any()
@@ -65,8 +65,8 @@ def without_duration(spans: DeviceSpans) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Count the kernels and copies that were launched on an idle GPU. The result is 0 if any kernel starts soon after its
-    launch, because the clocks of CPU and GPU then agree."""
+    """Count the kernels and copies that were launched on an idle GPU. If any kernel starts soon after its launch, the clocks of
+    CPU and GPU agree, and the result is 0."""
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]
@@ -80,9 +80,9 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
-    """Return a mask of the kernels and copies that end more than CLOCKS_APART_NS after a call that waited for them: the thread
-    that launched them called it after the launch, and it waits for all work of the GPU. If the process uses several GPUs, the
-    call may have waited for another GPU, so no kernel is returned."""
+    """Return a mask of the kernels and copies that end more than CLOCKS_APART_NS after a synchronization that waited for them.
+    The thread that launched them must have called the synchronization after the launch. If the process uses several GPUs, the
+    call may have waited for another GPU, so the mask is empty."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

@@ -42,7 +42,7 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
 
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
-    """Return a mask of all events except this tool's own functions."""
+    """Return a mask of all events except calls of this tool's functions."""
     # see Note [Whose call is it]
     whose = {name: _owner_of(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
@@ -94,7 +94,7 @@ def is_short_call(trace: Trace) -> Column:
 
 
 def with_ancestors(parent: Column, rows: Column) -> Column:
-    """Return a mask of the given events and all events around them."""
+    """Return a mask of the given events and all events that contain them."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]

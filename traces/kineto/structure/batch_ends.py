@@ -52,8 +52,8 @@ class BatchEnds:
         return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
 
     def take_turns(self, marks: list[tuple[int, int]], ends_ns: list[list[int]]) -> bool:
-        """Return True if several networks take turns within each step mark, as in a GAN. All step marks must contain the same
-        number of batches, and the numbers of ops must differ more within a mark than between marks."""
+        """Return True if several networks are trained in turn within each step mark, as in a GAN. Each step mark must contain
+        the same number of batches. The number of ops per batch must differ more within a mark than between marks."""
         ops_ns = [event.start_ns for event in self._events if not event.name]
         optimizers_ns = [event.start_ns for event in self._events if event.leads]
         sizes = []

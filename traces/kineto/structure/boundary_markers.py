@@ -29,8 +29,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # A kernel from before the recording gets the earliest possible launch time. If the launch of another kernel was not
-        # recorded, the start of the kernel is used.
+        # For a kernel that was launched before the recording began, use the earliest possible launch time. For any other kernel
+        # without a recorded launch, use the start of the kernel.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])

@@ -154,8 +154,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
-    """Return the lookups of compiled code by torch.compile, if they are inside compiled code or before a compiled backward
-    pass."""
+    """Return torch.compile's cache lookups inside compiled code and before compiled backward passes."""
     lookups = np.flatnonzero(strings.matching(host.name, _CACHE_LOOKUP.match))
     is_region = strings.matching(host.name, _REGION.match)
     regions = np.flatnonzero(is_region & (host.thread == 0))
