@@ -97,7 +97,7 @@ def test_a_file_of_step_times_can_be_shown_before_it_is_added(own: Path, capfd: 
     code, out, _ = told(capfd, "show", "one.cells")
     assert code == 0 and "standard deviation between steps: forward 2.5 to 10.0 %" in out
     assert facts(capfd, "show", "one.cells")["spread_ns"] == {"forward": [100, 100, 100]}
-    assert told(capfd, "show", "two.cells")[2].startswith("trace: two.cells contains 2 cells, g9/net, g9/other...; add it")
+    assert told(capfd, "show", "two.cells")[2].startswith("trace: two.cells contains 2 cells (g9/net, g9/other); add it")
 
 
 def test_a_second_library_entry_with_the_same_name_is_rejected(own: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def unpack_items(content: bytes) -> Iterator[tuple[str, Any]]:
     except (ValueError, msgpack.UnpackException) as error:
         raise Damaged(f"not msgpack ({error})") from error
     if whole_bytes != len(content):
-        raise Damaged("an item that ends too early")
+        raise Damaged("an item ends too early")
 
 
 class _Unpacker:
@@ -121,7 +121,7 @@ class LaterTable:
                     return part()
                 except msgpack.OutOfData:
                     if (piece := next(pieces, None)) is None:
-                        raise Damaged("an item that ends too early") from None
+                        raise Damaged("an item ends too early") from None
                     unpacker.feed(piece)
                 except (ValueError, msgpack.UnpackException) as error:
                     raise Damaged(f"not msgpack ({error})") from error

@@ -172,7 +172,7 @@ NEST = HOST["nested"]
     ("item", "says"),
     [
         (b"\xc1", "not msgpack"),
-        (b"\x92\xa4host", "an item that ends too early"),
+        (b"\x92\xa4host", "an item ends too early"),
         (pack("more", 1), "unknown item 'more'"),
         (msgpack.packb(["host"]), "an item is not a pair of kind and value"),
         (pack("strings", [1]), "strings that are not text"),
@@ -208,7 +208,7 @@ def test_a_file_with_inconsistent_parts_is_rejected(tmp_path: Path) -> None:
 
     assert "the counts in the end frame are wrong" in refusal(tmp_path, file_of(texts))
     for end in (b"\x90", b"\x92\xa3end", pack("end", [6, {"host": 4}]), pack("end", [6]), pack("end", {"host": 4})):
-        assert re.search("the counts in the end frame|an item is not", refusal(tmp_path, file_of(texts, numbers, end=end)))
+        assert re.search("the counts in the end frame|an item (is not|ends)", refusal(tmp_path, file_of(texts, numbers, end=end)))
     assert "no header found" in refusal(tmp_path, file_of(numbers))
     stray = HostSpans.of(thread=[0], name=[6])
     content = texts + pack("host", pack_table(stray))
