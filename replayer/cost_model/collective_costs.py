@@ -196,7 +196,7 @@ def kernel_label(name: str) -> str:
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
-# NCCL launches no kernel for an in-place collective of a single rank (recorded on an H200).
+# NCCL launches no kernel for an in-place collective of a single rank, as a recording of an H200 shows.
 _IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
 # maps torch.distributed's operations to the NCCL functions that they call

@@ -29,8 +29,8 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Return the 90th percentile of the bandwidths that recorded ops longer than 20 us reach. Return `fallback` if there are
-    fewer than five long ops."""
+    """Return the 90th percentile of the bandwidths of recorded ops that take longer than 20 us. Return `fallback` if there are
+    fewer than five of these ops."""
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 

@@ -53,7 +53,7 @@ NETS = {
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
     """Return the inputs of the neural network `net` ("matmul", "conv3" or "rows"), one row per operator. The columns of `sizes`
     are described in op_work.py. The columns of `peaks` are GFLOP/s, GB/s and the number of multiprocessors. For the network
-    "rows", `kinds` contains indices of ROWS_KINDS."""
+    "rows", `kinds` contains indices into `ROWS_KINDS`."""
     within = np.clip(sizes, 1, np.array(CURVE_LIMITS[net], dtype=np.float64))
     part = (within / np.maximum(sizes, 1)).prod(1)
     sizes, flops, moved_bytes, log = within, flops * part, moved_bytes * part, np.log2(within)

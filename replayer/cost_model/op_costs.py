@@ -1,4 +1,4 @@
-"""Estimates op durations on a GPU from measurements, and corrects the estimates with recorded ops.
+"""Estimates op durations on a GPU from measurements, and corrects the estimates with the durations of recorded ops.
 
     costs = OpCosts(card_of("Tesla V100-PCIE-16GB"), settings)
     costs.estimate("addmm", ((4096,), (512, 4096), (4096, 4096)), "float32")    # Estimate(1_480_000.0, Origin.PUBLISHED)

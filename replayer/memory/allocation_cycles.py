@@ -43,8 +43,8 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """Represents a sequence of memory requests that is repeated. `steps` contains the events of each training step in the
-    sequence. When the sequence starts, `before_bytes` are allocated. Each repetition adds `totals` to `MemoryStats.totals`."""
+    """Represents a sequence of memory requests that is repeated. `steps` contains one list of memory events per training step.
+    When the sequence starts, `before_bytes` are allocated. Each repetition adds `totals` to `MemoryStats.totals`."""
 
     def __init__(self, steps: list[list[Event]], device: int, before_bytes: int, totals: list[int]) -> None:
         events = [event for step in steps for event in step]

@@ -24,8 +24,8 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return a GPU's recorded memory size, or the usual size of the GPU model if it was not recorded. If the size of the CUDA
-    context is unknown, it is estimated (Note [What a context takes] in traces/names/cards.py)."""
+    """Return the recorded memory size of a GPU. If the size was not recorded, return the usual size of the GPU model. If the
+    size of the CUDA context is unknown, it is estimated (Note [What a context takes] in traces/names/cards.py)."""
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes
     outside_bytes = max(device.outside_bytes, 0) or (0 if card is UNKNOWN_CARD else card.context_bytes)

@@ -117,7 +117,7 @@ class TensorAllocator:
         return handle
 
     def begin_pool(self, pool: int, thread: int | None) -> bool:
-        """Allocate from a private pool, for one thread or for all threads. Return False if the pool is already in use."""
+        """Let one thread, or all threads, allocate from a private pool. Return False if the private pool is already in use."""
         if any(number == pool for number, _ in self._used_pools):
             return False
         self._used_pools.append((pool, thread))

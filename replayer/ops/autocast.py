@@ -67,7 +67,7 @@ class Autocast:
         self._casts.made.clear()
 
     def cast(self, op: Op, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in the given dtype, or else in autocast's dtype, such as float16."""
+        """Run the op in the given dtype. The default is autocast's dtype, such as float16."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             named = {name: self._cast_one(value, to) if _is_on_device(value) else value for name, value in kwargs.items()}

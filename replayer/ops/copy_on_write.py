@@ -4,8 +4,8 @@
     clone = x._lazy_clone()     # no kernel, and no memory
     x += 1                      # allocates memory for x, copies, and adds
 
-The rules follow c10/core/impl/COW.cpp. Writes are only checked after the first lazy clone, so other scripts are not slowed
-down.
+The rules follow c10/core/impl/COW.cpp. Writes are checked only after the first lazy clone, because the checks slow down the
+script.
 """
 
 from __future__ import annotations

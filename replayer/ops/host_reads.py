@@ -67,7 +67,7 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel, is_recorded(signature))
-        # A recorded value such as 0.5 cannot be the value of an integer tensor, so it is ignored.
+        # If the tensor contains integers, ignore recorded values such as 0.5.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)

@@ -38,7 +38,7 @@ class KnownContents:
             aten.new_ones.default: lambda args: 1,
             aten.new_full.default: lambda args: args[2],
         }
-        # Gradients without recorded values are assumed to be finite.
+        # If no values were recorded, the gradients are assumed to be finite.
         unchanged = {aten._amp_foreach_non_finite_check_and_unscale_.default: 1, aten._amp_update_scale_.default: 0}
         return {
             **{op: partial(self._filled, op, value) for op, value in filled.items()},

@@ -5,11 +5,11 @@
 
 The prediction assumes that the training uses torch.distributed.fsdp (Zhao et al., "PyTorch FSDP", 2023, section 3):
 
-* Communication overlaps with computation on a separate stream.
+* Communication runs on a separate stream and overlaps with computation.
 * The backward pass gathers parameters early, as with `BackwardPrefetch.BACKWARD_PRE`.
 * Communication operations run one after another.
 * Parameters outside of repeated layers are gathered first and stay gathered until the backward pass.
-* The optimizer updates only the rank's part of the parameters.
+* On each rank, the optimizer updates only this rank's part of the parameters.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
             shape = call.shapes[1] if call.op == "embedding" and len(call.shapes) > 1 else call.shapes[0]
             if len(shape) > 1:
                 return shape[0]
-    raise TraceError("the batch size is not in the recording; give it with --recorded-batch N")
+    raise TraceError("the batch size is not in the recording; give `--recorded-batch N`")
 
 
 class _Ratios:

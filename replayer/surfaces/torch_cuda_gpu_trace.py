@@ -2,7 +2,7 @@
 
     TORCH_CUDA_SANITIZER=1 trace replay train.py --trace TRACE      # or torch.cuda._sanitizer.enable_cuda_sanitizer()
 
-The wrappers are installed when a script starts the sanitizer, so other scripts are not slowed down.
+The wrappers slow down a script, so they are installed only when the script starts the sanitizer.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class VirtualGraph:
         return id(self._executable)
 
     def _retain_pool(self, pool: VirtualMemPool) -> None:
-        """Keep the memory pool of a `use_mem_pool` block alive if a CUDA graph was captured in it."""
+        """Keep a memory pool alive if a CUDA graph was captured in its `use_mem_pool` block."""
         self._memory_pools.append(pool)
 
 

@@ -99,7 +99,8 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """Return the future of the bucket's all-reduce. Futures of PyTorch's C++ code do not wait for the virtual GPU."""
+    """Return the future of the bucket's all-reduce. The futures that PyTorch's C++ code creates do not wait for the virtual
+    GPU."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)
@@ -114,7 +115,8 @@ def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *a
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
-    """Replace the fp16 hook of DistributedDataParallel, because its C++ version cannot read virtual tensors."""
+    """Replace the fp16 hook of DistributedDataParallel by its Python version, because the C++ version cannot read virtual
+    tensors."""
     if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
         hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
@@ -130,7 +132,7 @@ def _join_first(collect: TorchFunction, futures: list[TorchAny]) -> TorchAny:
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the time statistics of DistributedDataParallel, because they would print a warning about the device type."""
+    """Skip the time statistics of DistributedDataParallel, because PyTorch would print a warning about the device type."""
     if started() is None:
         collect(self)
 
@@ -141,7 +143,7 @@ def _no_split_source(source: TorchFunction, group: TorchAny, *args: TorchAny) ->
 
 
 def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Attach PyTorch's flight recorder to a process group, except to virtual NCCL groups, which have no C++ backend."""
+    """Attach PyTorch's flight recorder to a process group. Skip virtual NCCL groups, because they have no C++ backend."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 

@@ -270,7 +270,7 @@ def _wait(wait: TorchFunction, self: TorchAny, *args: TorchAny, **kwargs: TorchA
 def _monitored_barrier(
     barrier: Callable[..., None], self: TorchAny, timeout: TorchAny = None, wait_all_ranks: bool = False
 ) -> None:
-    """Run a gloo barrier. The timeout is measured in virtual time and starts when rank 0 arrives."""
+    """Run a gloo barrier. The timeout is measured in virtual time and starts when rank 0 calls the barrier."""
     calls = CALLS.get(self)
     call = calls.call("barrier") if calls else None
     barrier(self, timeout, wait_all_ranks)

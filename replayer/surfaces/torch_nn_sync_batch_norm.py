@@ -1,4 +1,4 @@
-"""Patches torch.nn.SyncBatchNorm, which then assumes that no rank has an empty batch.
+"""Makes torch.nn.SyncBatchNorm assume that no rank has an empty batch.
 
     net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
 """

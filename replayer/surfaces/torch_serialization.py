@@ -29,7 +29,7 @@ def install(torch: ModuleType) -> None:
         return VirtualStorage.made_of(storage, index_of(torch.serialization._validate_device(location, "cuda")))
 
     def with_bits(set_metadata: TorchAny, tensor: TorchAny, metadata: dict[str, bool]) -> None:
-        """Mark a loaded tensor as conjugated or negated, as the saved tensor was."""
+        """Mark a loaded tensor as conjugated or negated if the saved tensor was."""
         set_metadata(tensor, metadata)
         if isinstance(tensor, VirtualTensor):
             tensor.tensor_meta = VirtualTensor.plan_cache.metas.like(tensor, tensor.get_device())

@@ -162,7 +162,7 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
         reading = STATE.reading
         before, reading.within = reading.within, True
         try:
-            # The first read of a tensor that requires a gradient may print a warning of PyTorch.
+            # PyTorch may print a warning when a tensor that requires a gradient is first read.
             if has_read_with_grad or not args or has_torch_function_unary(args[0]) or not args[0].requires_grad:
                 return read(*args)
             has_read_with_grad = not torch.is_warn_always_enabled()

@@ -1,4 +1,4 @@
-"""Exchanges the C++ tensors of two Python objects.
+"""Exchanges the C++ objects of two Python tensors.
 
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 

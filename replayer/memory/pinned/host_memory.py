@@ -80,7 +80,7 @@ class HostMemory:
 
     def _give_back(self, block: HostBlock) -> None:
         if block.streams:
-            # The block is free when all streams that copy from it have ended their work.
+            # The block is free when all work on the streams that copy from it has ended.
             block.ready_ns = max(stream.ready_ns for stream in block.streams)
             block.streams = set()
         self._returned.append(block)
@@ -108,8 +108,8 @@ class HostMemory:
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
                 self.stats.block_removed(block.size_bytes, took_ns)
-        # The memory is not unmapped here, because the finalizer of a memoryview may still use it. Python unmaps the memory when
-        # nothing refers to the block.
+        # Python unmaps the memory when nothing refers to the block. Until then, the finalizer of a memoryview may use the
+        # memory.
 
     # --- memory of the script (cudaHostRegister)
 

@@ -13,7 +13,7 @@ import resource
 import sys
 from pathlib import Path
 
-# A part of the memory stays unlocked, because Linux kills processes if nearly all memory is locked.
+# Leave a part of the memory unlocked, because Linux kills processes if nearly all memory is locked.
 _RESERVED_SHARE = 1 / 16
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning

@@ -232,7 +232,7 @@ def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`. CUDA's kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
+    """Run `torch.softmax`. CUDA's softmax kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 

@@ -103,8 +103,7 @@ _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
 
 
 def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exception) -> RuntimeError | None:
-    """Return the error that a CUDA kernel would raise if a CPU kernel rejected a dtype. Return None if CUDA supports the
-    dtype."""
+    """Convert a CPU kernel's error about a dtype to the error of the CUDA kernel. Return None if CUDA supports the dtype."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     if refused is None:
         return None

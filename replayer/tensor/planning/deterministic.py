@@ -4,7 +4,7 @@
     alert_not_deterministic(torch.ops.aten.nll_loss2d_forward.default, args)
     # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
 
-The error messages have the kernel names of PyTorch 2.14.
+The error messages contain the kernel names of PyTorch 2.14.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _scatter_reduce(_data: object, _dim: object, _index: object, _source: object
 
 
 def _scatter(_data: object, _dim: object, index: torch.Tensor, _source: object, reduce: str = "") -> str:
-    """Return the name of `scatter`'s kernel, or "". In deterministic mode, a one-dimensional scatter runs as `index_put_`."""
+    """In deterministic mode, a one-dimensional scatter runs as `index_put_`."""
     return "scatter_reduce_cuda_kernel" if reduce == "multiply" and index.dim() > 1 else ""
 
 

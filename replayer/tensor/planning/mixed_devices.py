@@ -288,7 +288,7 @@ def _require_common_device(operands: _Operands, wrapper: str) -> None:
 
 
 def _require_out_device(operands: _Operands) -> None:
-    """Raise the errors about devices of `set_output_raw_strided` in PyTorch's C++ code."""
+    """Raise the errors that PyTorch's C++ function `set_output_raw_strided` raises about devices."""
     here = operands.inputs[0][1].device
     if here.type == "cpu":
         raise RuntimeError("CUDAGuardImpl initialized with non-CUDA DeviceType: cpu")

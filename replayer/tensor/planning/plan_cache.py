@@ -87,7 +87,7 @@ class PlanCache:
         return made
 
     def composite(self, func: Op) -> TorchAny:
-        """Return a function that splits a composite op into simpler ops, or None for other ops. Composite ops reach
+        """Return a function that splits the op into simpler ops, or None if the op is not composite. Composite ops reach
         `__torch_dispatch__` only in inference mode."""
         if func in self.with_kernel:
             return None

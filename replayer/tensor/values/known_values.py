@@ -65,8 +65,8 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """Return the values of a tensor as a writable host tensor, or None if they are unknown. Values that the caller will
-    overwrite may be unknown."""
+    """Return the values of a tensor as a writable host tensor, or None if they are unknown. With `replaced`, the values may be
+    unknown, because the caller overwrites all of them."""
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known
