@@ -74,8 +74,8 @@ def register(*, compute: bool = False) -> None:
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
-    # Scripts still get PyTorch's default name of the custom device type. A script that tests all device types would otherwise
-    # test "cuda" twice.
+    # Scripts see the default device name "privateuseone". Otherwise, a script that tests all device types would test "cuda"
+    # twice.
     PATCHES.set(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
@@ -105,7 +105,7 @@ def register(*, compute: bool = False) -> None:
     cuda_decompositions.register(plans)
     rnn.register(plans)
     autocast.register()
-    # PyTorch's optimizers use the fast foreach kernels only for the types in the list `_foreach_supported_types`.
+    # PyTorch's optimizers use foreach kernels only for the tensor types in `_foreach_supported_types`.
     insert_first(_foreach_supported_types, VirtualTensor)
     PATCHES.set(VirtualTensor, "plan_cache", plans)
 

@@ -42,7 +42,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of listed kinds of calls that the recording lacks; further kinds are only counted
 _MISSING_LISTED = 50
-# With `--steps 5`, a script without training steps ends after 100 evaluation steps.
+# With `--steps N`, a script ends after N training steps, or after 20 N steps of any kind.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
@@ -98,7 +98,8 @@ def stop_here() -> None:
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Load the recording once, before the process is forked into ranks. The returned function starts the replay in a rank."""
+    """Load the recording once, before the process is forked into ranks. Each forked rank calls the returned function to start
+    its replay."""
     replay_session = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(replay_session)
     for module in _IMPORTED_LATER:
@@ -201,7 +202,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 def _leave(session: ReplaySession) -> NoReturn:
     distributed = torch.distributed
-    # Rank 0 ends last, because the other ranks may need the key-value store in its process.
+    # Rank 0 may host the key-value store of all ranks, so it ends last.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

@@ -70,14 +70,14 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics when IPython runs `%load_ext trace_replay`."""
+    """Register the commands when IPython runs `%load_ext trace_replay`."""
     from trace_replay.notebook import load
 
     load(shell)
 
 
 def library() -> ModuleType:
-    """Return trace-replay's `traces`, even if the user has a module of this name."""
+    """Return trace-replay's module `traces`, even if the script has another module of this name."""
     import importlib
     from importlib.machinery import PathFinder
 

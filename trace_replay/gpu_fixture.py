@@ -68,7 +68,7 @@ class GpuChecks:
 
             (limit_bytes,) = parse_sizes(size)
             peak_bytes = self.peak_memory
-            text = f"the test reserves {size_text(peak_bytes)} of GPU memory at its peak, and {size} are allowed"
+            text = f"the test reserves {size_text(peak_bytes)} of GPU memory at its peak, but the limit is {size}"
         if peak_bytes > limit_bytes:
             raise AssertionError(text)
 
@@ -80,8 +80,8 @@ class GpuChecks:
             raise AssertionError("the step times cannot be compared: the recording or the test has no complete step")
         if abs(steps.error) > within:
             raise AssertionError(
-                f"the step time is {steps.replayed_ns / 1e6:.3f} ms instead of the recorded"
-                f" {steps.recorded_ns / 1e6:.3f} ms: {steps.error:+.1%}, and {within:.1%} are allowed"
+                f"the step time is {steps.replayed_ns / 1e6:.3f} ms, but {steps.recorded_ns / 1e6:.3f} ms were recorded: the"
+                f" difference of {steps.error:+.1%} exceeds the limit of {within:.1%}"
             )
 
     def assert_same_program(self, recording: Trace | str | os.PathLike[str]) -> None:

@@ -42,10 +42,10 @@ def load(shell: Any) -> None:
         if command == "stop" and not words:
             running = virtual_gpu.running()
             if running is None:
-                raise ValueError("%gpu stop: no virtual GPU is running")
+                raise ValueError("`%gpu stop`: no virtual GPU is running")
             running.stop()
             return running
-        raise ValueError("write %gpu start NAME, %gpu stop, or %%gpu NAME in the first line of a cell")
+        raise ValueError("write `%gpu start NAME` or `%gpu stop`, or `%%gpu NAME` in the first line of a cell")
 
     shell.register_magic_function(gpu, "line_cell")
 

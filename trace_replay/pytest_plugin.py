@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpu-values",
         choices=("compute", "recorded", "constant"),
         default="compute",
-        help="Where values on the GPU come from. The default computes them on the CPU.",
+        help="The values of tensors on the GPU: computed on the CPU (default), recorded or constant.",
     )
     group.addoption("--gpus", type=int, default=0, metavar="N", help="The number of virtual GPUs.")
     group.addoption("--gpu-memory", default="", metavar="SIZE", help="The memory of each virtual GPU, such as 8GiB.")

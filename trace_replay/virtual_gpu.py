@@ -131,7 +131,7 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare this replay (B) with another trace: a trace, a file name, an entry of `trace library` such as
+        """Compare this replay (B) with another trace (A): a trace, a file name, an entry of `trace library` such as
         "v100/resnet50", or another virtual GPU."""
         return self.compare_with(other, self.timeline(), tolerance)
 
@@ -177,7 +177,7 @@ class InProcessGpu:
             _child().watch_refusals(listener)
 
     def on_wait(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener` whenever a thread of the script waits for the GPU, in this thread. None ends the calls."""
+        """Whenever a thread of the script waits for the GPU, call `listener` in that thread. None ends the calls."""
         with our_packages():
             _child().watch_waits(listener)
 
@@ -231,16 +231,16 @@ def start(
     """Start a virtual GPU in the current process.
 
     The argument `what` is the path of a recording, an entry of `trace library` such as "v100/resnet50", or a GPU such as
-    "a100". For a GPU, the step times are published measurements of the script's model, or estimates if there are no
-    measurements. All other arguments work like the corresponding options of `trace replay`. Raises ValueError for an invalid
-    argument, and TraceError for an unknown recording or GPU.
+    "a100". If `what` is a GPU, the step times are published measurements of the script's model. If there are no measurements,
+    the step times are estimated. All other arguments work like the corresponding options of `trace replay`. Raises ValueError
+    for an invalid argument, and TraceError for an unknown recording or GPU.
     """
     global _running
     _check(values, clock, gpus, speed)
     if (reason := unsupported(sys.platform)) is not None:
         raise RuntimeError(reason)
     if _running is not None:
-        raise RuntimeError(f"{_running!r} already runs in this process; call its stop() first")
+        raise RuntimeError(f"{_running!r} already runs in this process; call its `stop()` first")
     if getattr(sys.modules.get(_BOOTSTRAPPED), "STATE", None) is not None and sys.modules[_BOOTSTRAPPED].STATE.make is not None:
         raise RuntimeError("this process already has a virtual GPU: `trace replay` or another process started it")
     folder = Path(tempfile.mkdtemp(prefix="trace-replay-"))

@@ -56,7 +56,7 @@ class RegionGraph:
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
         self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear
         self._region = region
-        # `_BoxedCodeGen` frees each input of the graph after the last use of the input.
+        # `_BoxedCodeGen` frees each input after its last use.
         graph.graph.set_codegen(_BoxedCodeGen())
         if not computing():
             fuse_attention(graph.graph)
@@ -68,7 +68,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # In a replay, an op such as `item` launches a copy to the host. The recorded copies to the host are therefore left out.
+        # Ops such as `item` already simulate their copies to the host. Skip the recorded copies to the host.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()
@@ -136,7 +136,7 @@ class RegionGraph:
         return results, memory.end()
 
     def _copied_inputs(self, inputs: list[TorchAny]) -> frozenset[int]:
-        """Return the ids of the inputs that are copied into the memory of a CUDA graph before each launch."""
+        """Return the ids of the inputs that a CUDA graph copies into its own memory before each launch."""
         if not self._trains or self._is_backward:
             return frozenset()
         changing = (value for i, value in enumerate(inputs) if i not in self._static_inputs)
@@ -157,7 +157,7 @@ class RegionGraph:
 
 
 def _static_inputs() -> frozenset[int]:
-    """Return the positions of a graph's inputs that are always at the same address, such as parameters."""
+    """Return the positions of inputs with a fixed address, such as parameters."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()

@@ -38,7 +38,7 @@ class ClockOffset:
             store.set(_KEY, json.dumps([self._own_ns, self._machine_ns, self._unix_ns, boot_id()]).encode())
 
     def ns(self) -> int:
-        """Return the reading of this rank's clock minus that of the first rank's clock. Raises FirstRankMissing."""
+        """Return how many nanoseconds this rank's clock is ahead of the first rank's clock. Raises FirstRankMissing."""
         if self._offset_ns is None:
             self._await_first_rank()
             first_ns, machine_ns, unix_ns, boot = json.loads(self._store.get(_KEY))
@@ -51,11 +51,11 @@ class ClockOffset:
         began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
         while not self._store.check([_KEY]):
             if self._store.check([ended_key(0)]):
-                raise FirstRankMissing("rank 0 of the group ended before it used the group, so its clock is unknown")
+                raise FirstRankMissing("rank 0 ended before it used the process group, so its clock is unknown")
             if (perf_counter_ns() - began_ns) * 1e-9 >= self._timeout_s:
                 raise FirstRankMissing(
-                    f"rank 0 of the group did not join it within {self._timeout_s:g} s: it ended, hangs or is busy, and the"
-                    " other ranks need its clock; set the limit with init_process_group's timeout"
+                    f"rank 0 did not join the process group within {self._timeout_s:g} s, because it ended, hangs or is busy;"
+                    " to wait longer, pass a longer timeout to init_process_group"
                 )
             sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

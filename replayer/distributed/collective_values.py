@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes the results of collectives on small tensors, because a script may use them, for example to decide when to stop.
+"""Computes the results of collectives on small tensors. A script may, for example, read a result to decide when to stop.
 
     concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values
@@ -80,8 +80,7 @@ def concatenated(ranks: list[RankValues]) -> torch.Tensor | None:
 
 
 def part_of_rank(combine: Combine, rank: int, sizes: list[int]) -> Combine:
-    """Return a function that computes only this rank's part of the result. The list `sizes` contains the number of elements for
-    each rank."""
+    """Return a function that computes this rank's part of a collective's result. Rank i receives `sizes[i]` elements."""
 
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)

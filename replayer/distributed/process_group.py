@@ -88,7 +88,7 @@ class Options:
         self.config = NcclConfig()
 
 
-# PyTorch gives some methods several names, and its type stubs contain only one of them.
+# PyTorch's type stubs lack some method names of ProcessGroup, so the type is Any.
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
@@ -208,7 +208,7 @@ class VirtualNccl(_NcclGroup):
 
     @property
     def mem_allocator(self) -> NoReturn:
-        raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
+        raise NotEmulated("ProcessGroupNCCL.mem_allocator", "allocate the tensors with PyTorch's default allocator")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
         """Do nothing."""

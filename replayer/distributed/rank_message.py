@@ -79,7 +79,7 @@ def convert_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage
 
 
 def shared_gpu(messages: Sequence[RankMessage]) -> tuple[int, int] | None:
-    """Return two ranks that use the same GPU, which NCCL does not allow. Return None if the ranks use different GPUs."""
+    """Return two ranks that use the same GPU, or None. NCCL forbids shared GPUs."""
     places: dict[str, int] = {}
     for place, message in enumerate(messages):
         if message.gpu and (first := places.setdefault(message.gpu, place)) != place:

@@ -73,8 +73,8 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def arrives_within(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the messages of all ranks, and return True if all have arrived. The first call of this
-        method starts the process group's timeout."""
+        """Wait up to `seconds` for the messages of all ranks, and return True if all have arrived. The group's timeout starts
+        with the first call of this method."""
         if self._messages is None:
             self._polls = self._polls or self._exchange.new_wait()
             poll = self._polls, seconds
@@ -82,8 +82,8 @@ class PendingExchange:
         return True
 
     def messages(self) -> list[RankMessage]:
-        """Return the messages of all ranks, with times on this rank's clock. Raise RuntimeError if a rank has ended, calls
-        another operation, or sends no message before the timeout."""
+        """Return the messages of all ranks. Their times are converted to this rank's clock. Raise RuntimeError if a rank has
+        ended, calls another operation, or sends no message before the timeout."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
@@ -107,8 +107,8 @@ class _Wait:
 
 
 class DeadlockDetector:
-    """Finds ranks that wait for each other. A deadlock is reported only after several seconds, because another thread may still
-    make the missing call."""
+    """Finds ranks that wait for each other. A deadlock must last several seconds before it is reported, because another thread
+    may still end it."""
 
     def __init__(self, store: TorchAny, rank: int) -> None:
         self._of_group: TorchAny = store_of_attempt(store)
@@ -119,7 +119,8 @@ class DeadlockDetector:
         self._of_group.set(_process_key(rank), json.dumps([boot_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
-        """Return how long a rank's threads have used a processor or waited for one. Return 0 for a rank on another machine."""
+        """Return the total time in which a rank's threads ran on a processor or waited for one. Return 0 if the rank runs on
+        another machine."""
         if not self._of_group.check([_process_key(rank)]):
             return 0
         boot, pid = json.loads(self._of_group.get(_process_key(rank)))
@@ -234,8 +235,8 @@ class StoreExchange:
         return convert_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. Rank 0 then waits until all other ranks have ended, because its process may contain the
-        key-value store."""
+        """Announce that this rank ends. Rank 0 waits until all other ranks have ended, because it may host their key-value
+        store."""
         if self._left:
             return
         self._left = True
@@ -291,8 +292,8 @@ class StoreExchange:
             conflict = conflict_of(messages, own, place, lambda of: self._ranks([members[of]]))
             if conflict:
                 raise RuntimeError(
-                    f"{self._ranks([members[place]])} of the group called {message} where {self._ranks([self.rank])} called"
-                    f" {messages[own]}: {conflict}; NCCL would hang or corrupt data here"
+                    f"{self._ranks([members[place]])} of the group called {message}, but {self._ranks([self.rank])} called"
+                    f" {messages[own]}: {conflict}; NCCL would hang or corrupt data"
                 )
 
     def _set(self, key: str, messages: list[RankMessage]) -> None:
@@ -376,8 +377,8 @@ class StoreExchange:
             raise RuntimeError(f"{self._ranks(gone)} of the group ended without calling {own.counterpart}; {waits}")
         if missing and is_late:
             raise NotCalledInTime(
-                f"{self._ranks(missing)} of the group did not call {own.counterpart} within {self.timeout_s:g} s: it ended,"
-                f" hangs or is busy; {waits}; set the limit with init_process_group's timeout"
+                f"{self._ranks(missing)} of the group did not call {own.counterpart} within {self.timeout_s:g} s, because it"
+                f" ended, hangs or is busy; {waits}; to wait longer, pass a longer timeout to init_process_group"
             )
         return missing
 
@@ -410,8 +411,8 @@ class StoreExchange:
             yield
         except DistError as error:
             raise RuntimeError(
-                f"the group's store is gone while this rank waits for {operation}: the process that hosted it (rank 0 or"
-                " torchrun's agent) has ended"
+                f"this rank waits for {operation}, but the group's key-value store is gone: the process that hosted it (rank 0"
+                " or torchrun's agent) has ended"
             ) from error
         finally:
             if self._deadlocks is not None and self._is_recorded:

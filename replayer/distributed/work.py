@@ -91,7 +91,7 @@ class VirtualWork(_Awaited):
         if self.end_ns is None:
             self._comm_stream.finish_until(self)
         if self.end_ns is None:
-            raise RuntimeError("an earlier operation of this group failed, so this one cannot complete")
+            raise RuntimeError("this operation cannot complete, because an earlier operation of its process group failed")
         return self.end_ns
 
     def all_arrived(self) -> bool:
@@ -132,8 +132,7 @@ class VirtualWork(_Awaited):
             return self._pending.arrives_within(max(float(left_ns / clock.speed), 0.0) * 1e-9)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the collective. With the argument `timeout`, the host also waits for the
-        collective."""
+        """Make the current stream wait for the collective. If `timeout` is given, the host also waits."""
         here = gpu()
         self._limit_ns = int(timeout // timedelta(microseconds=1) * 1_000 * here.clock.speed) if timeout else None
         if not self._arrives_before_limit():
@@ -149,8 +148,8 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # Each poll advances a virtual clock. The rank therefore first waits for the other ranks. Otherwise, its clock would
-            # run ahead of their clocks.
+            # Each poll advances the rank's virtual clock. First wait for the other ranks, so that their clocks do not fall
+            # behind.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False

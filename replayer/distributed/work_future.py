@@ -1,12 +1,12 @@
 # mypy: allow-untyped-calls
-"""Implements the futures of collectives. Waiting for a future makes the current CUDA stream wait.
+"""Implements the futures of collectives. `future.wait()` makes the current CUDA stream wait.
 
     future = work.get_future()                      # done at once, like NCCL's future
     halved = future.then(lambda done: done.value()[0] / 2)
     halved.wait()                                   # later work on the current stream starts after the division
 
-`future.then(callback)` calls the callback immediately. If a callback launches GPU work, the work runs on a separate CUDA
-stream, as in PyTorch (`ivalue::Future::invokeCallback`).
+`future.then(callback)` calls the callback immediately. GPU work of the callback runs on a separate CUDA stream, as in PyTorch
+(`ivalue::Future::invokeCallback`).
 
 Note [Futures in the backward pass]
     DistributedDataParallel's Reducer reads a future's value in C++ in a callback at the end of the backward pass. The autograd
@@ -90,7 +90,7 @@ class WorkFuture(_Future):  # type: ignore[misc]
 
 
 class ScriptFuture(WorkFuture):
-    """Replaces `torch.futures.Future(devices=...)` for virtual GPUs. The future is ready when all GPU work that was launched
+    """Replaces `torch.futures.Future(devices=...)` for virtual GPUs. The future is ready when the GPU work that was launched
     before `set_result` has ended."""
 
     _devices: list[TorchAny]

@@ -27,7 +27,7 @@ _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
 class NodeStreams(threading.local):
-    """Stores, for each autograd node since the last backward pass, the stream that was current when the node was created."""
+    """Stores the CUDA stream on which each autograd node was created, until the next backward pass."""
 
     def __init__(self) -> None:
         self._ranges: deque[tuple[int, int, VirtualStream]] = deque(maxlen=_RANGES)

@@ -166,7 +166,7 @@ class ScriptLaunches(LaunchPath):
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """From now on, store the autograd sequence number of each op (Note [Numbered steps] in steps.py)."""
+        """Start to store the autograd sequence number of each op. See Note [Numbered steps] in steps.py."""
         numbers, note = self._numbers, self._note
 
         def launch_numbered(caller: Caller, signature: OpSignature) -> None:
@@ -219,8 +219,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all launches until the `with` block ends. The launches are then simulated in turns: one launch of each thread,
-        then the next launch of each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all launches until the `with` block ends. Then simulate them in turns: the first launch of each thread, the
+        second launch of each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -242,7 +242,7 @@ class ScriptLaunches(LaunchPath):
 
     @property
     def takes_turns(self) -> bool:
-        """Return True if the launches of the calling thread are delayed by `in_turns`."""
+        """Return True if `in_turns` delays the launches of the calling thread."""
         return self._in_turns is not None and self.current.known_thread() in self._in_turns
 
     def calls(self) -> int:
@@ -276,8 +276,8 @@ class ScriptLaunches(LaunchPath):
         pinned: bool = False,
         moves_tensor: bool = False,
     ) -> None:
-        """Launch a copy of the kind "h2d", "d2h" or "d2d". If the copy is blocking, the host waits for the end of the copy. The
-        argument `moves_tensor` is True for `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
+        """Launch a copy of the kind "h2d", "d2h" or "d2d". The host waits for the end of a blocking copy. The argument
+        `moves_tensor` is True for `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         library_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
@@ -369,8 +369,8 @@ class ScriptLaunches(LaunchPath):
         return next((capture for capture in self.captures if captured in capture), None)
 
     def check_may_wait(self, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise the error of a device-side assert that has failed. Raise CUDA's error if the host must not wait during the
-        capture of a CUDA graph."""
+        """Raise the error of a device-side assert that has failed. Raise CUDA's error if the host must not wait while a CUDA
+        graph is captured."""
         self.raise_fault()
         for capture in self.captures:
             capture.refuse(self.current.thread(), of)
@@ -387,8 +387,8 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Return the order in which ops run if their threads take turns: the index of each thread's first op, then of each thread's
-    second op, and so on. The list `threads` contains each op's thread number."""
+    """Return the indices of ops, ordered so that their threads take turns: [0, 2, 1] for the `threads` [0, 0, 1]. Op i runs in
+    thread `threads[i]`."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

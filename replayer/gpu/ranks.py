@@ -1,4 +1,4 @@
-"""Runs collectives on the streams of this rank's devices."""
+"""Runs this rank's collectives on its CUDA streams."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Stores computed results in memory that all ranks share. An empty entry stands for a result that a rank is still
-    computing. A checksum detects incomplete results."""
+    """Stores computed results in memory that all ranks share. While a rank computes a result, the entry of the result is empty.
+    A checksum detects incomplete results."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._memory = mmap.mmap(-1, most_bytes)
@@ -35,7 +35,7 @@ class SharedResults:
         self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
-        """Return a stored result, or None if this rank must compute it. Wait up to 25 ms for a rank that is computing the
+        """Return a stored result, or None if this rank must compute it. Wait up to 25 ms if another rank is computing the
         result."""
         digest = _digest(key)
         for _ in range(_LOOKS):
@@ -54,7 +54,7 @@ class SharedResults:
         self._write(_digest(key), value)
 
     def _write(self, digest: bytes, value: bytes) -> None:
-        # A rank that was killed while it held the lock never releases it.
+        # If a rank is killed while it holds the lock, the lock is never released.
         if not self._lock.acquire(timeout=_PAUSE_S):
             return
         try:

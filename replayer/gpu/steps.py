@@ -99,7 +99,7 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.forward_begins)
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Do nothing, because a replay finds new autograd nodes in `watch_nodes`."""
+        """Do nothing, because `watch_nodes` already reports new autograd nodes."""
 
     def region_called(self) -> None:
         with self._launches.looking as thread:
@@ -207,12 +207,12 @@ class ScriptSteps:
             self._freeze_objects()
 
     def _freeze_objects(self) -> None:
-        """Exclude all objects that exist now from garbage collection. Later calls do nothing."""
+        """Exclude all current objects from garbage collection. Later calls do nothing."""
         if self._has_warmed_up:
             return
         self._has_warmed_up = True
-        # A rank must not call `gc.unfreeze`: it writes to all objects, so the rank would get its own copy of the memory that
-        # the ranks share. `gc.get_freeze_count` takes 30 ms in each rank.
+        # Forked ranks share the memory of Python objects. `gc.unfreeze` writes to all objects, so each rank would get its own
+        # copies. `gc.get_freeze_count` takes 30 ms in each rank.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

@@ -1,4 +1,4 @@
-"""Returns the recorded or assumed tensor values that a script reads.
+"""Provides recorded or assumed values when a script reads a tensor.
 
     values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
     values.output_size("aten::nonzero", (10,))          # 7
@@ -31,7 +31,7 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # Values that the script reads after the last training step have no step number.
+            # Recorded reads after the last training step have no step number.
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:

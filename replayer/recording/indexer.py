@@ -1,4 +1,4 @@
-"""For each recorded kernel, finds the step, the phase and the op, and the event that the kernel waited for.
+"""Finds the step, the phase and the op of each recorded kernel, and the other kernel that it waited for.
 
     steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).recorded_steps()
 
@@ -89,7 +89,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # Kernels that were launched before the recording began have no launch row.
+        # Kernels that were launched before the recording began have no recorded launch.
         unlaunched = self.launch_row == NONE
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -238,7 +238,7 @@ class RecordingIndexer:
                     self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]
 
     def _main_stream(self, begin: int, end: int) -> int:
-        """Return the CUDA stream of most ops, or NONE if there are no kernels. Ops are counted, not kernels: a single
+        """Return the CUDA stream that most ops use, or NONE if there are no kernels. Ops are counted, not kernels: a single
         `aten::lstm` op may launch hundreds of kernels on other streams."""
         launches = self.launch_row[begin:end]
         op = np.where(launches == NONE, NONE, np.append(self.trace.host.parent, NONE)[launches])
@@ -287,7 +287,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # Kernel times are preferred, because times between CUDA events include waits for the host.
+        # Prefer kernel times to times between CUDA events, which include waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
@@ -429,7 +429,7 @@ class RecordingIndexer:
     def _kernels(self) -> list[Kernel]:
         device = self.trace.device.take(self.work)
         queue = device.device * (device.stream.max(initial=0) + 1) + device.stream
-        # With programmatic dependent launch, a kernel may start before the kernel ahead of it on the stream has ended.
+        # With programmatic dependent launch, a kernel may start before the previous kernel on its stream has ended.
         own_ns = device.duration_ns - _beside_earlier(queue, device.start_ns, device.end_ns)
         duration_ns = self._slowed(np.maximum(own_ns, 1))
         columns = (

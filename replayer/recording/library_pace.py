@@ -145,7 +145,7 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes at which the current batch does not fit, or None if the batch fits on the measured
+        """Return a memory limit (bytes) that is too small for the current batch, or None if the batch fits on the measured
         GPU."""
         # see Note [Batches that did not fit]
         if self._full is None:
@@ -179,8 +179,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return its index in the list of published step times. If a batch was too large for the
-        measured GPU, the fourth step with this batch raises NotInLibrary."""
+        """End the training step, and return its index in the list of published step times. The fourth step with a batch that
+        did not fit on the measured GPU raises NotInLibrary."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -30,7 +30,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
-        # If an AMD kernel makes a copy, the direction of the copy is not recorded.
+        # Copies by AMD kernels are recorded without a direction.
         directions = set(directions_of(trace).values())
         self.has_directions = bool(directions)
         # In some recordings, copies between GPUs have the same name as copies within a GPU.
@@ -68,8 +68,8 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Return which CUDA graph each launch call launched, as numbers. If a compiled function was captured several times with the
-    same kernels, all captures have the same number."""
+    """Map the row of each graph launch to the number of its CUDA graph. All captures of a compiled function with the same
+    kernels share one number."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}

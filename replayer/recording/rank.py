@@ -31,7 +31,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the recorded rank's GPUs, repeated until there are `local_count`."""
+        """Return the recorded rank's GPUs. If they are fewer than `local_count`, repeat them."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -55,8 +55,7 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function, grouped by their input shapes or, if shapes were not recorded, by their
-    ops."""
+    """Stores the calls of one compiled function, grouped by input shapes, or by ops if no shapes were recorded."""
 
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)

@@ -106,7 +106,8 @@ def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, 
         within.append([])
         open_calls.append((-end_ns, row))
     last_ns = [max(-end_ns - start_ns, 0) for start_ns, end_ns, _ in calls]
-    # The host time of an op lasts until the next op starts. Nested ops divide the host time in proportion to their durations.
+    # The host time of an op includes the time until the next op starts. Nested ops share the host time of their outer op in
+    # proportion to their durations.
     paces = [0.0, *last_ns]
     for row, following in pairwise(within[0]):
         paces[row] = calls[following - 1][0] - calls[row - 1][0]

@@ -111,7 +111,8 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """Stores one recorded step. The keys of `segments` are the name and the index of a phase, such as ("backward", 0)."""
+    """Stores one recorded step. `segments` maps the name and the index of a phase, such as ("backward", 0), to the recorded
+    phase."""
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]
@@ -141,7 +142,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step, in which each phase takes at least as much host time as in the step `slow`."""
+        """Return a slower copy of this step: each phase takes at least the host time of the same phase in `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

@@ -118,7 +118,7 @@ class StepChoice:
 
     @cached_property
     def _windows(self) -> list[tuple[int, set[int]]]:
-        """For each profile, return its steps, and the position of its first step in `_trained`."""
+        """For each profile, return the position of its first step in `_trained`, and its steps."""
         profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
         for place, i in enumerate(self._trained):
             if i in profiled and not (place and self._trained[place - 1] in profiled):
@@ -137,9 +137,9 @@ class StepChoice:
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return the recorded steps that call the op with the same shapes and dtypes, and that have as many backward passes and
-        optimizer steps as `step`. The tuple `place` contains the phase's name and its number in the step. The argument `exact`
-        is the op's key in `RecordedSegment.exact`."""
+        """Return the recorded steps with an exact match of the op, and with as many backward passes and optimizer steps as
+        `step`. The tuple `place` contains the phase's name and its number in the step. The argument `exact` is the op's key in
+        `RecordedSegment.exact`."""
         found = [self._steps[i] for i in self._steps_by_call.get((place, exact), ())]
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 
@@ -155,9 +155,8 @@ class StepChoice:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return the recorded steps that call the op with the most similar shapes, and that have as many backward passes and
-        optimizer steps as `step`. The argument `named` is the op's key in `RecordedSegment.named`. For `place`, see
-        `steps_with`."""
+        """Return the recorded steps with the most similar shapes of the op, and with as many backward passes and optimizer
+        steps as `step`. The argument `named` is the op's key in `RecordedSegment.named`. For `place`, see `steps_with`."""
         key = step.kind, step.passes, place, named, shapes
         if key not in self._nearest:
             apart: dict[int, float] = {}

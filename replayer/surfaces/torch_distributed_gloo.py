@@ -133,7 +133,7 @@ class GlooCall:
             alike = what.endswith(_ON_DEVICE) == self._what.endswith(_ON_DEVICE)
             if what != self._what and alike and self._group.sees_all and self._channel == _COLLECTIVES:
                 raise RuntimeError(
-                    f"rank {ranks[place]} of the group called {what} where rank {ranks[self._group.rank]} called {self._what};"
+                    f"rank {ranks[place]} of the group called {what}, but rank {ranks[self._group.rank]} called {self._what};"
                     " gloo would hang or corrupt data here"
                 ) from None
         return posts

@@ -61,7 +61,7 @@ class Clock(Protocol):
         """Wait until `deadline_ns`."""
 
     def pause(self) -> None:
-        """Stop the clock. The clock runs again after the same number of calls of `resume`."""
+        """Stop the clock until `resume` has been called as often as `pause`."""
         return None
 
     def resume(self) -> None:

@@ -49,9 +49,9 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on the given stream. The argument `mode` is PyTorch's capture error mode. With
-    "global", forbidden CUDA calls raise an error in all threads. With "thread_local", they raise an error in the capturing
-    thread. With "relaxed", only calls for captured streams and events are forbidden."""
+    """Captures a CUDA graph that begins on the given stream. The argument `mode` is PyTorch's capture error mode. In the mode
+    "global", forbidden CUDA calls raise an error in all threads. In the mode "thread_local", forbidden CUDA calls raise an
+    error only in the capturing thread. In the mode "relaxed", only calls for captured streams and events are forbidden."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, mode: str, refuse: Callable[[], BaseException]
@@ -111,8 +111,8 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if a thread must not wait during the capture. The argument `of` is the stream or event to wait
-        for, or None for the whole GPU."""
+        """Raise CUDA's error if the thread must not wait while the graph is captured. The argument `of` is the stream or event
+        to wait for, or None for the whole GPU."""
         is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())

@@ -63,7 +63,7 @@ class Caller:
 
 
 class _Tenancy:
-    """Reserves a row of the timeline for a thread. When the thread ends, another thread may get the row."""
+    """Reserves a row of the timeline for a thread. When the thread ends, another thread may use the row."""
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle

@@ -4,8 +4,8 @@
     sleep(0.1)
     watch.waits_for_a_thread()      # True if the main thread spent this time in `Thread.join`, `Queue.get` or `Lock.acquire`
 
-Linux says how much time a thread has computed, and whether the thread sleeps. On systems other than Linux, the main thread
-counts as waiting for a thread if it does not wait for a process.
+Linux reports the CPU time of a thread, and whether the thread sleeps. On systems other than Linux, the main thread is assumed
+to wait for a thread unless it waits for a process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ try:
 except ImportError:
     pthread_getcpuclockid = None  # type: ignore[assignment]
 
-# A waiting thread computes before its wait, and again whenever it checks a timeout.
+# A waiting thread uses some CPU time before its wait and for each check of its timeout.
 _COMPUTING_SHARE = 0.05
 _COMPUTING_NS = 1_000_000
 _WAIT_FOR_PROCESSES = frozenset(("multiprocessing", "selectors", "socket", "ssl", "subprocess"))
@@ -50,7 +50,7 @@ class MainThreadWatch:
         return clock_gettime_ns(pthread_getcpuclockid(identity))
 
     def _sleeps(self) -> bool:
-        """Return False if the main thread is ready to run, even if other programs use all processors."""
+        """Return False if the main thread could run, even if no processor is free."""
         try:
             fields = Path(f"/proc/self/task/{self._thread.native_id}/stat").read_text(encoding="ascii", errors="replace")
         except OSError:

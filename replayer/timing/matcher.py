@@ -262,7 +262,7 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if unrecorded ops of the script can still take recorded kernels that belong to no recorded op."""
+        """Return True if recorded kernels of the phase are left for ops of the script that were not recorded."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:

@@ -1,4 +1,4 @@
-"""Executes many ops at once with numpy. `Simulator.play` would compute the same times one by one.
+"""Executes many ops at once with numpy. The times are the same as those of `Simulator.play`, which executes one op at a time.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase for which only the total time was recorded
@@ -55,8 +55,8 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, is_other_program: bool = False
     ) -> OpBatchSchedule:
-        """Compute when many op calls start and end on the host and on the GPU. In a different program, each op takes the median
-        of its recorded host times."""
+        """Compute when many op calls start and end on the host and on the GPU. If the script is not the recorded program, each
+        op takes its median recorded host time."""
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
         advance_ns, own_ns = list[int](), list[int]()

@@ -1,4 +1,4 @@
-"""Schedules the recorded kernels of a phase that no op of the script has used.
+"""Schedules recorded kernels of a phase that matched no op of the script.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)

@@ -78,9 +78,9 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule an op's recorded kernels, and return the end of the last one. Kernels of the recorded main stream run on
-        `stream`. The list `chosen` contains indices of kernels in the recorded step. The phase began at `began_ns` (virtual
-        time). The op has row `row` in the timeline, or NONE."""
+        """Schedule an op's recorded kernels, and return the end of the last one. Kernels from the recorded main stream run on
+        `stream`. The list `chosen` contains the indices of the op's kernels in the recorded step. The phase began at `began_ns`
+        (virtual time). The argument `row` is the op's row in the timeline, or NONE."""
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
         own = kernels[chosen[0]].stream if stream.number and row != NONE and chosen else NONE

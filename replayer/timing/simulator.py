@@ -1,5 +1,5 @@
-"""Computes when the kernels of each op start and end on the virtual GPU. Each op gets the kernels of its recorded call
-(matcher.py), which are added to a virtual CUDA stream (scheduler.py). The script waits wherever CUDA would make it wait."""
+"""Computes when the kernels of each op start and end on the virtual GPU. matcher.py finds the recorded kernels of each op, and
+scheduler.py adds them to a virtual CUDA stream. The script waits wherever CUDA would make it wait."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Simulator:
                         call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # In the timeline, the launch of a CUDA graph is just before the first op of the graph.
+                # In the timeline, the launch of a CUDA graph comes just before the graph's first op.
                 segment, phase_class = self.tracker.segment, launches[0].phase_class
                 if segment is None or self.tracker.begins_segment[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)

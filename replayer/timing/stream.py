@@ -24,7 +24,7 @@ from replayer.timing.timing_rules import kernel_end
 
 class VirtualStream:
     """Represents a CUDA stream. `own_number` is the stream's index on the device, which is 0 for the default stream. During the
-    capture of a CUDA graph, `number` is replaced by the number of the graph's memory pool."""
+    capture of a CUDA graph, `number` identifies both the stream and the memory pool of the graph."""
 
     # see Note [Stream numbers during a capture] in cuda_graph.py
 
@@ -40,7 +40,7 @@ class VirtualStream:
 
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
         """Add a kernel or copy to the stream, and return its end. On an idle stream, the work starts `latency_ns` after its
-        launch. On a busy stream, it starts at least `gap_ns` after the previous work."""
+        launch. On a busy stream, the work starts at least `gap_ns` after the end of the previous work."""
         end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)
         return end_ns

@@ -19,7 +19,7 @@ from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """Return two host times without waits for the GPU: from `position_ns` to the start of the op, and in the op."""
+    """Return the host time before the op (since `position_ns`) and in the op, both without waits for the GPU."""
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
 
@@ -34,8 +34,8 @@ def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, dura
 
 def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
     """Return the end times of kernels that run one after another on a CUDA stream. On an idle stream, kernel i would end at
-    `alone_ns[i]`. After another kernel, it ends at least `spans_ns[i]` later. The work before the first kernel ends at
-    `before_ns`."""
+    `alone_ns[i]`. On a busy stream, kernel i ends at least `spans_ns[i]` after the previous kernel. The previous work of the
+    stream ends at `before_ns`."""
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns
     return ends_ns

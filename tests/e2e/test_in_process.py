@@ -245,8 +245,8 @@ print(error_of("stop"))
 """
     said = run(source, tmp_path).splitlines()
     found = [line for line in said if line.partition(":")[0].endswith(("Error", "None"))]
-    assert found[0] == "ValueError: write %gpu start NAME, %gpu stop, or %%gpu NAME in the first line of a cell"
-    assert found[1] == "ValueError: %gpu stop: no virtual GPU is running"
+    assert found[0] == "ValueError: write `%gpu start NAME` or `%gpu stop`, or `%%gpu NAME` in the first line of a cell"
+    assert found[1] == "ValueError: `%gpu stop`: no virtual GPU is running"
     assert found[2] == "ValueError: %gpu: the following arguments are required: what"
     assert "no-such-gpu" in found[3]
     assert found[4].startswith("ValueError: %gpu: argument --values: invalid choice: 'guessed'")
@@ -254,7 +254,7 @@ print(error_of("stop"))
     assert found[6].startswith("RuntimeError: ") and "already" in found[6]
     assert found[7] == "None"
     assert found[-2] == "ZeroDivisionError: division by zero"
-    assert found[-1] == "ValueError: %gpu stop: no virtual GPU is running"
+    assert found[-1] == "ValueError: `%gpu stop`: no virtual GPU is running"
 
 
 def test_start_and_trace_replay_reject_four_gpus_without_recorded_kernels(recording: Path, tmp_path: Path) -> None:
@@ -343,5 +343,5 @@ gpu = trace_replay.start("v100"); torch.cuda.get_device_name()
     lines = [line.removeprefix(">>> ") for line in said.splitlines()]
     assert lines[0] == "False False"
     assert lines[1].startswith("TraceLibraryError no such gpu: no such file")
-    assert lines[2] == "<virtual NVIDIA A100-SXM4-40GB, running> already runs in this process; call its stop() first"
+    assert lines[2] == "<virtual NVIDIA A100-SXM4-40GB, running> already runs in this process; call its `stop()` first"
     assert lines[3:] == ["1024", "out of memory", "<virtual NVIDIA A100-SXM4-40GB, stopped>", "'Tesla V100-PCIE-32GB'"]

@@ -134,4 +134,4 @@ def test_if_a_machine_fails_the_other_ranks_end_at_the_timeout(tmp_path: Path, m
         running = [machines[n].start(1, [*at, f"--node-rank={n}"], trace, outputs[n], *words) for n in (0, 1)]
         found = [one.communicate(timeout=600) for one in running]
     assert [one.returncode for one in running] == [1, 137], found
-    assert "trace: rank 1 of the group did not call all_reduce within 20 s: it ended, hangs or is busy" in found[0][1]
+    assert "trace: rank 1 of the group did not call all_reduce within 20 s, because it ended, hangs or is busy" in found[0][1]

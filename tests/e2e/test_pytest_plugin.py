@@ -102,7 +102,7 @@ def test_a_session_on_a_virtual_gpu(words: tuple[str, ...], tmp_path: Path) -> N
     }
     assert {name for name, outcome in found.items() if outcome == "FAILED"} == {"other_gpu", "waits", "catches_an_assert"}
     text = "\n".join(lines)
-    assert "the test reserves 1.0 GiB of GPU memory at its peak, and 512MiB are allowed" in text
+    assert "the test reserves 1.0 GiB of GPU memory at its peak, but the limit is 512MiB" in text
     line = next(number for number, line in enumerate(SUITE.splitlines(), 1) if "this line waits" in line)
     assert f"test_suite.py:{line} in test_waits" in text
     assert "Tensor.__dlpack__ is not emulated by the virtual GPU" in text
@@ -197,6 +197,6 @@ def test_program(gpu, other):
         "program[slower.msgpack]": "FAILED",
     }
     text = "\n".join(lines)
-    assert "instead of the recorded 99.000 ms: -33.3%, and 2.0% are allowed" in text
+    assert "but 99.000 ms were recorded: the difference of -33.3% exceeds the limit of 2.0%" in text
     assert "the test does not run the recorded program:" in text
     assert "the traces do not show whether the test runs the recorded program:" in text

@@ -1,4 +1,4 @@
-"""At the end of each phase, adds the recorded kernels that no op of the script has used.
+"""At the end of each phase, adds the recorded kernels that matched no op of the script.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -59,7 +59,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add GPU work for unrecorded ops: recorded kernels that belong to no op, and then estimates."""
+        """At the end of a phase, add GPU work for ops without a recorded call. Recorded kernels without an op come first, then
+        estimates."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0

@@ -246,7 +246,7 @@ class StepTracker:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """Handle the end of the setup before the first batch, which belongs to no step."""
+        """End the setup. The work before the first batch belongs to no step."""
         self._finish(thread, now_ns)
         if self._library is not None:
             self._library.pace.set_up_ends()
@@ -477,7 +477,7 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        # The option `--strict` raises no errors at the exit of the script.
+        # `--strict` must not raise errors when the script exits.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())
@@ -487,8 +487,8 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Continue with another recorded step if it matches the shapes of the op better. Return its current phase, or None. See
-    Note [Training steps of several shapes] in step_choice.py."""
+    """Switch to another recorded step if its shapes match the op better. Return its current phase, or None. See Note [Training
+    steps of several shapes] in step_choice.py."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or (segment.recorded is not None and segment.recorded.phase_grained):
         return None

@@ -122,8 +122,8 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return a table of module calls, and the parents of ops and module calls. The arguments `thread`, `start_ns` and
-        `end_ns` have one value per op."""
+        """Return the rows of module calls, and the parent of each op and module call. The arguments `thread`, `start_ns` and
+        `end_ns` contain one value per op."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
             called[first - row : first - row + len(order)] = first + np.array(order)

@@ -132,7 +132,7 @@ def with_virtual_gpu(
     kineto: ProfilerJson, window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> ProfilerJson:
     """Add the virtual GPU's events to a file of torch.profiler. The argument `shift_ns` is Unix time minus the virtual time of
-    `window`. The list `ends` contains the Unix time and the virtual time, in ns, at the start and at the end of the profile."""
+    `window`. The list `ends` contains the Unix time and the virtual time (ns) of the profile's start and end."""
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
         setattr(table, start, getattr(table, start) + shift_ns)
@@ -164,8 +164,8 @@ def with_virtual_gpu(
         pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
     ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
     ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
-    # The times of a thread are converted by comparing its GPU calls in both clocks. For a thread without GPU calls, the GPU
-    # calls of all threads are compared.
+    # To convert the times of a thread, its GPU calls are compared on both clocks. For a thread without GPU calls, the GPU calls
+    # of all threads are compared.
     of_other_threads = _Clocks(ends_own, ends_recorded)
     of_other_threads.tie_between(list(pairs.values()))
     clocks: dict[Any, _Clocks] = defaultdict(lambda: of_other_threads)
@@ -224,7 +224,7 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. An op with an empty name lists the kernels that belong to no op."""
+    """Describes an op in a profile. The op with an empty name collects the kernels without an op."""
 
     thread: int
     name: str
@@ -249,8 +249,8 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """For each op, return the allocated minus the freed bytes. The key NONE stands for the frees of memory that other ops have
-    allocated."""
+    """For each op, return the allocated minus the freed bytes. Frees of memory that another op allocated are counted under the
+    key NONE."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}
@@ -325,7 +325,7 @@ def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], li
 def nesting_of(
     threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
 ) -> tuple[Column, Column]:
-    """Sort events by time, with outer events first. Return the order, and the parent of each event."""
+    """Return the order of the events (by time, outer events first), and the parent of each event."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)

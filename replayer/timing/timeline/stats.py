@@ -40,7 +40,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step. If `keep` is true, store its times and its number of ops."""
+        """End a step. If `keep` is true, store the times and the number of ops of the step."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)
@@ -48,7 +48,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def host_figures(self, speed: float) -> HostFigures:
-        """Return the replayer's host time per step and per op. With `--speed 2`, a step must take half of the recorded time."""
+        """Return the replayer's host time per step and per op."""
         if not self.step_ops:
             return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))

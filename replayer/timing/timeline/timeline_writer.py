@@ -205,7 +205,7 @@ class TimelineWriter:
         self._host_rows = KeptBySignature(self._host_row_of)
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
-        # For speed, methods that are called very often are the `extend` methods of arrays.
+        # For speed, `work` and `_host` are the `extend` methods of arrays.
         self.work = self._rows["device"].loose.extend
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
@@ -302,7 +302,7 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Keep a copy of all rows from now on, for `watched`."""
+        """Start to copy all rows for `watched`."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 

@@ -95,7 +95,7 @@ def test_mismatched_calls_of_two_ranks_are_reported_before_the_timeout(call: str
 
     def body(rank: int) -> None:
         theirs, mine = (first, second) if rank else (second, first)
-        found = rf"rank {1 - rank} of the group called {theirs}.* where rank {rank} called {mine}.*: "
+        found = rf"rank {1 - rank} of the group called {theirs}.*, but rank {rank} called {mine}.*: "
         with pytest.raises(RuntimeError, match=found):
             globals()[call](rank)
 

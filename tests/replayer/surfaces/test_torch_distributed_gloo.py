@@ -159,7 +159,7 @@ def test_ranks_that_call_another_operation_of_gloo_are_named() -> None:
         call = calls.call("allreduce", what="all_reduce of 3 float32 elements (SUM)")
         assert call is not None
         for wait in (failing, lambda *timeout: True):
-            found = r"rank 1 of the group called broadcast of 3 .* where rank 0 called all_reduce of 3 float32 elements \(SUM\)"
+            found = r"rank 1 of the group called broadcast of 3 .*, but rank 0 called all_reduce of 3 float32 elements \(SUM\)"
             with pytest.raises(RuntimeError, match=found):
                 call.wait(wait)
                 call.finish()

@@ -86,7 +86,7 @@ def test_ranks_that_replay_different_graphs_are_named_in_the_error() -> None:
     def body(rank: int) -> None:
         graph = captured(rank, count=4)
         other = captured(rank, count=6)
-        found = rf"rank {1 - rank} of the group called all_reduce of {4 if rank else 6} float32 elements \(SUM\) where"
+        found = rf"rank {1 - rank} of the group called all_reduce of {4 if rank else 6} float32 elements \(SUM\), but"
         with pytest.raises(RuntimeError, match=found):
             (other if rank else graph).replay()
 
