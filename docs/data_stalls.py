@@ -2,8 +2,9 @@
 
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
-`trace stalls` measures how long a DataLoader worker needs for one batch on this machine. GPU times are those of a V100 in the
-bundled library. From both, `traces.stalls.loader_model` predicts the training speed on the paper's servers.
+`trace stalls` measures how long a DataLoader worker needs for one batch on this machine. The GPU times come from measurements
+of a V100 in the bundled library. From these times, `traces.stalls.loader_model` predicts the training speed on the paper's
+servers.
 """
 
 from __future__ import annotations
@@ -254,9 +255,10 @@ def page(cost: Cost) -> Iterator[str]:
         "time, but not the time of the epoch.\n"
         "* Some of our shares of waiting time differ from those in the paper. The paper decodes images with DALI, partly "
         "on the GPU, so the CPU time per image differs.\n"
-        "* If 40 % of the data fit in a page cache, the cache serves 9 % of randomly ordered reads. A cache that never "
-        "evicts serves 40 % of the reads. The table for figure 4 has a column for each combination of cache and disk. The "
-        "published times agree with those of a cache that never removes files.\n"
+        "* If 40 % of the data fit in a page cache, the cache serves only 9 % of randomly ordered reads, because it evicts "
+        "most files before they are read again. A cache that never evicts serves 40 % of the reads. The table for figure 4 "
+        "has a column for each combination of cache and disk. The published times agree with those of a cache that never "
+        "removes files.\n"
         "* Pinning copies a batch into locked pages that are reused. The pinning time therefore depends on the number of "
         "bytes, not on the network or the number of workers. Our pinning time is proportional to the batch size, but the "
         "published time grows more slowly than the batch size.\n"

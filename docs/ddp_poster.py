@@ -82,7 +82,7 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """Return False for runs to skip: with gloo, only one depth of each network runs."""
+    """Return whether the benchmark includes a run. For example, gloo runs use only one depth of each network."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 
@@ -96,7 +96,7 @@ def tiny(batch: int) -> Run:
 
 
 def made(trace: Path, run: Run) -> Cell:
-    """Run the script. Raise SystemExit if the script fails for another reason than too little GPU memory."""
+    """Run the script. Exit if the script fails, unless it runs out of GPU memory."""
     how = {ONE: [], SPLIT: ["--gpus", 2]}.get(run.mode, ["--nproc", 2])
     script: list[Any] = [SCRIPT, "--net", run.net, "--depth", run.depth, "--width", run.width, "--steps", run.steps]
     script += ["--batch-size", run.batch, *(["--backend", "gloo"] if run.mode == GLOO else [])]
@@ -140,8 +140,8 @@ def page(found: Cells) -> Iterator[str]:
         "\n"
         "The figures on this page are estimates for a GPU with 7.79 GiB of memory, not measurements. "
         "The kernel times and the CPU time per operation come from a recording of a V100. For tensors of other sizes, the "
-        "kernel times are estimated. Transfer times between the GPUs are estimated from data sheets. The backend gloo is slow, "
-        "because it sends data over TCP and through host memory. "
+        "kernel times are estimated. The times of transfers between GPUs are estimated from data sheets. The backend "
+        "gloo is slow, because it sends data over TCP and through host memory. "
         "The virtual GPU follows PyTorch's rules for memory allocation and out-of-memory errors. "
         "Losses are computed on the CPU. The last section compares the bytes sent per epoch with published figures.\n"
     )

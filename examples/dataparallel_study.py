@@ -68,7 +68,7 @@ def parse_arguments() -> argparse.Namespace:
         command.add_argument("--warmup", type=int, default=3, help="steps before anything is measured")
         command.add_argument(
             "--steps", type=int, default=5,
-            help="number of measured steps; as many later steps are timed by stage [0: none]",
+            help="number of measured steps; as many further steps measure the time of each stage [0: none]",
         )
         command.add_argument("--lr", type=float, default=0.001)
         command.add_argument("--epochs", type=int, default=0, help="maximum number of epochs to train from scratch [0: none]")
@@ -78,10 +78,10 @@ def parse_arguments() -> argparse.Namespace:
         )
         command.add_argument("--images", type=int, default=1024, help="in an epoch")
 
-    tables = commands.add_parser("table", help="print the results as a Markdown table, and draw them")
+    tables = commands.add_parser("table", help="print the results as a Markdown table, and save a picture with `--picture`")
     tables.add_argument(
         "--picture", type=Path, metavar="FILE.svg",
-        help="draw the results; the suffix of the file name selects the format",
+        help="save a picture of the results; the file name's suffix selects the format",
     )
     for command in (cell, grid, tables):
         command.add_argument("--results", type=Path, default=Path("study.jsonl"), help="file of results (JSON)")
@@ -215,7 +215,7 @@ def freeze(net: nn.Module, share: float) -> int:
 def run_cell(args: argparse.Namespace) -> None:
     there = torch.cuda.device_count()
     if there < args.gpus:
-        raise SystemExit(f"dataparallel_study: --gpus {args.gpus} needs that many CUDA devices; here are {there}")
+        raise SystemExit(f"dataparallel_study: --gpus {args.gpus} needs {args.gpus} CUDA devices, but this machine has {there}")
     row = facts(args)
     try:
         cell = Cell(args)

@@ -27,7 +27,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
     def __init__(self, folder: Path, size: int = 224) -> None:
         self.files = sorted(folder.glob("*/*.jpg"))
         if not self.files:
-            raise FileNotFoundError(f"no images in {folder}; make some: python image_folder.py {folder}")
+            raise FileNotFoundError(f"{folder} contains no images; run `python image_folder.py {folder}` to create some")
         classes = sorted({file.parent.name for file in self.files})
         self.labels = [classes.index(file.parent.name) for file in self.files]
         self.size = size

@@ -38,13 +38,13 @@ def rows_of(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise SystemExit(f"dataparallel_study: {path}: {error.strerror}; `cell` and `grid` write it") from None
+        raise SystemExit(f"dataparallel_study: {path}: {error.strerror}; create this file with `cell` or `grid`") from None
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
             rows[key_of(row)] = row
         except (ValueError, KeyError, TypeError):
-            raise SystemExit(f"dataparallel_study: {path}, line {number}: not a cell's result: {line[:40]}") from None
+            raise SystemExit(f"dataparallel_study: {path}, line {number}: not a measurement: {line[:40]}") from None
     order = list(MODELS)
     return sorted(rows.values(), key=lambda row: (order.index(row["model"]), *key_of(row)[1:]))
 

@@ -21,7 +21,7 @@ MODELS = {"resnet18": resnet18, "resnet50": resnet50}
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet18")
-    parser.add_argument("--device-ids", default="", metavar="0,1", help="numbers of the GPUs to train on [default: all]")
+    parser.add_argument("--device-ids", default="", metavar="0,1", help="indices of the GPUs to train on [default: all]")
     parser.add_argument("--batch-size", type=int, default=128, help="of all replicas together")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--classes", type=int, default=1000)

@@ -205,7 +205,7 @@ def test_a_grid_runs_one_command_per_configuration_and_skips_measured_ones(
     with pytest.raises(SystemExit, match=r"^dataparallel_study: 1 of 2 cells failed$"):
         main()
     said = capsys.readouterr()
-    assert "--gpus 3 needs that many CUDA devices; here are 2" in said.err
+    assert "--gpus 3 needs 3 CUDA devices, but this machine has 2" in said.err
     assert "1 of 2: " in said.out and " min left: --model squeezenet1_0" in said.out
     assert said.out.count("| squeezenet1_0 | 0.73 M | 2 | 4 | nn |") == said.out.count("| squeezenet1_0 |") == 1
     first, second = cells(tmp_path)
@@ -215,7 +215,7 @@ def test_a_grid_runs_one_command_per_configuration_and_skips_measured_ones(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("cell --gpus 1", "dataparallel_study: --gpus 1 needs that many CUDA devices; here are 0"),
+        ("cell --gpus 1", "dataparallel_study: --gpus 1 needs 1 CUDA devices, but this machine has 0"),
         ("cell --gpus 3 --batch-size 2", "--gpus 3: give at least 1 and at most the batch size (2)"),
         ("cell --trainable 0", "--trainable is a share of the parameters: more than 0, at most 1"),
         ("cell --epochs 1 --images 8 --batch-size 9", "--images 8 are fewer than one batch of 9"),
@@ -313,5 +313,5 @@ def test_a_picture_without_matplotlib_or_anything_to_draw_is_rejected(tmp_path: 
 def test_an_invalid_line_of_results_is_named_in_the_error(tmp_path: Path) -> None:
     path = results(tmp_path)
     path.write_text(path.read_text() + '{"model": "vgg1')
-    with pytest.raises(SystemExit, match=r"r\.jsonl, line 8: not a cell's result"):
+    with pytest.raises(SystemExit, match=r"r\.jsonl, line 8: not a measurement"):
         study_tables.rows_of(path)

@@ -59,7 +59,7 @@ def test_reading_events_never_blocks_the_host() -> None:
     assert (here.clock.ns, event.time_ns) == (1_000_000, NONE)
 
 
-def test_events_count_as_completed_until_they_are_read() -> None:
+def test_completed_cuda_events_are_reported_until_they_are_read() -> None:
     here = Events()
     here.cuda.launch(5_000)
     events = [here.take(), here.take()]

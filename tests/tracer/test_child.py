@@ -139,7 +139,7 @@ def test_a_script_that_ends_without_atexit_is_recorded_completely(run: Run, tmp_
     assert len(load(part).steps) == 6
 
 
-def test_a_file_of_an_earlier_program_with_the_same_process_id_is_kept(tmp_path: Path) -> None:
+def test_the_recorder_never_overwrites_the_file_of_an_earlier_process_with_the_same_id(tmp_path: Path) -> None:
     paths = []
     for _ in range(3):
         paths.append(child._unused_path(tmp_path / "run.msgpack"))

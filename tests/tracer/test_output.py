@@ -84,7 +84,7 @@ def test_a_missing_output_folder_is_reported(tmp_path: Path, capsys: pytest.Capt
     assert "No such file or directory" in capsys.readouterr().err
 
 
-def test_rows_with_different_columns_keep_their_order(tmp_path: Path) -> None:
+def test_recorded_rows_with_different_columns_are_written_in_order(tmp_path: Path) -> None:
     """GIVEN some rows without a column THEN the rows are written in the order of their numbers."""
     output = output_at(tmp_path / "t.part")
     assert output.add("steps", number=5, start_ns=1) == 0

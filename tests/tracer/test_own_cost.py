@@ -49,7 +49,7 @@ def test_time_of_nested_recorder_calls_counts_once() -> None:
     assert (costly.cost.spent_ns, costly.cost.calls) == (65, 2)
 
 
-def test_a_failed_recorder_call_is_measured_and_releases_the_lock() -> None:
+def test_a_recorder_call_that_fails_is_timed_and_releases_its_lock() -> None:
     costly = Costly(FakeClock())
     with pytest.raises(TypeError):
         costly.work("a")  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
     assert costly.cost.per_step_ns == 10 + 2 * 200 // 10
 
 
-def test_the_cost_of_reading_events_is_a_median_per_step() -> None:
+def test_the_overhead_includes_the_median_time_for_reading_cuda_events() -> None:
     """GIVEN steps of 10 ns, and reads of the events of 2, 4, 5 and 1 steps that took 900, 8, 20 and 700 ns THEN a step costs 10
     ns and the lower median of 2, 4 and 700 ns. WHEN a read finds no step THEN nothing changes."""
     costly = Costly(FakeClock())
@@ -128,7 +128,7 @@ def test_the_cost_of_wrappers_is_measured_and_added(monkeypatch: pytest.MonkeyPa
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (0, 4 + 4 * 1 + 5 * 3)
 
 
-def test_overhead_that_occurs_once_is_not_part_of_a_steps_overhead() -> None:
+def test_one_time_overhead_is_not_included_in_the_overhead_per_step() -> None:
     """GIVEN 2 steps with 1000 ns and an append of 400 ns, then 2 groups of 4 steps: one with 120 ns, one with 40 ns and an
     append of 100 ns. THEN a step costs 10 ns and its share of 2 usual appends: 10 + 200 / 10. Of the total of 1660 ns, 10 steps
     took 300 ns, so 1360 ns occurred once."""
@@ -141,7 +141,7 @@ def test_overhead_that_occurs_once_is_not_part_of_a_steps_overhead() -> None:
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (30, 1360)
 
 
-def test_a_single_append_counts_as_setup_time() -> None:
+def test_a_single_write_of_rows_counts_as_one_time_overhead() -> None:
     costly = Costly(FakeClock())
     costly.append(400)
     costly.cost.steps_ended(1)

@@ -91,7 +91,7 @@ def test_memory_outside_of_torch_is_neither_free_nor_reserved(monkeypatch: pytes
     assert (device.properties.major, device.properties.multi_processor_count, device.properties.warp_size) == (7, 56, None)
 
 
-def test_the_memory_peak_of_a_run_is_the_largest_that_was_read() -> None:
+def test_the_memory_peak_of_a_run_includes_peaks_before_the_script_resets_them() -> None:
     """GIVEN a peak of 700 bytes, which the script resets WHEN the peak is 300 bytes at the end THEN the larger one is kept"""
     peaks = iter((700, 300))
     fake = FakeTorch([A6000])

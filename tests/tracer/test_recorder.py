@@ -67,7 +67,7 @@ def test_steps_begin_at_unix_time_for_any_start_of_the_monotonic_clock(tmp_path:
     assert (starts_ns[1] - starts_ns[0]).tolist() == [7_000] * 6
 
 
-def test_calls_that_take_no_time_add_no_overhead(bench: Bench) -> None:
+def test_the_reported_overhead_is_zero_if_recorder_calls_take_no_time(bench: Bench) -> None:
     for _ in range(12):
         bench.train_step()
         bench.evaluate_batch()
@@ -253,7 +253,7 @@ def call_at(bench: Bench, name: str = "all_reduce") -> CollectiveCall:
     return CollectiveCall(name, "float32", "0", 2, "nccl", 400, bench.clock.ns, bench.clock.ns)
 
 
-def test_a_blocking_collective_is_timed_between_two_stream_events(bench: Bench) -> None:
+def test_a_blocking_collective_is_timed_with_two_cuda_events(bench: Bench) -> None:
     stream = FakeStream(0)
     bench.train_step()
     bench.run(10_000)  # the GPU has caught up
@@ -420,7 +420,7 @@ def test_steps_with_larger_batches_are_profiled_too(tmp_path: Path) -> None:
     assert [number for action, number in bench.profiler.told if action == "record"] == [4, 5, 13, 14]
 
 
-def test_a_recording_of_phases_does_not_look_at_inputs(tmp_path: Path) -> None:
+def test_the_recorder_does_not_inspect_inputs_if_it_records_only_phases(tmp_path: Path) -> None:
     assert Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=0)).recorder.workload.on_every_call is None
 
 
@@ -441,7 +441,7 @@ def test_steps_after_a_gpu_profile_are_not_clean_if_enough_ran_before_it(
     assert recorded(bench).steps.kind.tolist() == kinds
 
 
-def test_evaluation_steps_and_captures_after_a_profile_keep_their_kind(tmp_path: Path) -> None:
+def test_evaluation_and_graph_capture_steps_keep_their_kind_after_a_profile(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Schedule(warmup=0, clean=50, profiled=0))
     for _ in range(6):
         bench.train_step()
@@ -567,7 +567,7 @@ def test_a_step_during_a_graph_capture_makes_no_cuda_calls_and_has_no_times(benc
     assert (trace.phases.device[trace.phases.step == 3] == 0).all()
 
 
-def test_each_launch_of_a_graph_of_a_whole_step_is_a_step(bench: Bench) -> None:
+def test_each_launch_of_a_cuda_graph_that_contains_a_whole_step_is_a_step(bench: Bench) -> None:
     """GIVEN a graph of forward, backward and optimizer THEN the capture is not a step, and each replay is one. Its device time
     is in the forward pass with which it begins."""
     recorder = bench.recorder
@@ -607,7 +607,7 @@ class CudaGraph:
     """Stands for torch.cuda.CUDAGraph."""
 
 
-def test_calls_in_other_threads_during_a_capture_are_processed_at_once(bench: Bench) -> None:
+def test_calls_in_other_threads_are_recorded_immediately_during_a_graph_capture(bench: Bench) -> None:
     graph = CudaGraph()
     bench.recorder.capture_begins(graph)
     thread = threading.Thread(target=lambda: bench.recorder.enter_phase("loader"))
@@ -646,7 +646,7 @@ def test_steps_before_a_device_error_keep_their_times(bench: Bench) -> None:
     assert run.recorder is not None and run.recorder.device_lost == "CUDA error: device-side assert triggered"
 
 
-def test_a_hanging_device_delays_the_end_by_at_most_the_timeout(bench: Bench) -> None:
+def test_if_the_gpu_hangs_the_recording_ends_after_the_timeout(bench: Bench) -> None:
     for _ in range(3):
         bench.train_step()
         bench.run(FLUSH_NS)
@@ -676,7 +676,7 @@ def test_finished_steps_are_written_while_no_other_step_ends(bench: Bench) -> No
     bench.recorder.close()
 
 
-def test_the_scripts_thread_writes_at_the_last_step_end_within_half_a_second(bench: Bench) -> None:
+def test_the_scripts_thread_writes_at_the_end_of_a_step_twice_a_second(bench: Bench) -> None:
     """GIVEN steps of 50 ms THEN in the first second, the script's thread writes with growing pauses, and then every 0.45 s."""
     writes: list[int] = []
     flush = bench.output.flush
@@ -694,7 +694,7 @@ def test_the_scripts_thread_writes_at_the_last_step_end_within_half_a_second(ben
 
 
 @pytest.mark.parametrize("repeats", [False, True])
-def test_the_writing_thread_creates_no_context(bench: Bench, repeats: bool) -> None:
+def test_the_recorders_writing_thread_creates_no_cuda_context(bench: Bench, repeats: bool) -> None:
     """GIVEN a script on cuda:1, and a writing thread whose current device is cuda:0 THEN the thread changes to cuda:1."""
     bench.cuda.device = 1
     for _ in range(8 if repeats else 1):
@@ -886,7 +886,7 @@ def interrupting(line: int) -> Iterator[list[str]]:
         sys.settrace(before)
 
 
-def test_the_time_of_reporting_a_module_call_counts_as_overhead(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_overhead_includes_the_time_for_recording_a_module_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count(0, 3)
     monkeypatch.setattr(bench.recorder.cost, "perf_ns", lambda: next(ticks))
     before_ns = bench.recorder.cost.spent_ns

@@ -51,7 +51,7 @@ def test_a_repeated_step_is_divided_at_its_new_times(tmp_path: Path) -> None:
     assert steps.differs() == [(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 20)] and steps.known == []
 
 
-def test_a_step_with_time_before_its_first_phase(tmp_path: Path) -> None:
+def test_a_repeated_step_keeps_the_time_before_its_first_module_call(tmp_path: Path) -> None:
     """GIVEN a step that began at 0 with "other" (to 4) and forward (to 9) WHEN the next module call comes at 15, 6 after the
     step began THEN "other" is 9 to 15."""
     steps = Bench(tmp_path).recorder.steps._repeated
@@ -171,7 +171,7 @@ def _step_with_copies(bench: Bench, copies: int) -> None:
     recorder.optimizer_stepped(True)
 
 
-def test_a_phase_entered_twice_in_a_row_needs_one_event(tmp_path: Path) -> None:
+def test_entering_the_same_phase_twice_in_a_row_records_one_cuda_event(tmp_path: Path) -> None:
     """GIVEN steps that copy two tensors one after the other WHEN the steps are alike THEN no event is recorded after the first
     copy: 4 events instead of 5. WHEN a step copies one tensor THEN the event is recorded 1 ns later, when the model is called,
     so the copy lasts 11 ns instead of 10 and the forward pass 30 instead of 31."""
@@ -195,7 +195,7 @@ class _TimeIsUp(Exception):
 
 
 @pytest.mark.parametrize("at", range(1, 24))
-def test_a_signal_handler_that_raises_in_a_report_costs_one_step(tmp_path: Path, at: int) -> None:
+def test_if_a_signal_handler_raises_during_recording_only_one_step_is_lost(tmp_path: Path, at: int) -> None:
     """GIVEN 8 steps with 5 events each WHEN a handler raises at the `at`-th event THEN the exception reaches the script, its
     step is left out, and the steps before and after are complete."""
     bench = Bench(tmp_path)

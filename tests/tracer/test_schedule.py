@@ -99,7 +99,7 @@ def test_a_new_kind_of_step_is_profiled_later(steps: str, actions: str) -> None:
     assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps) == actions
 
 
-def test_training_with_another_optimizer_is_another_kind_of_step() -> None:
+def test_steps_with_another_optimizer_are_profiled_as_another_kind_of_step() -> None:
     schedule, actions = Schedule(warmup=0, clean=2, profiled=2), ""
     for number in range(14):
         actions += schedule.profile[:1] or "."
@@ -137,7 +137,7 @@ def test_steps_with_new_work_are_profiled_too(work: str, actions: str) -> None:
     assert found == actions
 
 
-def test_kinds_of_work_leave_the_windows_for_kinds_of_steps() -> None:
+def test_many_batch_sizes_do_not_use_up_the_profiles_for_evaluation_steps() -> None:
     """GIVEN 100 batches of 50 sizes WHEN evaluation follows THEN it is profiled."""
     schedule = Schedule(warmup=0, clean=2, profiled=2)
     for number in range(100):

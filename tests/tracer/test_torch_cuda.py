@@ -70,12 +70,12 @@ def _no_statistics(device: int) -> int:
 
 
 @pytest.mark.parametrize(("active", "memory_bytes"), [(True, _no_statistics), (False, lambda device: 2 << 20)])
-def test_an_active_context_or_allocated_memory_shows_that_a_device_has_a_context(active: bool, memory_bytes: object) -> None:
+def test_a_device_has_a_context_if_memory_is_allocated_or_the_context_is_active(active: bool, memory_bytes: object) -> None:
     assert with_memory(active, memory_bytes).has_context(0)
 
 
 @pytest.mark.parametrize("memory_bytes", [_no_statistics, lambda device: 0])
-def test_a_device_without_memory_and_an_active_context_has_no_context(memory_bytes: object) -> None:
+def test_a_device_has_no_context_without_allocated_memory_or_an_active_context(memory_bytes: object) -> None:
     assert not with_memory(False, memory_bytes).has_context(0)
 
 

@@ -43,7 +43,7 @@ def test_a_warning_that_the_script_has_shown_is_not_shown_again(torchs_warning: 
     torchs_warning()  # would raise here, as warnings are errors in this test suite
 
 
-def test_a_warning_that_c_plus_plus_shows_once_is_left_to_the_script() -> None:
+def test_the_recorder_does_not_use_up_warnings_that_pytorch_shows_once() -> None:
     """PyTorch gives this warning once in a process, from C++ (TORCH_WARN_ONCE in aten/src/ATen/native/TensorShape.cpp)."""
     cube = torch.ones(2, 2, 2)
     with quiet_profiler(torch, []):

@@ -168,7 +168,7 @@ def test_a_file_has_the_title_the_legend_and_the_note_around_the_chart() -> None
     assert plain.attrib["height"] == "124" and "prefers-color-scheme" not in file
 
 
-def test_parts_of_a_bar_are_adjacent() -> None:
+def test_the_parts_of_a_stacked_bar_touch_each_other() -> None:
     kinds = {"busy": ("GPU busy", "a"), "idle": ("GPU idle", "b")}
     svg = html(stacked_bars("Idle", [("A", {"busy": 3.0, "idle": 1.0}), ("B", {"busy": 2.0})], kinds))
     busy, idle = values(svg, "rect a", "x", "y", "width"), values(svg, "rect b", "x", "y", "width")

@@ -144,7 +144,7 @@ def test_ctrl_c_exits_with_code_130(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert run(["info", "t.msgpack"]) == 130
 
 
-def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:
+def test_a_command_prints_no_traceback_if_its_output_pipe_is_closed(folder: Path) -> None:
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tui.cli import main; main()"
     command = [sys.executable, "-c", program, "info", "t.msgpack", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -16,7 +16,7 @@ from tui.commands.replay_library import estimated_text
 from tui.text import predict
 
 
-def test_an_estimate_says_that_no_training_step_ended() -> None:
+def test_the_report_of_an_estimate_says_that_no_training_step_ended() -> None:
     replayed = make_recording([], [], steps=0)
     said = estimated_text(replayed, compare(make_recording([], [], steps=0), replayed))
     assert "Tesla P100" in said and "no training step" in said

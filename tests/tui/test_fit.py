@@ -136,7 +136,7 @@ def test_fit_tries_all_gpus_even_if_none_fits(script: Any, capsys: pytest.Captur
         (16, [], [8, 9]),  # half of the first size is the batch size, so the next number is tried
     ],
 )
-def test_the_batch_dimension_is_the_one_that_the_option_changes(
+def test_the_batch_dimension_is_the_dimension_that_the_batch_option_changes(
     script: Any, capsys: pytest.CaptureFixture[str], sequence: int, words: list[str], batches: list[int]
 ) -> None:
     """GIVEN inputs of sequence x batch x 3 THEN the batch size is the second size, and the limit is that of a batch first."""
@@ -311,7 +311,7 @@ def test_the_figures_of_several_gpus_are_those_of_the_gpu_with_the_highest_need(
 @pytest.mark.parametrize(
     ("logs", "batch", "steps", "compared"), [(1, 8, 4, 8), (2, 8, 4, None), (1, 4, 4, None), (1, 8, 0, None)]
 )
-def test_measured_limits_are_compared_if_one_gpu_trained_at_the_given_batch(
+def test_fit_uses_measured_limits_only_for_a_known_batch_size_on_one_gpu(
     first: _FitRun, logs: int, batch: int, steps: int, compared: int | None
 ) -> None:
     workload = WorkloadSignature(inputs=(InputTensor((8, 3), "float32"),))
@@ -322,7 +322,7 @@ def test_measured_limits_are_compared_if_one_gpu_trained_at_the_given_batch(
 
 
 @pytest.mark.parametrize(("steps", "drift", "changes"), [(2, 4096, False), (3, 4096, True), (3, 0, False)])
-def test_requests_change_if_the_last_two_of_at_least_three_steps_differ(steps: int, drift: int, changes: bool) -> None:
+def test_memory_requests_count_as_changing_if_the_last_two_steps_differ(steps: int, drift: int, changes: bool) -> None:
     assert fit._changes(requests(8, steps, drift)) == changes
 
 

@@ -161,7 +161,7 @@ def test_user_entries_can_be_added_used_and_removed(own: Path, capfd: pytest.Cap
     assert told(capfd, "add", "two.cells", "--name", "../x")[0] == 2
 
 
-def test_a_failed_add_keeps_the_files_of_the_user(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_library_add_changes_no_files_if_it_fails(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     own.write_text("no folder")
     code, _, err = told(capfd, "add", "two.cells")
     assert code == 2 and err.count("\n") == 1 and str(own) in err

@@ -120,7 +120,7 @@ def test_the_memory_plot_shows_the_capacity_if_a_quarter_is_used() -> None:
     assert not numbers(shapes("memory", held([256, 512, 1024], 4096)), "limit", "y1")
 
 
-def test_kernels_are_plotted_with_the_longest_first() -> None:
+def test_the_kernel_plot_shows_the_kernels_with_the_most_time_first() -> None:
     """GIVEN four steps with kernels of 10 us, one of which takes 30 us WHEN two are compared THEN the times are per step."""
     trace = training()
     trace.device.duration_ns[trace.device.name == trace.strings.find("softmax")] = 30 * US

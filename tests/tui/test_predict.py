@@ -56,7 +56,7 @@ def test_a_sweep_over_gpus_divides_the_batch_but_ranks_have_batches_of_their_own
     ("sweep", "error"),
     [("colour,batch,size", "not colour, size"), (",", "not nothing"), ("batch", "give it with --recorded-batch N")],
 )
-def test_a_sweep_over_something_else_is_rejected(sweep: str, error: str, recorded_batch: dict[str, int]) -> None:
+def test_a_sweep_over_an_unknown_quantity_is_rejected(sweep: str, error: str, recorded_batch: dict[str, int]) -> None:
     recorded_batch["batch"] = 0
     with pytest.raises(TraceError, match=error):
         swept(sweep)

@@ -93,7 +93,7 @@ def test_step_times_come_from_a_recording_or_a_library_entry_or_an_estimate(reco
     assert {device.name for device in of.recorded.devices} == {alone.gpu.device if alone.gpu is not None else ""}
 
 
-def test_an_estimate_does_not_use_the_pytorch_release_of_the_measurements() -> None:
+def test_an_estimated_recording_has_no_pytorch_release() -> None:
     for estimate, release in ((False, "1.8 to 1.10"), (True, None)):
         choice = choice_of("", "v100", estimate)
         assert choice is not None and gpu_and_blank_trace(choice)[1].machine_of(0).torch == release
@@ -122,7 +122,7 @@ def test_a_recording_needs_no_library_entry() -> None:
 @pytest.mark.parametrize(
     ("name", "is_gpu"), [("v100", True), ("h100", True), ("v100/resnet50", False), ("run.msgpack", False), ("nothing", False)]
 )
-def test_the_name_of_a_gpu_is_recognized_as_neither_file_nor_library_entry(recording: Path, name: str, is_gpu: bool) -> None:
+def test_a_gpu_name_is_not_mistaken_for_a_file_or_library_entry(recording: Path, name: str, is_gpu: bool) -> None:
     assert is_gpu_name(name) is is_gpu
 
 

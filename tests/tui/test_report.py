@@ -66,7 +66,7 @@ def pages() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "text"), pages(), ids=lambda value: value if len(value) < 20 else "")
-def test_a_report_page_is_complete_without_external_files(name: str, text: str) -> None:
+def test_a_report_page_refers_to_no_external_files(name: str, text: str) -> None:
     page = Page(text)
     assert not page.references and not {"script", "link", "img", "iframe"} & set(page.elements)
     assert not re.search(r"https?:|@import|url\(|alert\(1\)</script>", text)

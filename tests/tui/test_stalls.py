@@ -33,18 +33,18 @@ MS = 1_000_000
         ("160MB/s,80us", 160e6, 80_000),
     ],
 )
-def test_a_disk_is_parsed_as_a_rate_and_a_latency(asked: str, bytes_per_s: float, latency_ns: int) -> None:
+def test_the_option_disk_accepts_a_bandwidth_and_a_latency(asked: str, bytes_per_s: float, latency_ns: int) -> None:
     disk = disk_of(asked)
     assert (disk.bytes_per_s, disk.latency_ns) == (bytes_per_s, latency_ns)
 
 
 @pytest.mark.parametrize("asked", ["0MB/s", "fast", "160", "160MB/s,8", "-1MB/s"])
-def test_other_texts_are_rejected_as_a_disk(asked: str) -> None:
+def test_invalid_values_of_the_option_disk_are_rejected(asked: str) -> None:
     with pytest.raises(TraceError, match="is not a disk"):
         disk_of(asked)
 
 
-def test_a_list_of_core_counts_is_parsed() -> None:
+def test_the_option_cores_accepts_a_list_of_numbers() -> None:
     assert (counts_of("1, 2,128"), counts_of("")) == ((1, 2, 128), ())
     for asked in ("0", "129", "1,,2", "two"):
         with pytest.raises(TraceError, match="is not a list of core counts"):
@@ -118,7 +118,7 @@ def test_stalls_says_how_long_a_worker_waits_without_using_a_core() -> None:
     assert waiting.startswith("Waiting in the data set, for example for the network, is the bottleneck: ")
 
 
-def test_stalls_suggests_workers_and_cores_and_a_disk_speed() -> None:
+def test_stalls_suggests_numbers_of_workers_and_cores_and_a_disk_speed() -> None:
     lines = said(enough=Modelled(1, 1, 400.0, 0.0), step_batches=2, batch_pin_ns=2 * MS)
     assert "prediction: 1 worker with its own core would be fast enough" in lines
     assert "a step uses 2 batches from 2 workers in total" in lines

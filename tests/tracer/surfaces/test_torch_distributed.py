@@ -148,7 +148,7 @@ def test_the_rank_is_reported_when_the_process_joins_a_group(notes: Notes) -> No
     assert notes.rank == 0
 
 
-def test_a_model_is_reported_when_it_is_created_and_before_its_group_ends(notes: Notes) -> None:
+def test_a_ddp_model_is_reported_at_its_creation_and_before_its_group_is_destroyed(notes: Notes) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     assert notes.models == [model] and not notes.left
     dist.destroy_process_group()
@@ -164,7 +164,7 @@ def test_wrapped_functions_are_replaced_in_every_module_and_can_be_pickled(notes
 
 
 @pytest.mark.parametrize("name", ["_all_gather_base", "all_gather_into_tensor"])
-def test_a_deprecated_function_is_not_wrapped_but_its_calls_are_recorded(notes: Notes, name: str) -> None:
+def test_calls_of_deprecated_functions_are_recorded_without_a_wrapper(notes: Notes, name: str) -> None:
     """Its warning finds the caller by counting frames, so there must not be an additional frame. The first function has long
     been deprecated in torch, the second since torch 2.13."""
     function = getattr(dist, name)

@@ -99,7 +99,7 @@ def tensor(elements: int = 6, device: str = "cuda") -> Any:
         ("gloo", "work", "stream", (None, None, Ending.SEEN)),
     ],
 )
-def test_the_end_of_a_collective_is_known_from_its_result(
+def test_how_a_collective_ends_is_determined_from_its_return_value(
     backend: str, result: str | None, stream: str, noted: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results: dict[str | None, Any] = {
@@ -115,7 +115,7 @@ def test_the_end_of_a_collective_is_known_from_its_result(
     assert len(watched) == (rest[1] if len(rest) == 2 else 0)
 
 
-def test_collectives_on_the_host_and_collected_ones_need_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_collectives_and_coalesced_collectives_record_no_cuda_event(monkeypatch: pytest.MonkeyPatch) -> None:
     for options, expected in (
         ({"args": (tensor(device="cpu"),)}, (None, None, Ending.SEEN)),
         ({"args": (tensor(),), "collecting": True}, (None, None, Ending.UNSEEN)),
@@ -125,7 +125,7 @@ def test_collectives_on_the_host_and_collected_ones_need_no_event(monkeypatch: p
 
 
 @pytest.mark.parametrize(("sizes", "size_bytes"), [((6, 2), 32), ((), NONE)])
-def test_operations_between_two_ranks_are_recorded_with_all_their_bytes(
+def test_point_to_point_operations_are_recorded_with_their_total_bytes(
     sizes: tuple[int, ...], size_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`batch_isend_irecv` takes the group of its first operation. Without operations, the default group is used."""

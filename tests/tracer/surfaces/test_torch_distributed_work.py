@@ -76,7 +76,7 @@ def begin() -> Any:
 
 
 @pytest.mark.parametrize("how", ["wait", "synchronize"])
-def test_only_the_first_wait_is_recorded_and_every_wait_works_as_before(notes: Notes, works: Works, how: str) -> None:
+def test_only_the_first_wait_for_a_collective_is_recorded(notes: Notes, works: Works, how: str) -> None:
     work, operation = begin(), pending()
     works.watch([work], operation)
     assert isinstance(work, dist.Work) and not notes.waited
@@ -89,7 +89,7 @@ def test_only_the_first_wait_is_recorded_and_every_wait_works_as_before(notes: N
     assert not notes.given_up
 
 
-def test_a_wait_in_another_thread_is_recorded_on_the_stream_of_that_thread(notes: Notes, works: Works) -> None:
+def test_a_wait_for_a_collective_is_recorded_on_the_waiting_threads_stream(notes: Notes, works: Works) -> None:
     work, operation = begin(), pending()
     works.watch([work], operation)
     other = threading.Thread(target=work.wait, name="other")
@@ -124,7 +124,7 @@ def test_work_objects_that_are_never_waited_for_are_released(notes: Notes, works
     assert not works._handles
 
 
-def test_each_work_object_of_a_batch_is_recorded(notes: Notes, works: Works) -> None:
+def test_waits_for_each_work_object_of_a_batched_operation_are_recorded(notes: Notes, works: Works) -> None:
     batch, operation = [begin(), begin()], pending(works=2)
     works.watch(batch, operation)
     for work in batch:

@@ -126,7 +126,7 @@ def test_the_backward_pass_of_gather_is_recorded_as_a_stage(notes: Notes) -> Non
     assert notes.parts == [("gather_backward", "backward")]
 
 
-def test_the_data_parallel_function_counts_as_a_forward_pass_of_the_module(notes: Notes) -> None:
+def test_calling_data_parallel_or_replicate_is_a_forward_pass_of_the_module(notes: Notes) -> None:
     net = nn.Linear(2, 2)
     for call in (lambda: parallel.data_parallel(net, torch.ones(1, 2), [0]), lambda: parallel.replicate(net, [0])):
         with pytest.raises((RuntimeError, AssertionError)):  # there is no GPU
@@ -143,7 +143,7 @@ def test_wrapped_functions_are_replaced_in_every_module_and_can_be_pickled(notes
     assert function.__wrapped__ is not None and function.__name__ == name
 
 
-def test_data_parallel_without_a_gpu_reports_no_stages(notes: Notes) -> None:
+def test_no_stages_are_reported_for_data_parallel_on_the_cpu(notes: Notes) -> None:
     model = nn.DataParallel(nn.Linear(2, 1))
     copy = pickle.loads(pickle.dumps(model))
     assert torch.equal(copy(torch.ones(3, 2)), model(torch.ones(3, 2)))

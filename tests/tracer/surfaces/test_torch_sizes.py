@@ -39,7 +39,7 @@ INDICES: list[Any] = [
 
 
 @pytest.mark.parametrize("place", range(len(INDICES)))
-def test_the_number_of_selected_elements_is_read_from_the_result_shape(place: int) -> None:
+def test_the_number_of_elements_that_a_mask_selects_is_read_from_the_result_shape(place: int) -> None:
     """GIVEN an index of any form WHEN it is used THEN the size read from the result for each mask is the number of set
     elements."""
     index = INDICES[place]

@@ -130,7 +130,7 @@ def test_a_machine_without_a_gpu_records_reads_of_cpu_tensors_outside_the_optimi
     assert [values for _, _, values in on_cpu.recorder.reads] == [[1.0]]
 
 
-def test_a_read_from_a_gpu_in_an_optimizer_is_recorded(on_gpu: Script) -> None:
+def test_reading_a_gpu_tensor_during_an_optimizer_step_is_recorded(on_gpu: Script) -> None:
     on_gpu.recorder.phase = "optimizer"
     on_gpu.tensor([2.0]).item()
     assert len(on_gpu.recorder.reads) == 1
@@ -153,7 +153,7 @@ def test_without_a_recorder_tensors_are_read_as_usual(on_gpu: Script, monkeypatc
     assert on_gpu.recorder.reads == []
 
 
-def test_a_complex_scalar_has_no_recorded_value(on_gpu: Script) -> None:
+def test_reading_a_complex_scalar_is_not_recorded(on_gpu: Script) -> None:
     assert on_gpu.tensor([1j], dtype="torch.complex64").item() == 1j
     assert on_gpu.recorder.reads == []
 
@@ -172,7 +172,9 @@ def test_values_are_recorded_up_to_the_limit(on_gpu: Script, count: int, recorde
     assert len(on_gpu.recorder.reads) == 2 * recorded
 
 
-def test_a_printed_tensor_is_copied_to_the_host_up_to_the_limit(on_gpu: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printing_a_tensor_copies_it_to_the_host_unless_it_exceeds_the_limit(
+    on_gpu: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copied: list[int] = []
     cls: Any = type(on_gpu.tensor([1.0]))
     copy = cls.cpu
@@ -208,7 +210,7 @@ def test_a_printed_tensor_is_one_read(on_gpu: Script) -> None:
         ("cpu", None, [], 0),
     ],
 )
-def test_the_method_to_is_recorded_as_an_upload_or_a_read_or_not_at_all(
+def test_tensor_to_is_recorded_as_an_upload_or_a_read_depending_on_the_devices(
     on_gpu: Script, device: str, target: Any, phases: list[str], reads: int
 ) -> None:
     on_gpu.tensor([1.0], device).to(target)

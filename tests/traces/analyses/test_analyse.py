@@ -168,7 +168,7 @@ def test_the_critical_path_search_ends_with_kernels_of_zero_duration() -> None:
     assert sum(of.end_ns - of.start_ns for of in path.segments) == int(trace.steps.duration_ns[0])
 
 
-def test_shapes_of_renamed_ops_are_written_in_the_same_order() -> None:
+def test_shapes_of_an_op_have_the_same_order_under_all_its_names() -> None:
     image, weight, gradient = (32, 64, 56, 56), (256, 64, 1, 1), (32, 256, 56, 56)
     old = shapes_of_canonical("convolution_backward", (image, gradient, weight))
     assert old == shapes_of_canonical("convolution_backward", (gradient, image, weight)) == (gradient, image, weight)

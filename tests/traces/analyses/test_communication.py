@@ -46,7 +46,7 @@ def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int])
     return trace
 
 
-def test_copies_from_and_to_the_host_without_other_work_are_exposed() -> None:
+def test_host_copies_are_exposed_while_no_other_gpu_work_runs() -> None:
     """GIVEN a gemm at 100-160 us WHEN copies run at 140-190 from the host, at 200-210 to it and at 220-290 on the GPU THEN
     40 us are exposed."""
     names = ["Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)", "Memcpy DtoD (Device -> Device)"]
@@ -79,7 +79,7 @@ def test_communication_without_concurrent_computation_is_exposed() -> None:
     assert rows[2] == ["all_reduce in backward", "-", "2x 2.0 KiB"]
 
 
-def test_times_per_step_exclude_work_launched_before_the_steps() -> None:
+def test_communication_per_step_excludes_work_launched_before_the_recording() -> None:
     """GIVEN 40 us of NCCL launched before the recording, and 30 us launched in its step THEN 30 us per step are exposed."""
     trace = rank_trace([("nccl_before", 20, -50, 40), ("ncclDevKernel_AllReduce", 20, 110, 30)], [90])
     facts = communication(trace)
@@ -148,7 +148,7 @@ def test_reductions_and_gathers_on_one_device_are_not_communication(kernel: str)
         ((Ending.UNSEEN, Ending.UNSEEN, Ending.SEEN), 1, 0, 99, 99),
     ],
 )
-def test_totals_of_a_collective_count_calls_with_known_sizes_and_ends(
+def test_collective_totals_include_only_calls_with_known_size_and_end(
     endings: tuple[Ending, ...], timed: int, bounded: int, duration_ns: int, median_ns: int
 ) -> None:
     """GIVEN calls of 10, 30 and 99 ns, the second one without a recorded size."""

@@ -104,7 +104,7 @@ def _clean_and_synchronized(extra_us: int, clean_stretch: float = 1.0) -> Trace:
         (46, 0.2, 40, {}),
     ],
 )
-def test_idle_time_of_clean_steps_by_reason(
+def test_idle_time_of_unprofiled_steps_is_divided_by_reason(
     extra_us: int, clean_stretch: float, window_us: int, reasons_us: dict[str, int]
 ) -> None:
     of = idle_times(_clean_and_synchronized(extra_us, clean_stretch))["cuda:0"]

@@ -23,7 +23,7 @@ from traces.model.trace import Steps
 COPY = "Memcpy DtoH (Device -> Pageable)"
 
 
-def test_the_launch_time_is_the_end_of_the_call_or_the_start_of_the_kernel() -> None:
+def test_a_kernel_is_launched_when_its_call_returns_or_earlier_when_it_starts() -> None:
     calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 900), ("cudaMemcpyAsync", 1000, 1220)]
     work: list[Work] = [(0, 7, "a", 3, 8, 0), (0, 7, "b", 930, 1200, 1), (0, 7, COPY, 1202, 1210, 2)]
     found = launched_ns(recorded(calls, work), np.arange(3)) // US

@@ -31,7 +31,7 @@ def test_memory_freed_before_the_peak_is_not_listed(has_addresses: bool) -> None
     assert sum(one.bytes for one in peak.held) == 16 and sum(one.count for one in peak.held) == 3
 
 
-def test_a_free_without_address_releases_the_newer_of_two_equal_blocks() -> None:
+def test_freeing_memory_without_an_address_releases_the_newest_block_of_that_size() -> None:
     # GIVEN three blocks without addresses, of which one of the first two is freed before the peak
     trace = with_memory([4, 4, -4, 8], [0] * 4)
     trace.host.start_ns[:] += 10**9

@@ -132,7 +132,7 @@ def test_the_backward_pass_belongs_to_the_function_of_its_forward_op() -> None:
     assert times["train.py(9): main"].gpu_ns == 0
 
 
-def test_functions_are_compared_by_the_kernels_they_launch_directly() -> None:
+def test_function_changes_show_the_time_of_directly_launched_kernels() -> None:
     one = [(0, PYTHON, "a.py(1): f", 0, 50), (1, OP, "aten::relu", 5, 40), (2, RUNTIME, "cudaLaunchKernel", 6, 8)]
     two = [*one, (0, PYTHON, "a.py(9): g", 60, 99), (1, OP, "aten::relu", 61, 90), (2, RUNTIME, "cudaLaunchKernel", 62, 64)]
     first, second = function_changes(made(*one), made(*two))

@@ -137,7 +137,7 @@ def test_time_in_which_a_collective_waits_for_the_last_rank_is_not_gpu_time() ->
 
 
 @pytest.mark.parametrize(("moved_us", "late_us"), [(0, 40), (100, 40), (101, None)])
-def test_without_ranges_kernels_that_end_together_are_one_collective(moved_us: int, late_us: int | None) -> None:
+def test_collective_kernels_that_end_together_on_all_ranks_are_one_collective(moved_us: int, late_us: int | None) -> None:
     """Kernels run on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us. If those of rank 1 end more than 100 us later,
     they belong to another process group."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])

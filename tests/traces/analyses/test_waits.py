@@ -50,7 +50,7 @@ LAUNCH = ("cudaLaunchKernel", 0, 5)
 @pytest.mark.parametrize(
     "name", ["cudaDeviceSynchronize", "cudaMalloc", "hipFree", "someCallNobodyKnows", "cudaLaunchKernel", "cuModuleLoadData"]
 )
-def test_any_call_that_returns_when_gpu_work_ends_is_a_wait(name: str) -> None:
+def test_a_call_that_returns_when_gpu_work_ends_counts_as_a_wait(name: str) -> None:
     trace = recorded([LAUNCH, (name, 20, 5010)], [KERNEL])
     assert told(host_waits(trace, 0)) == [(20, 5000, 1, 0)]
 
@@ -74,7 +74,7 @@ def test_a_synchronization_call_is_a_wait_even_if_it_returns_late() -> None:
     assert told(host_waits(trace, 0)) == [(20, 5000, 1, 0)]
 
 
-def test_an_event_synchronization_is_a_wait_while_later_work_runs() -> None:
+def test_an_event_synchronization_counts_as_a_wait_even_if_later_work_still_runs() -> None:
     trace = recorded(
         [LAUNCH, ("cudaLaunchKernel", 6, 8), ("cudaEventSynchronize", 20, 5010)], [KERNEL, (0, 7, "b", 5001, 9000, 1)]
     )
@@ -146,7 +146,7 @@ def test_a_copy_does_not_wait_for_another_stream() -> None:
     assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 4990, 5004)], [KERNEL, own]), 0)) == [(4996, 4999, 1, 1)]
 
 
-def test_calls_without_launches_do_not_interrupt_a_loop_of_queries() -> None:
+def test_a_loop_of_event_queries_may_contain_calls_that_launch_nothing() -> None:
     calls: list[Call] = [LAUNCH]
     for at in range(100, 5100, 100):
         calls += [("cudaEventQuery", at, at + 2), ("cudaPeekAtLastError", at + 3, at + 4)]

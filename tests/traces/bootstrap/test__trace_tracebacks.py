@@ -39,7 +39,7 @@ def raised(call: Call) -> ValueError:
     return found.value
 
 
-def test_only_frames_of_other_modules_remain() -> None:
+def test_a_traceback_leaves_out_frames_of_trace_replay() -> None:
     ours, theirs = of_module("_trace_tracer.surfaces"), of_module("torch.nn")
     error = raised(lambda: theirs(lambda: ours(fails)))
     before = traceback.extract_tb(error.__traceback__)

@@ -51,7 +51,7 @@ def notes(folder: Path) -> list[list[str]]:
     return [path.read_text().split() for path in sorted((folder / "handshake").iterdir())]
 
 
-def test_the_package_starts_once_and_just_after_the_import_of_the_trigger(folder: Path) -> None:
+def test_the_recorder_or_replayer_starts_once_after_the_script_imports_the_trigger_module(folder: Path) -> None:
     script = """
 import importlib, sys
 import wave
@@ -72,7 +72,7 @@ print([name for name in sys.modules if "wares" in name], sys.modules.get("sitecu
     assert notes(folder) == [["boot", "trigger", "started"]]
 
 
-def test_a_script_without_the_trigger_starts_nothing(folder: Path) -> None:
+def test_nothing_starts_if_the_script_never_imports_the_trigger_module(folder: Path) -> None:
     done = run(folder, "import wave, sys; print('wares' in sys.modules)")
     assert (done.stdout, done.stderr, notes(folder)) == ("False\n", "", [["boot"]])
 
@@ -99,7 +99,9 @@ def test_a_process_that_outlives_the_session_runs_as_usual(folder: Path, gone: s
     ("error", "debug", "code", "is_short"),
     [("TraceError", "", 2, True), ("TraceError", "1", 1, False), ("ValueError", "", 1, False)],
 )
-def test_an_error_of_our_own_is_one_line(folder: Path, error: str, debug: str, code: int, is_short: bool) -> None:
+def test_an_error_of_trace_replay_is_printed_as_one_line_without_trace_debug(
+    folder: Path, error: str, debug: str, code: int, is_short: bool
+) -> None:
     (folder / "ours/wares/child.py").write_text(FAILING.format(error=error))
     done = run(folder, "import colorsys", TRACE_DEBUG=debug)
     assert done.returncode == code

@@ -187,7 +187,7 @@ def test_each_rank_is_exported_to_a_separate_file(tmp_path: Path) -> None:
     assert read_kineto(folder).ranks == [0, 1]
 
 
-def test_threads_with_equal_ids_get_separate_tracks(tmp_path: Path) -> None:
+def test_two_threads_with_the_same_id_are_exported_to_separate_tracks(tmp_path: Path) -> None:
     trace = training(steps=1)
     trace.threads[1] = Thread(0, 100, "autograd", "backward")
     assert not _crossings(_export(trace, tmp_path)["traceEvents"])

@@ -85,7 +85,7 @@ def test_in_an_exported_pair_the_first_paired_steps_begin_together(tmp_path: Pat
     assert abs(begin["ts"] - end["ts"]) < 100  # us
 
 
-def test_an_unpaired_step_does_not_shift_the_other_trace(tmp_path: Path) -> None:
+def test_matching_steps_start_together_even_if_an_earlier_step_has_no_match(tmp_path: Path) -> None:
     """GIVEN a replay whose first step of 83 us is based on no recorded step, and whose second step is based on the first
     recorded step THEN these two begin at the same time, and the replay begins 83 us before the recording."""
     recorded = training(steps=2)

@@ -68,7 +68,7 @@ def test_an_op_outside_of_the_steps_has_no_number() -> None:
     assert numbered.host.sequence.tolist() == [NONE, 7, 8, 8, 7, 7 + 9, 8 + 9, 8 + 9, 7 + 9]
 
 
-def test_a_step_without_autograd_threads_gets_the_numbers_of_an_equal_step() -> None:
+def test_a_step_without_autograd_threads_gets_sequence_numbers_from_an_equal_step() -> None:
     """GIVEN two equal steps WHEN the recording has 0 instead of NONE as the second step's threads."""
     trace = _trace(FORWARD + BACKWARD, FORWARD + BACKWARD)
     trace.host.forward_thread[4:] = 0

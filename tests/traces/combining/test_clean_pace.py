@@ -41,7 +41,7 @@ def test_profiled_steps_with_the_same_ops_get_their_median_time() -> None:
     assert [clean_phases(trace, step)["forward"] for step in range(1, 5)] == pytest.approx([1000, 1000, 1000, 2000])
 
 
-def test_an_interrupted_gap_becomes_as_long_as_in_other_steps() -> None:
+def test_a_gap_lengthened_by_an_interruption_is_shortened_as_in_other_steps() -> None:
     """GIVEN phases of 1000 with an op after 200 WHEN the third is interrupted for 9000 before its op THEN all ops begin after
     200 of 1000."""
     trace = recorded([(StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (1000, 1000, 10_000)])
@@ -80,7 +80,7 @@ def test_profiled_steps_take_the_batch_waits_of_clean_steps() -> None:
     assert clean_phases(trace, 4) == pytest.approx({"loader": 200, "forward": 100})
 
 
-def test_a_clean_wait_includes_ops_that_the_recorder_did_not_see() -> None:
+def test_waits_in_unprofiled_steps_include_ops_that_only_the_profiler_recorded() -> None:
     """GIVEN a wait of 100 in clean steps WHEN ops of 40 x 0.5 come before the wait in the profile THEN 80 are the wait, and
     "other" is compared without these ops."""
     clean, profiled = [("other", 10), ("h2d", 50)], [("other", 20), ("h2d", 50), ("other", 40)]
@@ -125,7 +125,9 @@ def test_a_profiled_phase_that_takes_far_longer_than_all_clean_phases_gets_a_typ
         ([100, 5000, 100], [100, 5000, 110]),  # a clean step is as long
     ],
 )
-def test_long_profiled_phases_keep_their_times_if_clean_phases_are_long_too(clean: list[int], profiled: list[int]) -> None:
+def test_long_profiled_phases_keep_their_times_if_unprofiled_phases_are_equally_long(
+    clean: list[int], profiled: list[int]
+) -> None:
     steps: list[Step] = [(StepKind.STEADY, [("loss", ns)]) for ns in clean]
     trace = recorded([*steps, *((StepKind.PROFILED, [("loss", ns)]) for ns in profiled)])
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
@@ -134,7 +136,7 @@ def test_long_profiled_phases_keep_their_times_if_clean_phases_are_long_too(clea
     assert [round(clean_phases(trace, len(clean) + step)["loss"]) for step in range(3)] == profiled
 
 
-def test_an_old_recording_with_only_scale_factors_is_scaled_by_them() -> None:
+def test_phases_of_old_recordings_are_scaled_by_the_stored_factors() -> None:
     trace = recorded([(StepKind.STEADY, [("forward", 100)]), (StepKind.PROFILED, [("forward", 200), ("loss", 50)])])
     trace.runs[0] = Run(host_scale={"forward": 0.5, "loss": float("nan")})
     assert clean_phases(trace, 1) == {"forward": 100, "loss": 50}

@@ -23,7 +23,7 @@ from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind
         ((2, 2, 8, 8), (3, 6, 8.5, 8.5), 5),  # never more than 850: nothing waited
     ],
 )
-def test_clean_phases_with_a_full_launch_queue_are_ignored(
+def test_unprofiled_phases_that_may_wait_for_a_full_launch_queue_are_ignored(
     forward_ms: tuple[int, ...], lag_ms: tuple[float, ...], own_ms: int
 ) -> None:
     """GIVEN steps that launch 500 kernels of 10 us, and whose host runs ahead WHEN the queue has 900 launches or more THEN the
@@ -95,7 +95,7 @@ def test_a_phase_that_only_the_profile_has_is_compared_with_the_previous_phase(
     assert run.host_scale == pytest.approx(scale)
 
 
-def test_the_noise_of_a_median_is_its_standard_error_or_at_least_1_percent() -> None:
+def test_the_noise_of_a_median_is_its_standard_error_but_at_least_1_percent() -> None:
     """GIVEN quartiles that are 1350 ns apart THEN the standard deviation is 1350 / 1.35 = 1000 ns.
 
     The error of the median of four values is 1.25 x 1000 / 2 = 625 ns.

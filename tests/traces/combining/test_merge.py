@@ -75,7 +75,7 @@ def test_a_merged_trace_contains_all_rows_of_all_ranks_unchanged(recordings: lis
         assert sorted(map(repr, found)) == sorted(map(repr, expected)), table
 
 
-def test_merged_ranks_share_equal_provenance_and_keep_the_rest_per_rank(tmp_path: Path) -> None:
+def test_merging_keeps_provenance_per_rank_unless_it_is_equal_for_all_ranks(tmp_path: Path) -> None:
     # GIVEN the recordings of two processes, in any order, each with its own strings, threads and reads
     first, second = small_trace(), small_trace()
     second.strings = type(second.strings)(["x", *second.strings.texts])
@@ -109,7 +109,9 @@ def test_merged_ranks_share_equal_provenance_and_keep_the_rest_per_rank(tmp_path
     ("told", "numbers", "twice"),
     [([1, 0], [0, 1], 0), ([None, None], [0, 1], 0), ([0, 0], [0, 1], 1), ([1, None], [0, 1], 0), ([7, 1 << 40], [0, 7], 0)],
 )
-def test_a_merged_rank_keeps_its_number_or_gets_a_free_one(told: list[Any], numbers: list[int], twice: int) -> None:
+def test_merging_gives_free_numbers_to_recordings_with_unknown_or_duplicate_ranks(
+    told: list[Any], numbers: list[int], twice: int
+) -> None:
     recordings = [replace(small_trace(), runs={} if rank is None else {rank: Run()}) for rank in told]
     merged = merge_ranks(recordings)
     assert merged.ranks == numbers and merged.problems.get("rank-told-twice", 0) == twice
@@ -247,7 +249,7 @@ def test_steps_that_the_profile_lacks_keep_their_recorded_times() -> None:
     assert per_step == [2, 2, 2, 2, 6, 6, 6, 2, 2]
 
 
-def test_merging_a_profile_without_gpu_work_leaves_a_recording_of_phases() -> None:
+def test_a_recording_merged_with_a_profile_without_gpu_work_still_has_only_phase_times() -> None:
     profile = training(steps=2)
     profile.device = DeviceSpans.empty()
     profile.lacks = ["GPU work", "values", "device properties"]
@@ -259,7 +261,7 @@ def test_merging_a_profile_without_gpu_work_leaves_a_recording_of_phases() -> No
 
 
 @pytest.mark.parametrize("numbers", [[103, 104], [900], []])
-def test_a_profile_without_any_recorded_step_is_ignored_and_counted(numbers: list[int]) -> None:
+def test_a_profile_that_contains_no_recorded_step_is_ignored_and_counted(numbers: list[int]) -> None:
     recording, _ = around(training(steps=2))
     empty = Trace() if numbers != [900] else training(steps=2)
 
@@ -283,7 +285,7 @@ def test_a_profile_truncated_at_any_byte_can_be_merged(shared_traces: Path) -> N
         assert sorted(trace.values.value) == [0, 1, 2, 3]
 
 
-def test_stages_and_collectives_of_profiled_steps_are_not_duplicated() -> None:
+def test_merging_a_profile_does_not_duplicate_stages_and_collectives() -> None:
     # GIVEN a recording with parts and collectives in every step
     recording = data_parallel(steps=6)
     numbers = recording.steps.number[[2, 5]].tolist()
@@ -323,7 +325,7 @@ def test_stages_and_collectives_of_profiled_steps_are_not_duplicated() -> None:
     st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
     st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
 )
-def test_the_host_scale_is_the_ratio_of_median_times(clean: list[int], slow: list[int]) -> None:
+def test_the_host_scale_is_the_ratio_of_unprofiled_to_profiled_median_times(clean: list[int], slow: list[int]) -> None:
     durations = [2 * d for d in clean + slow]
     starts = [int(t) for t in np.cumsum([0, *durations[:-1]])]
     kinds = [StepKind.STEADY] * len(clean) + [StepKind.PROFILED] * len(slow)
@@ -348,7 +350,7 @@ def test_the_slowdown_of_the_profiler_is_computed_from_steps_with_equally_many_p
     assert (run.clean.steps, run.clean.step_median_ns, run.clean.slowdown) == (2, 300, 1.0)
 
 
-def test_only_phases_with_host_time_are_scaled() -> None:
+def test_the_loader_phase_is_not_scaled_for_profiler_overhead() -> None:
     names = ("loader", *(name for name in ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")))
     shares = {name: 1 / len(names) for name in names}
     recording = made([0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, **shares)
@@ -449,7 +451,7 @@ def test_ops_before_a_batch_wait_do_not_count_as_loading_in_clean_steps() -> Non
         assert sum(took_ns for *_, took_ns in told[step]) == 1000
 
 
-def test_reads_of_several_values_stay_separate_reads() -> None:
+def test_merging_ranks_keeps_reads_of_tensor_values_separate() -> None:
     one, two = made([0], [800], [StepKind.STEADY]), made([0], [800], [StepKind.STEADY])
     one.values = Values.of(step=[0] * 3, read=[0, 0, 4], value=[1, 2, 3])
     two.values = Values.of(step=[0] * 3, read=[1, 2, 2], value=[4, 5, 6])
@@ -490,7 +492,7 @@ def test_a_step_with_a_captured_cuda_graph_keeps_the_phases_of_the_recorder() ->
     assert trace.phases.duration_ns[rows[1]].sum() == trace.steps.duration_ns[numbers[1] - 100]
 
 
-def test_a_step_with_a_forward_pass_that_the_profile_does_not_show_keeps_the_phases_of_the_recorder() -> None:
+def test_a_step_keeps_the_recorders_phases_if_its_profile_shows_no_forward_pass() -> None:
     """GIVEN a profile whose second step has no forward pass, although the recorder saw one THEN only this step has the
     recorder's phases."""
     profile = training(steps=3)

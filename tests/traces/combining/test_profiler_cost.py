@@ -51,7 +51,7 @@ def test_the_remaining_slowdown_is_removed_by_scaling() -> None:
     assert clean_phases(trace, 4) == pytest.approx(dict(clean))
 
 
-def test_a_phase_without_time_in_profiled_steps_is_not_scaled() -> None:
+def test_a_phase_that_takes_no_time_in_profiled_steps_is_not_scaled() -> None:
     """GIVEN a loss that takes 10 in clean steps and no time in profiled steps WHEN the forward takes 1000 and 2000."""
     trace = recorded(
         [(StepKind.STEADY, [("forward", 1000), ("loss", 10)])] * 2 + [(StepKind.PROFILED, [("forward", 2000), ("loss", 0)])] * 2
@@ -152,7 +152,7 @@ def test_phases_with_the_same_name_get_separate_factors() -> None:
     assert CleanPace(trace, 0, NO_WAITS).scale.tolist() == pytest.approx([1, 1, 1] * 3 + [0.5, 1, 0.25] * 3 + [0.4, 1])
 
 
-def test_with_fewer_than_three_profiled_steps_phases_are_compared_by_name() -> None:
+def test_phases_are_compared_by_name_if_fewer_than_three_steps_were_profiled() -> None:
     clean, profiled = [("backward", 300), ("backward", 100)], [("backward", 600), ("backward", 400)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 2)
     assert with_clean_pace(trace.runs[0], trace, 0).host_scale == pytest.approx({"backward": 0.4})
@@ -217,7 +217,7 @@ def test_clean_steps_are_compared_with_profiled_steps_with_the_same_phases() -> 
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == 50
 
 
-def test_profiled_steps_with_more_ops_than_most_are_not_compared() -> None:
+def test_the_profiler_cost_ignores_steps_with_an_unusual_number_of_ops() -> None:
     """GIVEN clean steps of 100, and profiled steps of 200, of which one took 900 and two took 1000 with an op more THEN the
     profiler took 100 for one op."""
     lasts_ns = [200, 200, 900, 1000, 1000]
@@ -248,7 +248,7 @@ def test_a_phase_with_concurrent_threads_does_not_determine_the_cost_per_op() ->
     assert run.host_scale == pytest.approx({"forward": 300 / 1300, "backward": 1.0}, rel=1e-3)
 
 
-def test_the_cost_per_op_is_computed_without_waits_for_the_gpu() -> None:
+def test_the_profiler_cost_per_op_excludes_waits_for_the_gpu() -> None:
     """GIVEN a forward pass of 300 us, of which 25 us are a wait for the GPU WHEN the profiler took 600 ns for each of 100 ops
 
     THEN the profiled time without the wait (335 us) is 60 us longer than the clean time without the wait (275 us). The 100 ops,
@@ -282,7 +282,7 @@ def test_with_concurrent_threads_the_cost_of_ops_is_limited_by_the_slowdown() ->
     assert run.host_scale["forward"] == pytest.approx(300_000 / (310_000 - 10_000 - noise_ns), rel=1e-3)
 
 
-def test_a_phase_that_takes_no_time_does_not_determine_the_cost() -> None:
+def test_phases_without_duration_do_not_affect_the_profiler_cost() -> None:
     counts = np.zeros(len(EVENT_COSTS))
     counts[0] = 100
     known = ComparedPhase(

@@ -37,7 +37,7 @@ def test_of_several_processes_of_a_rank_the_main_or_the_longest_one_counts() -> 
     assert (trace.steps.rank == 0).sum() == 3 and notes[0].startswith("3 processes used the GPU as 2 ranks")
 
 
-def test_a_loader_worker_never_replaces_the_process_that_trained() -> None:
+def test_a_rank_is_represented_by_the_training_process_and_not_by_a_loader_worker() -> None:
     # GIVEN a DataLoader's worker that inherited the recorder: many evaluation steps, of which the main process has none
     worker, main, child = as_rank(0, 0, steps=9), as_rank(0, 0), as_rank(0, 0, steps=2)
     worker.steps.kind[:] = StepKind.EVALUATION
@@ -80,7 +80,9 @@ def test_a_single_rank_keeps_its_number_and_its_devices() -> None:
     ("later_us", "clock", "grouped"),
     [(400, "unix", [[0, 1]]), (407, "unix", [[0, 1]]), (390, "unix", [[0], [1]]), (500, "monotonic", [[0], [1]])],
 )
-def test_consecutive_recordings_of_one_process_are_profiler_cycles(later_us: int, clock: str, grouped: list[list[int]]) -> None:
+def test_consecutive_recordings_of_one_process_are_grouped_as_profiler_cycles(
+    later_us: int, clock: str, grouped: list[list[int]]
+) -> None:
     """GIVEN two recordings of four steps, 400 us, the last kernel of which ends before."""
     first, second = training(), training()
     for name in ("steps", "phases", "host", "device"):
@@ -97,6 +99,6 @@ def test_consecutive_recordings_of_one_process_are_profiler_cycles(later_us: int
     assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)]) == [[0], [1]]  # another process
 
 
-def test_a_process_with_several_ranks_counts_as_the_lowest() -> None:
+def test_a_process_with_several_ranks_is_listed_under_its_lowest_rank() -> None:
     both = replace(as_rank(0, 0), runs={2: Run(), 1: Run()})
     assert process_of_each_rank({5: as_rank(0, 0), 7: both, 9: replace(as_rank(0, 0), runs={})}, main=5) == {0: 5, 1: 7}

@@ -99,7 +99,7 @@ def nothing_is_new_or_gone(found: Changes) -> bool:
     return not any((found.ops.added, found.ops.gone, found.kernels.added, found.kernels.gone))
 
 
-def test_a_kernel_that_two_ops_launched_is_compared_within_each_op() -> None:
+def test_a_kernel_that_two_ops_launch_is_compared_separately_for_each_op() -> None:
     # GIVEN a GPU on which mm and addmm run the same kernel, and a GPU on which each op has a kernel of its own
     before = recording(("aten::mm", "tile_a"), ("aten::addmm", "tile_a", "tile_a"))
     after = recording(("aten::mm", "tile_b"), ("aten::addmm", "tile_b", "tile_c"))
@@ -186,7 +186,7 @@ def test_a_fused_backward_kernel_does_not_replace_the_forward_op() -> None:
     assert (row.recorded_names, row.replayed_names) == (("aten::gelu_backward",), ("triton_poi_fused_gelu_backward_3",))
 
 
-def test_fused_kernels_are_matched_without_their_numbers_and_kinds() -> None:
+def test_inductor_kernels_are_matched_without_their_numbers_and_kinds() -> None:
     """Inductor numbers kernels again in each version of a program, and reduces at once or in a loop, depending on the size."""
     first = recording(("a", "triton_per_fused_add_sum_0"), ("b", "triton_poi_fused_mul_1"))
     second = recording(("b", "triton_poi_fused_mul_0"), ("a", "triton_red_fused_add_sum_1"))
@@ -212,7 +212,7 @@ def test_foreach_and_fused_optimizers_replace_loops() -> None:
 
 
 @pytest.mark.parametrize(("second", "sameness"), [("gemm_bf16", Sameness.SAME_PROGRAM), ("gemm_int8", Sameness.CANNOT_BE_TOLD)])
-def test_whether_two_cuda_graphs_with_different_kernels_are_one_program_is_unknown(second: str, sameness: Sameness) -> None:
+def test_it_is_unknown_whether_cuda_graphs_with_different_kernels_are_the_same_program(second: str, sameness: Sameness) -> None:
     """Two of the three kernels of each step run in a CUDA graph. The ops outside of the graphs are the same."""
     traces = [recording(("aten::copy_", "copy"), graph=("flash_fwd", name)) for name in ("gemm_bf16", second)]
     # identical traces are the same program without a comparison
@@ -243,7 +243,7 @@ def test_kernels_of_two_inference_servers_are_paired_by_what_they_compute() -> N
     assert not found.kernels.gone and not found.kernels.added
 
 
-def test_kernels_in_the_place_of_attention_are_attention() -> None:
+def test_kernels_at_the_position_of_an_attention_kernel_count_as_attention() -> None:
     """A name such as "sage_fwd" does not show what the kernel computes, but its neighbours show what it replaces. A kernel that
     the other trace lacks, without a kernel in its place, stays new."""
     fmha = recording(graph=("gemm", "fmha_fwd", "relu", "gemm", "add"))

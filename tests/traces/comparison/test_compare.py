@@ -64,7 +64,7 @@ def test_the_json_has_the_documented_keys() -> None:
     assert report["missing"] == missing
 
 
-def test_a_recording_has_no_coverage_and_no_host_figures() -> None:
+def test_comparing_two_recordings_gives_no_coverage_and_no_host_figures() -> None:
     report = compare(training(), training()).to_json()
     assert report["coverage"] is None and report["missing"] == []
     assert set(report["host"]) >= {"lag_ns_per_step", "us_per_op", "ops_per_step"} and not any(report["host"].values())
@@ -108,7 +108,7 @@ def test_evaluation_times_are_compared_without_the_profilers_cost() -> None:
     assert (told.steps.recorded_median_ns, told.steps.replayed_median_ns) == (100 * US, 100 * US)
 
 
-def test_data_loading_is_excluded_unless_recorded_waits_were_replayed() -> None:
+def test_step_times_exclude_data_loading_unless_recorded_waits_were_replayed() -> None:
     recorded = training()
     replay = replay_of(recorded)
     assert (compare(recorded, replay).judged, compare(recorded, replay).within_tolerance) == ("compute_side", True)
@@ -120,7 +120,7 @@ def test_data_loading_is_excluded_unless_recorded_waits_were_replayed() -> None:
     assert compare(recorded, replay, tolerance=0.2).within_tolerance
 
 
-def test_the_mean_step_is_judged_if_the_steps_vary_a_lot() -> None:
+def test_mean_step_times_are_compared_if_step_times_vary_a_lot() -> None:
     """GIVEN steps of 100, 100, 100, 200 and 200 us, whose mean is 140 us WHEN they are compared with steps of 100, 100, 160,
     170 and 170 us THEN their step times are equal in all texts, although the medians differ by 60 %."""
     result = compare(training(steps=5, jitter_us=(0, 0, 0, 100, 100)), training(steps=5, jitter_us=(0, 0, 60, 70, 70)))
@@ -147,7 +147,7 @@ def test_the_error_is_unknown_if_the_recorded_time_is_zero() -> None:
     assert result.phases["loader"].error is None
 
 
-def test_phases_compare_on_the_host_and_between_events() -> None:
+def test_phases_are_compared_by_host_time_and_by_gpu_time() -> None:
     recorded, other = training(), training(stretch=2)
     forward = compare(recorded, other).phases["forward"]
     assert (forward.recorded_median_ns, forward.replayed_median_ns, forward.error) == (20 * US, 40 * US, 1.0)
@@ -205,7 +205,7 @@ def test_streams_are_paired_by_number_or_by_busy_time() -> None:
     assert rows[0].replayed_busy == pytest.approx(4 * 50 / 400, abs=1e-6) and rows[1].replayed_busy is None
 
 
-def test_amd_queues_and_streams_are_paired_by_busy_time() -> None:
+def test_amd_queues_are_paired_with_streams_of_similar_busy_time() -> None:
     """Queue 0 is the idle one and stream 0 the busy one, so equal numbers are different streams."""
     assert pair_streams({0: 1.0, 1: 9.0}, {0: 8.0, 1: 2.0}) == [(0, 0), (1, 1)]
     assert pair_streams({0: 1.0, 1: 9.0}, {0: 8.0, 1: 2.0}, same_numbers=False) == [(1, 0), (0, 1)]
@@ -245,7 +245,7 @@ def test_added_removed_longer_and_shorter_kernels_and_ops_are_listed() -> None:
     assert not changes(recorded, other, np.arange(2), np.arange(4), tolerance=2.5).kernels.longer
 
 
-def test_a_step_replayed_twice_counts_twice() -> None:
+def test_a_recorded_step_that_was_replayed_twice_counts_twice_in_the_mean() -> None:
     recorded = training(steps=2)
     recorded.device.duration_ns[:5] = 40 * US
     (longer, *_) = changes(recorded, training(steps=1, kernel_us=60), np.array([0, 0, 1]), np.array([0])).kernels.longer
@@ -299,7 +299,7 @@ def test_ops_have_canonical_names() -> None:
     assert canonical_op("aten::_log_softmax") == "log_softmax"
 
 
-def test_a_phase_grained_replay_is_covered_by_recorded_phase_times() -> None:
+def test_all_gpu_time_of_a_phase_grained_replay_comes_from_recorded_phases() -> None:
     recorded = phase_grained()
     replay = training(steps=3)
     replay.steps.recorded_step[:] = [0, 1, 2]

@@ -78,7 +78,7 @@ def test_times_come_from_clean_steps_and_kernels_from_profiled_steps() -> None:
     assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
 
 
-def test_the_busy_share_of_compared_steps_is_that_of_clean_steps() -> None:
+def test_the_busy_share_is_relative_to_unprofiled_step_times() -> None:
     """Clean steps take 100 us. The last of three profiled steps takes a second longer. The replay repeats the first two, with
     kernels of 50 us per step, so the GPU is busy for 50 % of a clean step."""
     recorded, replay = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 1_000_000)), training(steps=3)
@@ -100,7 +100,7 @@ def _with_peaks(steps: int, peaks: dict[int, int]) -> Trace:
     return replace(trace, memory=MemoryEvents.of(time_ns=at_ns, **numbers, **sizes))
 
 
-def test_memory_peaks_are_compared_in_later_steps_that_compile_nothing() -> None:
+def test_memory_peaks_are_compared_without_the_first_step_and_without_compiling_steps() -> None:
     """The recording has memory events from its third step on, and its fourth step compiles code and takes 900 bytes. The first
     step of the replay takes 700 bytes. The 300 bytes of the other steps are compared."""
     recorded, replay = _with_peaks(5, {2: 300, 3: 900, 4: 300}), _with_peaks(5, {0: 700, 2: 300, 3: 300})
@@ -128,7 +128,7 @@ def test_memory_peaks_are_compared_in_the_kinds_of_steps_with_memory_events_in_b
     assert compare(recorded, evaluation).memory["cuda:0"].compared_bytes == (300, 900)
 
 
-def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
+def test_gpu_time_is_compared_only_in_steps_without_estimated_times() -> None:
     """GIVEN a replay of 6 steps, of which 4 have kernels that are half as long as recorded WHEN these kernels are estimates
     THEN the GPU time of the other 2 steps is compared, and that of all steps if no step has recorded times."""
     recorded, replay = training(steps=2), training(steps=6)
@@ -201,7 +201,7 @@ def test_steps_are_compared_with_steps_of_the_same_kind() -> None:
     assert result.steps.error == 0.0 and result.steps_compared == Both(3, 3)
 
 
-def test_evaluation_steps_that_differ_are_compared_by_their_number() -> None:
+def test_evaluation_steps_of_different_length_are_compared_by_step_number() -> None:
     """GIVEN five clean steps of a generation, in which every third token takes 400 us longer, and a profile of two short
     tokens WHEN a replay runs nine tokens, four of them long THEN the five steps with the recorded numbers are compared."""
     recorded = training(steps=7, jitter_us=(0, 0, 400, 0, 0, 0, 0))

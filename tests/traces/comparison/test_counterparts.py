@@ -26,7 +26,7 @@ def test_each_kernel_of_a_trace_matches_itself() -> None:
     assert (found.change == KernelChange.SAME).all() and not found.change_ns.any()
 
 
-def test_a_recorded_kernel_matches_a_kernel_in_each_replayed_step_that_used_it() -> None:
+def test_a_recorded_kernel_matches_one_kernel_in_each_replay_of_its_step() -> None:
     recorded = training(steps=2)
     found = found_in(recorded, replay_of(recorded))
     for row in range(len(recorded.device)):
@@ -104,7 +104,7 @@ def test_swapped_kernels_are_marked_as_out_of_order() -> None:
     assert len(kept) == len(first.device) - 1
 
 
-def test_only_kernels_of_the_lowest_rank_are_checked_for_their_order() -> None:
+def test_only_the_lowest_rank_must_run_its_kernels_in_the_same_order() -> None:
     first, second = training(steps=2), training(steps=2)
     for trace in (first, second):
         trace.devices = [replace(trace.devices[0], rank=1), trace.devices[0]]
@@ -114,7 +114,7 @@ def test_only_kernels_of_the_lowest_rank_are_checked_for_their_order() -> None:
     assert sorted(found.first[kept].tolist()) == list(range(1, len(first.device)))
 
 
-def test_the_kernels_of_two_ops_are_counterparts_of_their_fused_kernel() -> None:
+def test_the_kernels_of_two_eager_ops_match_their_fused_kernel() -> None:
     """In each of two steps, the second trace runs one kernel of 15 us instead of an add and a relu of 10 us each."""
     conv, *others = calls(32)[1:]
     two = [Call("aten::add", "8,8;8,8", 37, "add_kernel"), Call("aten::relu", "8,8", 44, "relu_kernel")]

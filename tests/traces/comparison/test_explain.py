@@ -96,7 +96,7 @@ def test_slower_kernels_are_named_with_their_counts() -> None:
     assert "1 -> 1 a step, on the GPU" in kernels[0].text
 
 
-def test_slower_ops_are_explained_without_listing_renamed_kernels() -> None:
+def test_explain_names_a_slower_op_but_not_its_renamed_kernel() -> None:
     """GIVEN a convolution of 10 µs by cuDNN, and one of 30 µs by MIOpen with other op and kernel names."""
     other = training()
     other.device.duration_ns[1::5] = 30_000
@@ -191,7 +191,7 @@ def waiting(kernel_ns: int) -> Trace:
     return trace
 
 
-def test_gpu_work_of_phases_is_the_reason_if_the_device_limits_both_traces() -> None:
+def test_explain_names_the_gpu_work_of_phases_if_the_gpu_limits_both_traces() -> None:
     """The GPU is busy for 95 % of A and for 99.5 % of B. Each phase has one kernel."""
     found = explained(waiting(19_000), waiting(19_900))
     assert {reason.text for reason in found.reasons if reason.what in PHASES} == {
@@ -216,7 +216,7 @@ def test_a_wait_explains_a_phase_if_it_is_at_least_half_of_the_difference(after_
     assert reason.text.partition("its wait for the GPU is ")[2] == said
 
 
-def test_a_phase_on_the_host_names_its_shorter_wait_for_the_gpu() -> None:
+def test_explain_names_a_phases_shorter_wait_for_the_gpu() -> None:
     """GIVEN steps of 2,000 us in A, where the host launches for 30 us and then waits for the GPU until 1,999 us, and steps of
     3,000 us in B, where the host launches for 2,970 us and waits for 19 us THEN the wait of the optimizer is 1,950 us shorter.
     """

@@ -48,7 +48,7 @@ FUSED = (
 )
 
 
-def test_an_eager_op_belongs_to_the_fused_kernel_with_its_name_and_position() -> None:
+def test_an_eager_op_is_matched_to_the_fused_kernel_that_contains_its_name() -> None:
     """GIVEN two kernels with relu in their names THEN the relu before the products belongs to the first kernel.
 
     No kernel has mul in its name.

@@ -68,7 +68,7 @@ def test_a_script_that_compiles_nothing_has_no_graph_breaks(tmp_path: Path) -> N
     assert check(budgets, compare(training(), replay_of(training()))).passed
 
 
-def test_memory_change_is_per_step_if_earlier_memory_was_not_recorded(tmp_path: Path) -> None:
+def test_the_memory_budget_compares_the_rise_per_step_if_totals_are_not_comparable(tmp_path: Path) -> None:
     """GIVEN a recording with a sum of 2 MiB and a replay with 3 MiB in all. In both traces, a step adds 1 MiB."""
     memory = MemoryComparison(2 << 20, 3 << 20, "summed", "recorded", 1 << 20, 1 << 20, 3 << 20)
     compared = replace(compare(training(), replay_of(training())), memory={"cuda:0": memory})

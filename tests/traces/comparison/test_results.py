@@ -62,7 +62,7 @@ def test_recordings_with_many_equal_times(name: str, other: Trace) -> None:
 
 
 @pytest.mark.parametrize("table", ["steps", "phases", "device", "memory", "collectives", "batches"])
-def test_recordings_can_be_compared_if_one_lacks_a_table(table: str) -> None:
+def test_two_recordings_can_be_compared_if_one_has_no_rows_in_a_table(table: str) -> None:
     whole = crowded(seed=1)
     part = without(whole, table)
     assert_golden(GOLDEN / f"crowded_without_{table}.txt", figures(whole, part) + figures(part, whole))
@@ -74,5 +74,5 @@ def test_recordings_of_two_ranks() -> None:
     assert_golden(GOLDEN / "crowded_gpus.txt", figures(crowded(1), first))
 
 
-def test_recordings_with_steps_of_several_kinds() -> None:
+def test_comparing_recordings_with_several_kinds_of_steps_gives_the_golden_result() -> None:
     assert_golden(GOLDEN / "crowded_mixed.txt", figures(mixed(1, "WSESPSSEPS"), mixed(1, "SSPESSS")))

@@ -191,7 +191,7 @@ def test_every_declared_threshold_is_imported_by_some_file(module: ModuleType, d
     assert PAGE.users(module.__name__).keys() - {"DECLARED", "THRESHOLDS"} == declared.keys()
 
 
-def test_the_users_of_a_threshold_are_the_files_that_import_it(tmp_path: Path) -> None:
+def test_the_constants_page_lists_the_files_that_import_each_constant(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     (tmp_path / "tui").mkdir()
     (tmp_path / "traces" / "a.py").write_text("def f():\n    from m.numbers import A, B as C\n")

@@ -32,7 +32,7 @@ def test_a_compiled_backward_belongs_to_the_forward_with_its_sequence_number() -
     ]  # fmt: skip
 
 
-def test_compiled_backwards_without_sequence_numbers_are_matched_in_reverse_order() -> None:
+def test_compiled_backward_passes_without_sequence_numbers_are_matched_in_reverse_order() -> None:
     """GIVEN a profile whose release marks no regions and no numbers THEN graphs are numbered within the step."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 500)

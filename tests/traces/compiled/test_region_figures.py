@@ -50,7 +50,7 @@ def test_shares_of_compiled_code_are_fractions_of_all_gpu_work() -> None:
     assert compiled_figures(recording(graphs=True)).graph_share == pytest.approx(40 / 51)
 
 
-def test_a_cuda_graph_is_launched_with_its_kernels() -> None:
+def test_the_figures_of_a_cuda_graph_include_its_kernels_and_idle_time() -> None:
     """GIVEN two graphs with two kernels each. Between the kernels of a launch the device is idle for 1 us."""
     assert compiled_figures(recording(graphs=True)).graphs == (
         CudaGraph("CUDA graph 1", 1, 2, 18_000, 1_000, 1_000, ("sgemm", "triton_poi_fused_relu_0")),
@@ -69,7 +69,7 @@ def test_graph_launches_without_an_id_are_grouped_by_their_kernels() -> None:
     assert check({"graph_breaks": 0}, comparison).checks[0].value == 0
 
 
-def test_the_kind_of_memory_of_a_memset_does_not_distinguish_graphs() -> None:
+def test_graph_launches_are_equal_even_if_the_kind_of_memset_memory_differs() -> None:
     """GIVEN two launches of a graph that was captured before the profile: CUPTI knows the kind of memory only in the second."""
     events = Events()
     for at, memory in ((0, "Unknown"), (100, "Device")):
@@ -81,7 +81,7 @@ def test_the_kind_of_memory_of_a_memset_does_not_distinguish_graphs() -> None:
     assert (graph.launches, graph.gpu_ns) == (2, 12_000)
 
 
-def test_compilations_are_found_with_their_regions() -> None:
+def test_each_compilation_in_a_profile_is_assigned_to_its_region() -> None:
     """GIVEN a compilation of 0/1 with an inner stage, and of its backward within the backward."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#7", 0, 500)

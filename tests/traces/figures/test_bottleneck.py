@@ -68,12 +68,12 @@ def test_a_gpu_that_is_mostly_idle_is_not_the_bottleneck() -> None:
     assert bottleneck(ahead, idle(0, 25, unknown=35), None) == PaceLimit("device", 25 * MS, 0.25)
 
 
-def test_host_time_added_by_the_profiler_is_not_counted_as_a_possible_gain() -> None:
+def test_the_possible_gain_excludes_host_time_added_by_the_profiler() -> None:
     """In profiled steps, the GPU waits 500 ms for the host. In clean steps, the idle time without data is 25 ms."""
     assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500), None) == PaceLimit("host", 55 * MS, 0.55)
 
 
-def test_a_busy_gpu_is_the_bottleneck_unless_it_only_communicates() -> None:
+def test_a_busy_gpu_is_the_bottleneck_unless_it_mostly_communicates() -> None:
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
     five = idle(0, 5, busy_ms=95)
     assert bottleneck(full, five, None) == PaceLimit("device", 5 * MS, 0.05)
@@ -107,7 +107,7 @@ def test_the_possible_gain_is_the_mean_idle_time_but_a_step_is_as_long_as_its_gp
     assert bottleneck(no_data, idle(0, 70, busy_ms=30), None) == PaceLimit("host", 60 * MS, 0.6)
 
 
-def test_the_wait_before_the_first_work_is_no_possible_gain() -> None:
+def test_the_possible_gain_excludes_idle_time_before_the_first_gpu_work() -> None:
     """GIVEN three steps of 20 ms on the host and 50 ms on the GPU WHEN the GPU gets its first work after 20 ms of 170 ms, and
     is then always busy THEN a step of 50 ms cannot be shorter."""
     trace = a_trace(
@@ -120,7 +120,7 @@ def test_the_wait_before_the_first_work_is_no_possible_gain() -> None:
     assert summary.busy_shares == {"cuda:0": 1.0}
 
 
-def test_a_late_rank_limits_all_ranks() -> None:
+def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
     """GIVEN steps of 100 ms on two GPUs WHEN rank 0 communicates from 20 ms and rank 1 launches nothing before 80 ms and
     communicates from 90 ms THEN rank 1 is 70 ms late because of its host."""
     steps = [(0, 100), (0, 100), (100, 200), (100, 200)]
@@ -154,7 +154,7 @@ def test_a_late_rank_limits_all_ranks() -> None:
 
 
 @pytest.mark.parametrize(("late_ns", "late_rank"), [(10 * MS, 1), (10 * MS - 1, None)])
-def test_a_rank_is_late_from_a_tenth_of_a_step(late_ns: int, late_rank: int | None) -> None:
+def test_a_rank_is_late_if_it_delays_a_step_by_a_tenth(late_ns: int, late_rank: int | None) -> None:
     """GIVEN two steps of 100 ms, which the GPU limits WHEN rank 1 is 10 ms late in each THEN it limits the pace."""
     trace = a_trace([(0, 100), (0, 100), (100, 200), (100, 200)], numbers=[0, 0, 1, 1], ranks=[0, 1, 0, 1], devices=(0, 1))
     late = [RankLateness(1, 4, 4, 0, 2 * late_ns), RankLateness(0, 4, 0, 2 * late_ns, 0)]
@@ -194,7 +194,7 @@ def test_no_figure_is_derived_from_a_recording_with_lost_kernels() -> None:
 
 
 @pytest.mark.parametrize(("end", "limit"), [(21, "device"), (32, "unknown")])
-def test_long_work_after_the_last_step_belongs_to_unknown_steps(end: float, limit: str) -> None:
+def test_the_bottleneck_is_unknown_if_long_gpu_work_follows_the_last_step(end: float, limit: str) -> None:
     """Two steps of 10 ms. The calls that launched the kernels are missing, and one kernel begins after the steps."""
     work = [Work(None, 0, 10), Work(None, 10, 20), Work(None, 20, end)]
     of = summarize(a_trace([(0, 10), (10, 20)], work)).bottleneck
@@ -202,7 +202,7 @@ def test_long_work_after_the_last_step_belongs_to_unknown_steps(end: float, limi
 
 
 @pytest.mark.parametrize(("last_ms", "limit"), [(9, "unknown"), (11, "host")])
-def test_a_recording_that_ends_within_the_first_step_on_the_gpu_has_no_bottleneck(last_ms: float, limit: str) -> None:
+def test_the_bottleneck_is_unknown_if_the_gpu_finished_no_step(last_ms: float, limit: str) -> None:
     """Two steps of 10 ms. The GPU has run the first kernel, but not the last launch."""
     trace = a_trace([(0, 10), (10, 20)], [Work(1, 1, 2), Work(last_ms, 18, 19)])
     trace.device, trace.problems = trace.device.take([0]), {"unfinished-launch": 1}
@@ -269,7 +269,9 @@ def test_a_gpu_that_finishes_right_after_the_last_launch_waits_for_the_host() ->
 
 
 @pytest.mark.parametrize(("lasted_us", "behind_us", "is_caught_up"), [(500, 50, True), (499, 50, False), (500, 51, False)])
-def test_a_gpu_catches_up_in_phases_of_at_least_half_a_millisecond(lasted_us: int, behind_us: int, is_caught_up: bool) -> None:
+def test_only_phases_of_at_least_half_a_millisecond_show_that_the_gpu_catches_up(
+    lasted_us: int, behind_us: int, is_caught_up: bool
+) -> None:
     trace = _launched(0, 4400)
     trace.phases.duration_ns[::2] = lasted_us * 1000
     trace.phases.device_end_ns[::2] = trace.phases.end_ns[::2] + behind_us * 1000

@@ -16,7 +16,7 @@ def batches(*rows: tuple[BatchKind, int, int, int, int]) -> Batches:
     )
 
 
-def test_pinned_batches_without_duration_or_size_do_not_count_for_the_rate() -> None:
+def test_the_pinning_rate_ignores_batches_without_duration_or_size() -> None:
     """GIVEN 40 bytes in 10 ns, 99 bytes in no time, and 5 ns for an unknown size THEN the rate is 40 bytes in 10 ns."""
     pins = batches((BatchKind.PIN, 0, 0, 10, 40), (BatchKind.PIN, 0, 20, 0, 99), (BatchKind.PIN, 0, 30, 5, NONE))
     found = input_pipeline(Trace(batches=pins))

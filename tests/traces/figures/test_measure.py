@@ -176,7 +176,7 @@ def test_kernel_and_op_tables_add_up_calls_and_times() -> None:
     assert (conv.count, conv.device_ns) == (3, 160 * US)
 
 
-def test_memory_peaks_are_recorded_totals_or_sums_of_allocations() -> None:
+def test_memory_peaks_are_computed_from_allocations_if_totals_are_missing() -> None:
     assert memory_peaks(training())[0].peak_allocated_bytes == 3 << 20
     assert memory_peaks(training())[0].source == "recorded"
     # GIVEN events without totals: 300 bytes held from before are freed, then 100 + 200 are allocated
@@ -254,7 +254,7 @@ def test_inference_steps_after_the_slow_first_ones_are_clean(evaluates: bool, cl
     assert clean_evaluations(trace).tolist() == clean
 
 
-def test_steps_after_a_profile_count_only_if_there_are_no_clean_steps() -> None:
+def test_step_times_use_steps_after_a_profile_only_if_no_other_steps_exist() -> None:
     trace = training(steps=4)
     trace.steps.kind[:] = StepKind.WARMUP, StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE
     assert steady_steps(trace).tolist() == [1] and profiled_steps(trace).tolist() == [2]
@@ -330,7 +330,7 @@ def test_the_op_of_each_launch_equals_that_found_by_a_simple_search(outermost: b
         assert op_of(trace, outermost=outermost).tolist() == walked
 
 
-def test_memory_curves_of_several_devices_use_each_event_once() -> None:
+def test_each_device_has_a_memory_curve_of_its_own_events() -> None:
     """Device 0 allocates 4 bytes and frees 1. Device 2 allocates 5 bytes between these events. Device 1 has no events."""
     trace = Trace()
     trace.memory = MemoryEvents.of(time_ns=[10, 20, 30], device=[0, 2, 0], bytes=[4, 5, -1])
@@ -347,7 +347,7 @@ def test_the_innermost_call_at_a_time_includes_its_first_and_last_nanosecond() -
 
 
 @pytest.mark.parametrize("problem", ["lost-kernel", "unfinished-launch", "truncated-file"])
-def test_only_a_profile_that_lost_kernels_has_launches_without_kernels(problem: str) -> None:
+def test_launches_without_kernels_are_counted_only_if_the_profile_lost_kernels(problem: str) -> None:
     """GIVEN a launch with a kernel, one without, a launch within that one, an op and a copy."""
     trace = Trace(problems={problem: 1})
     names = ["cudaLaunchKernel", "cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync"]

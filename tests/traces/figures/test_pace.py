@@ -133,7 +133,7 @@ def test_idle_time_is_measured_in_whole_periods_of_steps_that_repeat() -> None:
     assert (idle.window_ns, idle.busy_ns, idle.steps) == (160 * MS, 64 * MS, 8)
 
 
-def test_a_gpu_that_waits_longer_than_it_lags_does_not_limit_the_step() -> None:
+def test_the_gpu_does_not_limit_the_step_if_it_waits_longer_than_it_lags() -> None:
     """GIVEN steps of 100 ms on the host and 103 ms on the device, which waits 8 ms for each launch and 5 ms until the start
     WHEN the pace is computed THEN the host does not run ahead: a faster device gains 3 ms per step, a faster host 8."""
     ends = [98 + 103 * step for step in range(6)]
@@ -163,7 +163,7 @@ def test_gpu_work_that_ends_after_its_step_still_counts_for_the_step() -> None:
     assert ms(times.gpu_time_ns) == [20, 20, 20, 20]
 
 
-def test_the_host_time_of_a_step_includes_the_time_between_two_marks() -> None:
+def test_the_host_time_of_a_step_includes_the_time_since_the_previous_step() -> None:
     times = step_times(a_trace([(0, 8), (10, 18), (20, 29)]))
     assert ms(times.host_interval_ns) == [8, 10, 11]  # the first: its own span; 18 - 8; 29 - 18
 
@@ -176,7 +176,7 @@ def test_a_step_never_completes_before_the_previous_step() -> None:
     assert ms(times.gpu_time_ns) == [23, 2, 3]
 
 
-def test_the_first_gpu_step_starts_where_earlier_work_ended() -> None:
+def test_the_first_step_on_the_gpu_starts_when_earlier_work_ends() -> None:
     backlog = Work(None, 0, 6)  # before the first work with a known launch: launched before the recording began
     times = step_times(a_trace([(0, 10), (10, 20)], [backlog, Work(1, 6, 9), Work(11, 12, 19)]))
     assert ms(times.device_interval_ns[0]) == [3, 10]
@@ -198,7 +198,7 @@ def test_much_work_from_before_the_recording_is_reported(earlier_ms: int, report
     assert summarize(step).earlier_work_ns == (None if reported_ms is None else reported_ms * MS)
 
 
-def test_a_step_after_a_gap_in_the_numbers_does_not_follow_the_previous_step() -> None:
+def test_the_time_between_two_steps_is_excluded_if_their_numbers_are_not_consecutive() -> None:
     """The time between two cycles of a profiler belongs to no step."""
     work = [Work(1, 2, 9), Work(11, 12, 19), Work(1001, 1002, 1008), Work(1011, 1012, 1018)]
     times = step_times(a_trace([(0, 10), (10, 20), (1000, 1010), (1010, 1020)], work, numbers=[5, 6, 105, 106]))
@@ -222,7 +222,7 @@ def test_the_slowest_gpu_with_work_in_every_step_determines_the_step_time() -> N
     assert (of.device, of.device_ns, of.host_ns, of.limit) == (1, 12 * MS, 10 * MS, "device")
 
 
-def test_the_host_runs_ahead_only_if_work_is_queued_for_nearly_the_whole_step() -> None:
+def test_the_host_runs_ahead_only_if_gpu_work_is_queued_for_nearly_the_whole_step() -> None:
     """The host needs 10 ms per step and the device 11 ms. In one trace the next kernel is launched while the last one runs. In
     the other, the device has no work for 5 of 11 ms."""
     steps = [(10 * step, 10 * step + 10) for step in range(4)]
@@ -321,7 +321,7 @@ def test_steps_without_host_time_take_their_gpu_time() -> None:
     assert of is not None and (of.host_ns, of.pace_ns, of.limit) == (0, 5 * MS, "device")
 
 
-def test_cuda_events_show_how_much_of_a_wait_for_data_is_hidden() -> None:
+def test_cuda_events_show_how_long_the_gpu_works_during_a_wait_for_data() -> None:
     """The loader phase of step 1 lasts from 10 to 14; all work launched before it has ended at 13."""
     trace = a_trace([(0, 10), (10, 20)], grain="phase")
     loader, forward = trace.strings.add("loader"), trace.strings.add("forward")
@@ -359,7 +359,7 @@ def test_nonconsecutive_steps_are_measured_in_separate_time_windows() -> None:
     assert ms(window.end_ns - START_NS) == [20, 1010]  # the host of either run ends after its last kernel
 
 
-def test_work_from_before_the_recording_counts_as_busy_but_belongs_to_no_step() -> None:
+def test_gpu_work_launched_before_the_recording_counts_as_busy_but_belongs_to_no_step() -> None:
     """A step of 20 ms has 8 ms of work launched before the recording and 11 ms of its own: 19 of 20 ms are busy."""
     trace = a_trace([(0, 20)], [Work(None, -2, 8), Work(1, 8, 19)])
     of, window = pace(trace), device_windows(trace)[0]
@@ -374,7 +374,7 @@ def test_a_gpu_with_a_constant_lag_does_not_fall_behind() -> None:
     assert (of.limit, of.falls_behind_ns) == ("device", 0)
 
 
-def test_host_work_after_the_gpu_work_of_a_warm_up_step_is_not_part_of_the_next_step() -> None:
+def test_the_next_step_excludes_host_work_at_the_end_of_a_warm_up_step() -> None:
     """GIVEN a warm-up step in which the host works for 5 s after the GPU, and steps of 10 ms THEN the GPU takes 10 ms per step,
     also on average."""
     steps = [(0, 5010), (5010, 5020), (5020, 5030), (5030, 5040)]
@@ -457,7 +457,7 @@ def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
     assert steady is not None and steady.mean is None
 
 
-def test_a_lag_that_grows_in_few_steps_does_not_count() -> None:
+def test_a_gpu_does_not_fall_behind_if_its_lag_grows_in_only_a_few_steps() -> None:
     """GIVEN steps of 10 ms WHEN the device ends them 1, 4 and 4.01 ms late THEN only one of two growths counts."""
     late = [Work(10 * step, 10 * step, 10 * step + 10 + lag) for step, lag in enumerate((1, 4, 4.01))]
     of = pace(a_trace([(0, 10), (10, 20), (20, 30)], late))

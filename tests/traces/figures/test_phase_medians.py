@@ -22,13 +22,13 @@ def _two_ranks() -> Trace:
     return trace
 
 
-def test_waits_are_added_up_by_phase_and_step_of_the_waiting_rank() -> None:
+def test_waits_for_the_gpu_are_added_up_by_rank_and_step_and_phase() -> None:
     trace = _two_ranks()
     assert {name: ns.tolist() for name, ns in phase_waits_ns(trace).items() if ns.any()} == {"h2d": [3 * US, 0, 0, 0]}
     assert phase_waits_ns(training(steps=1)) == {}
 
 
-def test_medians_use_only_known_gpu_times() -> None:
+def test_phase_medians_ignore_unknown_gpu_times() -> None:
     trace = training(steps=3, jitter_us=(0, 4, 20))
     optimizer = np.flatnonzero(trace.phases.name == trace.strings.find("optimizer"))
     assert phase_medians(trace, np.arange(3), np.arange(3))["optimizer"] == PhaseMedians(24 * US, 31 * US, 10 * US)

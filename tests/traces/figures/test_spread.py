@@ -39,7 +39,7 @@ MS = 1_000_000
         ([2, 9, 4, 7, 3, 8, 5, 6], 1, 5.5, 3.5 / 2 / 5.5),  # irregular
     ],
 )
-def test_periodically_changing_step_times_are_averaged_over_a_period(
+def test_step_times_that_change_periodically_are_averaged_over_one_period(
     times: list[int], period: int, middle: float, noise: float
 ) -> None:
     values = np.array(times) * 1_000_000
@@ -89,14 +89,14 @@ def test_mean_steps_are_compared_if_the_steps_of_both_traces_vary_a_lot() -> Non
 
 
 @given(st.lists(st.sampled_from([100, 100, 104, 105, 150, 160]), min_size=2, max_size=40))
-def test_a_period_is_the_first_distance_at_which_nine_in_ten_steps_and_most_changes_are_alike(values: list[int]) -> None:
+def test_the_period_of_step_times_equals_that_of_the_oracle(values: list[int]) -> None:
     assert period_of(np.array(values)) == oracle.period(values)
 
 
 @pytest.mark.parametrize(
     ("times", "count"), [([20, 10, 10, 10], 1), ([19, 10, 10, 10], 0), ([90, 80, 10], 1), ([90], 0), ([], 0)]
 )
-def test_a_slow_start_takes_at_least_twice_the_median_of_the_later_steps(times: list[int], count: int) -> None:
+def test_slow_first_steps_take_at_least_twice_the_median_of_the_later_steps(times: list[int], count: int) -> None:
     """At least two steps are not slow."""
     assert slow_starts(np.array(times)) == count
 
@@ -104,7 +104,7 @@ def test_a_slow_start_takes_at_least_twice_the_median_of_the_later_steps(times: 
 @pytest.mark.parametrize(
     ("times", "varies"), [([85, 85, 100, 115, 115], True), ([86, 86, 100, 114, 114], False), ([1, 9], False)]
 )
-def test_steps_vary_much_if_half_their_interquartile_range_is_15_percent(times: list[int], varies: bool) -> None:
+def test_step_times_vary_a_lot_if_half_their_interquartile_range_is_15_percent(times: list[int], varies: bool) -> None:
     assert varies_much(np.array(times)) == varies
 
 

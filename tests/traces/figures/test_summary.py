@@ -147,13 +147,13 @@ def test_the_summary_agrees_with_the_index_of_recordings(shared_traces: Path, na
     assert round(summary.gpu_busy_ns / 1e6, 3) == busy_ms
 
 
-def test_a_gpu_without_a_name_is_summarized() -> None:
+def test_the_summary_mentions_a_gpu_without_a_name() -> None:
     named, unnamed = Device(0, 0, "Tesla T4"), Device(0, 1, "")
     assert summarize(Trace(devices=[named, unnamed])).gpu_names == "Tesla T4, an unnamed GPU"
     assert summarize(Trace(devices=[named, named])).gpu_names == "Tesla T4" and summarize(Trace()).gpu_names == "no GPU"
 
 
-def test_a_recording_of_the_host_lists_the_ops_with_the_most_time_of_their_own(tmp_path: Path) -> None:
+def test_a_host_only_recording_lists_the_ops_with_the_most_self_time(tmp_path: Path) -> None:
     """GIVEN a CPU profile with an op of 100 us that calls one of 70 us WHEN it is summarized THEN the inner op comes first"""
     of_cpu = [("aten::conv2d", 0, 100), ("aten::mkldnn_convolution", 20, 70), ("aten::relu", 110, 20)]
     events = [
@@ -169,7 +169,7 @@ def test_a_recording_of_the_host_lists_the_ops_with_the_most_time_of_their_own(t
     assert "host ops 58.3 % aten::mkldnn_convolution 25.0 % aten::conv2d 16.7 % aten::relu" in said
 
 
-def test_gpu_memory_without_kernels_is_not_a_recording_of_the_host_only(tmp_path: Path) -> None:
+def test_a_recording_with_gpu_memory_but_no_kernels_is_not_called_host_only(tmp_path: Path) -> None:
     """GIVEN memory events of cuda:0 and no kernels WHEN summarized THEN the advice is to record kernels"""
     place = {"pid": 1, "tid": 1}
     args = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 4096, "Total Allocated": 512, "Total Reserved": 1024}
@@ -183,7 +183,7 @@ def test_gpu_memory_without_kernels_is_not_a_recording_of_the_host_only(tmp_path
     assert "kernels were not recorded" in said and "Record with ProfilerActivity.CUDA." in said
 
 
-def test_the_repr_of_a_summary_shows_busy_times_only_of_traces_with_kernels() -> None:
+def test_the_repr_of_a_summary_shows_gpu_busy_time_only_for_traces_with_kernels() -> None:
     """GIVEN 4 steps of 100 us with 5 kernels of 10 us each."""
     assert repr(summarize(training())).splitlines()[-1] == "  GPU busy 0.200 ms of 0.400 ms"
     assert "GPU busy" not in repr(summarize(phase_grained()))

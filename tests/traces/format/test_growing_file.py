@@ -72,7 +72,7 @@ def test_threads_that_are_not_yet_in_the_file_get_placeholder_names(tmp_path: Pa
     stream.close()
 
 
-def test_placeholder_threads_belong_to_the_lowest_rank(tmp_path: Path) -> None:
+def test_missing_threads_of_a_growing_file_belong_to_the_lowest_rank(tmp_path: Path) -> None:
     trace = training(steps=1)
     stream = TraceStream(tmp_path / "t")
     stream.header(Trace(devices=trace.devices, threads=[Thread(3, 1, "MainThread", "main")]))
@@ -111,7 +111,7 @@ def test_a_damaged_growing_file_is_reported(tmp_path: Path, written: bytes) -> N
         Follower(tmp_path / "nope").more()
 
 
-def test_the_timeline_of_a_process_is_its_own_file_or_the_largest_file_of_its_children(tmp_path: Path) -> None:
+def test_a_process_without_a_timeline_file_uses_its_childrens_largest_file(tmp_path: Path) -> None:
     assert timeline_of(tmp_path, 7) is None
     for pid, size in ((8, 10), (9, 30), (10, 20)):
         (tmp_path / f"replay-{pid}.msgpack").write_bytes(bytes(size))

@@ -46,7 +46,7 @@ def test_a_block_without_a_device_has_no_device_times() -> None:
 
 
 @given(count=st.integers(1, 3 * PLAIN_NUMBERS), start_ns=st.integers(-(2**61), 2**61))
-def test_few_and_many_numbers_are_read_back(count: int, start_ns: int) -> None:
+def test_a_block_of_few_or_many_steps_is_read_back_unchanged(count: int, start_ns: int) -> None:
     """Up to 256 numbers are stored as they are, and more numbers as a packed column."""
     times_ns = [start_ns + number**2 for number in range(1 + 3 * count)]
     block = unpack_block(read(HOST._replace(steps=count, times_ns=times_ns).packed()))
@@ -72,7 +72,7 @@ def test_every_field_of_a_block_is_checked() -> None:
 
 
 @pytest.mark.parametrize("block", [None, {}, [], [1] * 13])
-def test_a_block_of_another_type_is_rejected(block: Any) -> None:
+def test_a_step_block_with_an_invalid_type_is_rejected(block: Any) -> None:
     with pytest.raises(Damaged):
         unpack_block(block)
 

@@ -97,13 +97,13 @@ def test_several_tables_of_any_size_can_be_written_at_once(tmp_path: Path, monke
     assert os.path.getsize(tmp_path / "t") < 500
 
 
-def test_too_many_rows_for_one_packed_table_are_rejected() -> None:
+def test_packing_a_table_with_too_many_rows_raises_an_error() -> None:
     with pytest.raises(ValueError, match="too many for one packed table"):
         pack_table(Steps.of(number=range(MAX_ROWS + 1)))
 
 
 @given(spans=st.integers(0, 2**32 - 1))
-def test_nested_and_arbitrary_parents_of_calls_can_be_stored_and_read(spans: int) -> None:
+def test_parents_of_calls_can_be_stored_and_read_whether_nested_or_not(spans: int) -> None:
     random = np.random.default_rng(spans)
     rows = 200
     depth = [0]
@@ -166,7 +166,7 @@ def test_extreme_values_can_be_stored_and_read(tmp_path: Path) -> None:
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
 
 
-def test_header_numbers_that_json_cannot_express_are_loaded_as_none(tmp_path: Path) -> None:
+def test_nan_and_infinity_in_a_header_are_loaded_as_none(tmp_path: Path) -> None:
     save(Trace(provenance={"loss": [float("nan"), np.float32("inf"), 0.5]}), tmp_path / "t.msgpack")
 
     assert load(tmp_path / "t.msgpack").provenance == {"loss": [None, None, 0.5]}
@@ -459,7 +459,7 @@ def test_a_damaged_large_frame_of_a_lazy_trace_is_reported_when_it_is_read(tmp_p
         _ = lazy.host.start_ns
 
 
-def test_a_large_frame_with_several_tables_is_read_at_once(tmp_path: Path) -> None:
+def test_lazy_reading_of_a_large_frame_reads_all_of_its_tables(tmp_path: Path) -> None:
     """GIVEN two tables in one large frame, which this version never writes WHEN it is read lazily THEN both are read."""
     trace = long_trace()
     trace.steps = Steps.of(start_ns=[5], duration_ns=[6])

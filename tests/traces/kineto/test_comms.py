@@ -53,7 +53,7 @@ def test_collectives_of_real_recordings_have_the_expected_figures(
         assert (before["rank"], before["start_ns"]) <= (after["rank"], after["start_ns"])
 
 
-def test_the_time_of_a_collective_is_that_of_its_kernels(shared_traces: Path) -> None:
+def test_a_collective_takes_as_long_as_its_kernels(shared_traces: Path) -> None:
     trace = read_kineto(shared_traces / "a100_nccl_args_rank0of2.json.gz")
     found = rows(trace)
     assert {row["backend"] for row in found} == {"nccl"} and {row["group_size"] for row in found} == {2}
@@ -126,7 +126,7 @@ def test_collectives_are_read_from_the_event_arguments(
     assert trace.collectives.called_ns.tolist() == [10_000]
 
 
-def test_data_parallel_ranges_become_parts_with_device_times() -> None:
+def test_profiler_ranges_of_data_parallel_are_imported_as_stages_with_gpu_times() -> None:
     # GIVEN a step with a scatter, two replicas on threads of their own, and a gather; a kernel still runs when it begins
     trace = read(
         span("ProfilerStep#3", 0, 1000, category="user_annotation"),
@@ -159,7 +159,7 @@ def test_data_parallel_ranges_become_parts_with_device_times() -> None:
     assert {texts[trace.phases.name[row]] for row in parts.phase} == {"forward"}
 
 
-def test_the_duration_of_an_nccl_range_without_kernels_is_unknown() -> None:
+def test_an_nccl_collective_without_kernels_has_an_unknown_duration() -> None:
     """95 MiB in 60 us would be 1.6 TB/s, so the duration of the operation is unknown. The range of gloo is the operation."""
     found: dict[str, Any] = {"In msg nelems": 24_903_680, "dtype": "Float"}
     trace = read(span("record_param_comms", 10, 70, **found), span("nccl:all_reduce", 12, 60), span("gloo:all_reduce", 100, 60))
@@ -170,7 +170,7 @@ def test_the_duration_of_an_nccl_range_without_kernels_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(("size", "problems"), [(1, {}), (2, {"collective-without-kernel": 1})])
-def test_a_collective_of_one_rank_needs_no_kernel(size: int, problems: dict[str, int]) -> None:
+def test_a_collective_of_a_single_rank_may_have_no_kernel(size: int, problems: dict[str, int]) -> None:
     """NCCL launches nothing for an operation in place of a single rank (DDP with one process on an H200)."""
     found: dict[str, Any] = {"In msg nelems": 1, "dtype": "Float", "Group size": size}
     trace = read(span("record_param_comms", 10, 70, **found), span("nccl:all_reduce", 12, 60))

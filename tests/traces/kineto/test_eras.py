@@ -48,7 +48,7 @@ def launcher_of(trace: Trace, row: int = 0) -> str:
 # --- clocks
 
 
-def test_microseconds_relative_to_the_base_time_keep_every_nanosecond() -> None:
+def test_timestamps_relative_to_a_base_time_keep_every_nanosecond() -> None:
     event = op("aten::add", 0, 0.307) | {"ts": 4203669604595.407}
     trace = imported([event], baseTimeNanoseconds=1735632360000000000)
     assert trace.host.start_ns.tolist() == [1735632360000000000 + 4203669604595407]
@@ -182,7 +182,7 @@ def test_events_that_are_not_gpu_work_are_recognized() -> None:
     assert trace.problems == {}
 
 
-def test_imported_threads_get_roles_and_names() -> None:
+def test_imported_threads_get_a_role_and_a_name() -> None:
     def named(tid: int, name: str) -> Event:
         args = {"name": f"thread {tid} ({name})"}
         return {"ph": "M", "name": "thread_name", "pid": 7, "tid": tid, "args": args}
@@ -331,7 +331,7 @@ def test_ops_that_create_a_batch_do_not_form_a_phase() -> None:
     assert phases_of(*failed, *copying, *forward) == [("other", 8), ("forward", 100)]
 
 
-def test_a_conversion_that_returns_its_input_does_not_start_a_phase() -> None:
+def test_a_conversion_that_returns_its_input_does_not_begin_the_forward_pass() -> None:
     """GIVEN a step that begins with `aten::to` THEN no forward pass begins there, unless it calls the op that casts."""
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 20, 5, cat="user_annotation")
     forward = [op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
@@ -393,7 +393,7 @@ def test_between_two_backward_passes_an_op_with_gradients_begins_a_forward_pass(
     assert phases_of(*first, *second[:-1]) == [*before, ("other", 100)]  # no backward pass follows
 
 
-def test_the_closure_of_an_optimizer_contains_phases() -> None:
+def test_an_optimizer_closure_is_divided_into_forward_and_backward_phases() -> None:
     """GIVEN an optimizer that calls its closure twice THEN ops without gradients belong to the optimizer."""
     step = op("Optimizer.step#LBFGS.step", 30, 50, cat="user_annotation")
     closure = [op("MmBackward0", 44, 4, tid=8, Fwd_thread_id=1), op("aten::neg", 50, 1), op("aten::add_", 53, 1)]
@@ -426,7 +426,7 @@ def test_after_a_backward_pass_a_module_call_begins_the_next_forward_pass(number
 
 
 @pytest.mark.parametrize(("dims", "backward_us"), [([[]], 25), ([[64, 1]], 30), (None, 25)])
-def test_only_the_creation_of_a_scalar_gradient_begins_the_backward_phase(dims: list[Any] | None, backward_us: int) -> None:
+def test_only_creating_a_scalar_gradient_begins_the_backward_phase(dims: list[Any] | None, backward_us: int) -> None:
     """The forward pass ends where the backward pass begins."""
     ones = op("aten::ones_like", 25, 2, **({} if dims is None else {"Input_Dims": dims}))
     forward, *_, backward = phases_of(op("aten::mm", 0, 2), ones, op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1))
@@ -566,7 +566,7 @@ def test_inference_is_divided_into_batches() -> None:
 
 
 @pytest.mark.parametrize(("generator_ops", "expected"), [(2, "profiler"), (1, "batches")])
-def test_networks_that_take_turns_in_each_step_mark_are_one_step(generator_ops: int, expected: str) -> None:
+def test_a_generator_and_a_discriminator_trained_in_one_step_mark_are_one_step(generator_ops: int, expected: str) -> None:
     """GIVEN two marks that each contain a step of the optimizers of a discriminator, with a forward pass of one op, and of a
     generator WHEN the generator's forward pass has two ops THEN a mark is one step. Otherwise, both train in the same way."""
     optimizer = op("Optimizer.step#Adam.step", 20, 5, cat="user_annotation")
@@ -578,14 +578,14 @@ def test_networks_that_take_turns_in_each_step_mark_are_one_step(generator_ops: 
 
 
 @pytest.mark.parametrize(("ops", "steps_from"), [(2, "inference"), (3, "whole")])
-def test_a_batch_has_at_most_twice_as_many_ops_as_another(ops: int, steps_from: str) -> None:
+def test_two_batches_are_separate_steps_if_one_has_at_most_twice_the_ops(ops: int, steps_from: str) -> None:
     """GIVEN a batch of one op WHEN the next batch has twice as many ops THEN both are batches, and not with more ops."""
     loader = op("enumerate(DataLoader)#_Iter.__next__", 0, 5, cat="user_annotation")
     larger = [op("aten::conv2d", 10 + 2 * number, 1) for number in range(ops)]
     assert seen([loader, op("aten::conv2d", 10, 1), *shifted([loader, *larger], 20)])[0] == steps_from
 
 
-def test_calls_of_several_models_in_a_pipeline_are_not_separate_batches() -> None:
+def test_calling_several_models_in_a_pipeline_is_a_single_step() -> None:
     """GIVEN a text encoder that is called for two prompts WHEN a denoiser or more ops follow THEN everything is one step."""
 
     def module(name: str, start: float) -> list[Event]:
@@ -766,7 +766,7 @@ def test_incomplete_unicode_characters_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "{}", "[", '"text"', "5", '{"traceEvents": 3}', '{"nodes": []}', "\x1f\x8b"])
-def test_unreadable_text_raises_a_one_line_error(text: str) -> None:
+def test_importing_text_that_is_not_a_recording_raises_a_one_line_error(text: str) -> None:
     with pytest.raises(TraceImportError, match=r"^x\.json: [^\n]+$"):
         read_kineto_bytes(text.encode("latin-1"), "x.json")
 

@@ -52,7 +52,7 @@ def test_kernels_of_a_stream_end_where_the_next_launch_begins(found: list[Kernel
     ("halves", "expected"),
     [([0, 3, 2, 2], [True, False, False, False]), ([0, 0, 2, 2], [False] * 4), ([0, 0, 0, 2], [True, True, True, False])],
 )
-def test_kernels_of_0_ns_are_impossible_unless_times_are_rounded(halves: list[int], expected: list[bool]) -> None:
+def test_kernels_of_0_ns_are_reported_as_impossible_unless_times_are_rounded(halves: list[int], expected: list[bool]) -> None:
     """GIVEN four kernels, with durations in half microseconds WHEN all are whole microseconds THEN two of 0 ns may be rounded,
     but three of 0 ns are the majority."""
     kernels = spans_of([(0, 7, 10 * start, duration, 0) for start, duration in enumerate(halves)])
@@ -68,7 +68,7 @@ def test_copies_may_overlap_kernels() -> None:
 @pytest.mark.parametrize(
     ("window_ns", "expected"), [(0, [False, False]), (8_999, [True, False]), (9_000, [False, False]), (7_000, [True, True])]
 )
-def test_an_event_may_last_a_microsecond_longer_than_the_recording(window_ns: int, expected: list[bool]) -> None:
+def test_an_event_may_be_up_to_one_microsecond_longer_than_the_recording(window_ns: int, expected: list[bool]) -> None:
     assert longer_than(spans_of([(0, 7, 0, 20, 1), (0, 7, 30, 17, 2)]), window_ns).tolist() == expected
 
 

@@ -86,7 +86,7 @@ def test_a_launch_call_recorded_in_a_wrong_thread_moves_to_its_op() -> None:
     assert trace.problems == {}
 
 
-def test_a_thread_without_remaining_calls_is_omitted() -> None:
+def test_an_imported_thread_without_any_calls_is_removed() -> None:
     trace = imported(op("aten::mul", MAIN, 0, 20, 5), call(1065346752, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5))
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::mul@100"]
     assert [thread.tid for thread in trace.threads] == [MAIN]
@@ -128,7 +128,7 @@ def test_the_enclosing_op_is_used_if_the_external_id_is_invalid(told: dict[str, 
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::add@100"]
 
 
-def test_a_launch_call_outside_of_ops_stays_in_its_thread() -> None:
+def test_a_launch_call_outside_of_all_ops_is_not_moved_to_another_thread() -> None:
     trace = imported(
         span("user_annotation", "warm", MAIN, 0, 50, External_id=9),
         op("aten::add", MAIN, 60, 20, 4),
@@ -204,7 +204,7 @@ def test_an_external_id_of_two_ops_refers_to_the_op_that_encloses_the_call() -> 
 # --- correlations
 
 
-def test_the_external_id_decides_between_two_calls_with_one_correlation_id() -> None:
+def test_external_ids_distinguish_two_calls_with_the_same_correlation_id() -> None:
     trace = imported(
         op("aten::mm", MAIN, 100, 60, 2),
         call(MAIN, 110, 7, External_id=2),
@@ -224,7 +224,7 @@ def test_a_kernel_without_external_id_belongs_to_the_last_earlier_call() -> None
     assert trace.problems == {"duplicate-correlation": 2}
 
 
-def test_a_runtime_call_and_a_driver_call_of_one_launch_are_not_duplicates() -> None:
+def test_a_driver_call_within_a_runtime_call_is_not_a_second_launch() -> None:
     inner = call(MAIN, 11, 7, "cuLaunchKernel", dur=1) | {"cat": "cuda_driver"}
     trace = imported(call(MAIN, 10, 7, dur=4), inner, kernel("k", 20, 7))
     assert chain(trace, "k") == ["cudaLaunchKernel@100"]
@@ -234,7 +234,7 @@ def test_a_runtime_call_and_a_driver_call_of_one_launch_are_not_duplicates() -> 
 # --- backlog
 
 
-def test_kernels_before_the_first_launched_kernel_were_launched_before_the_recording() -> None:
+def test_kernels_before_the_first_kernel_with_a_launch_call_predate_the_recording() -> None:
     trace = imported(
         call(MAIN, 10, 50),
         kernel("old", 5, 40),
@@ -246,7 +246,7 @@ def test_kernels_before_the_first_launched_kernel_were_launched_before_the_recor
     assert trace.device.launch.tolist().count(NONE) == 3
 
 
-def test_kernels_after_launched_kernels_count_as_missing_their_launch_call() -> None:
+def test_a_kernel_after_launched_kernels_is_reported_if_its_launch_call_is_missing() -> None:
     trace = imported(
         call(MAIN, 10, 50),
         kernel("new", 30, 50),
@@ -278,7 +278,7 @@ def test_gpu_time_of_a_phase_excludes_work_launched_before_the_recording() -> No
 # --- ids of 0, and bounds
 
 
-def test_an_id_of_0_joins_nothing() -> None:
+def test_ids_of_0_do_not_match_kernels_to_launch_calls() -> None:
     """GIVEN two calls and kernels of two streams, all with correlation 0 and External id 0 THEN nothing says which call
     launched which kernel, no launch is ambiguous, and no kernel was lost."""
     trace = imported(
@@ -292,7 +292,7 @@ def test_an_id_of_0_joins_nothing() -> None:
     assert trace.problems == {"kernel-without-launch": 2}
 
 
-def test_an_op_that_begins_with_its_kernel_has_launched_it() -> None:
+def test_a_kernel_belongs_to_the_op_with_its_external_id_unless_the_op_begins_later() -> None:
     """GIVEN kernels without calls WHEN an op with their External id begins at the same time, or later THEN only the first op
     has launched its kernel."""
     trace = imported(

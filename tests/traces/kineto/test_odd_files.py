@@ -306,7 +306,7 @@ def test_a_repeated_recording_in_a_file_is_read_once() -> None:
         assert (trace.problems, trace.ranks, busy_us(trace)) == ({"repeated-recording": 1}, [0], 5)
 
 
-def test_profiler_cycles_of_one_process_in_one_file_are_one_rank() -> None:
+def test_several_profiler_cycles_of_one_process_in_a_file_are_one_rank() -> None:
     cycles = [
         text(span("aten::a", 1_700_000_000_000_000 + at, 5), call(1, 1_700_000_000_000_001 + at), distributedInfo={"rank": 3})
         for at in (0, 1_000_000)
@@ -374,7 +374,7 @@ def test_correlation_ids_above_63_bits_are_matched() -> None:
     assert trace.problems == {} and trace.device.launch.tolist() == [0]
 
 
-def test_hardware_counters_are_kept_as_mean_and_maximum() -> None:
+def test_an_import_keeps_the_mean_and_maximum_of_hardware_counters() -> None:
     def sample(at: float, **values: float) -> Event:
         return {"ph": "C", "cat": "hardware_counters", "name": "PM", "pid": "GPU 0 Counters", "ts": at, "args": values}
 
@@ -487,7 +487,7 @@ def waited_for(late_us: int, *, name: str = "cudaDeviceSynchronize", tid: int = 
 
 
 @pytest.mark.parametrize(("late_us", "problems"), [(1001, {"work-after-synchronization": 1}), (1000, {})])
-def test_work_that_ends_long_after_the_host_waited_for_it_shows_that_the_clocks_disagree(
+def test_clocks_disagree_if_gpu_work_ends_after_the_host_waited_for_it(
     late_us: int, problems: dict[str, int]
 ) -> None:
     trace = waited_for(late_us)
@@ -507,7 +507,7 @@ def test_calls_that_wait_for_other_work_do_not_show_that_the_clocks_disagree() -
 
 
 @pytest.mark.parametrize(("marked", "steps"), [(0, ""), (2, " any of the steps")])
-def test_if_the_last_work_is_missing_the_reason_names_steps_only_if_there_are_several(marked: int, steps: str) -> None:
+def test_the_bottleneck_is_unknown_if_the_recording_ends_before_the_gpu_has_finished(marked: int, steps: str) -> None:
     """The first kernel runs until 300 us; the launches at 150 and 250 us have no kernels."""
     marks = [span(f"ProfilerStep#{n}", 100 * n, 100, "user_annotation") for n in range(1, marked + 1)]
     limit = summarize(imported(*marks, call(1, 110), kernel(120, 180, 1), call(2, 150), call(3, 250))).bottleneck
@@ -525,7 +525,9 @@ def test_one_fast_launch_shows_that_the_clocks_agree() -> None:
     ("marked", "starts_us", "ends_us", "source"),
     [(True, [100, 200], [200, 280], "gpu marks"), (False, [100], [280], "whole")],
 )
-def test_a_recording_without_host_events_has_steps(marked: bool, starts_us: list[int], ends_us: list[int], source: str) -> None:
+def test_steps_are_found_on_the_gpu_timeline_if_there_are_no_host_events(
+    marked: bool, starts_us: list[int], ends_us: list[int], source: str
+) -> None:
     """GIVEN two marked ranges on the GPU with a kernel of 80 us each, and no host events."""
     marks = [span(f"ProfilerStep#{n}", 100 * n, 90, "gpu_user_annotation", 7, stream=7, device=0) for n in (1, 2)]
     trace = imported(kernel(100, 80, 0), kernel(200, 80, 0), *(marks if marked else []))

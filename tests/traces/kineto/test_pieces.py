@@ -71,7 +71,7 @@ def test_only_the_result_of_each_chunk_is_kept_in_memory(around: str) -> None:
         ('{"traceEvents": [{"ph": 1}, {"ph": [{"ph": 2}, {"ph": 3}]}]}', [{"ph": 1}, {"ph": [{"ph": 2}, {"ph": 3}]}]),
     ],
 )
-def test_nested_event_lists_and_repeated_keys_are_parsed_as_in_json(text: str, found: list[Any]) -> None:
+def test_nested_event_lists_and_repeated_keys_are_parsed_like_pythons_json_module(text: str, found: list[Any]) -> None:
     with in_pieces_of(1):
         assert parse(text.encode(), Counter(), "x").events == found == json.loads(text)["traceEvents"]
 

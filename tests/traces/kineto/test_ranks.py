@@ -70,7 +70,9 @@ def exported(folder: Path, **provenance: object) -> list[Path]:
 
 
 @pytest.mark.parametrize("ranks", [None, {"0": {"file": "a"}, "1": {"file": "b"}}])
-def test_one_file_of_an_export_keeps_the_notes_of_its_rank(ranks: dict[str, object] | None, tmp_path: Path) -> None:
+def test_importing_one_file_of_an_export_keeps_only_the_notes_of_its_rank(
+    ranks: dict[str, object] | None, tmp_path: Path
+) -> None:
     notes = {"script": "train.py"} | ({} if ranks is None else {"ranks": ranks})
     first, second = exported(tmp_path, **notes)
     whole = read_kineto(tmp_path)

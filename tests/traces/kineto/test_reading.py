@@ -22,7 +22,7 @@ from traces.kineto.spans.impossible import has_dependent_launch
     ("base", "base_ns"),
     [(0, 0), (1, 1), (-1, 0), (True, 0), (4 * 10**18 - 1, 4 * 10**18 - 1), (4 * 10**18, 0), ("5", 0), (5.0, 0)],
 )
-def test_only_a_plausible_integer_is_a_base_time(base: object, base_ns: int) -> None:
+def test_a_base_time_must_be_a_plausible_integer(base: object, base_ns: int) -> None:
     assert TsUnit.of({"baseTimeNanoseconds": base}, [], False) == TsUnit(False, base_ns, base_ns > 0)
 
 
@@ -43,7 +43,7 @@ def test_digits_are_read_one_by_one_from_10_to_the_power_of_15_microseconds() ->
     ("majors", "is_amd", "has_it"),
     [([9], 0, True), ([8], 0, False), ([8, 9], 0, True), ([9, 8], 0, True), ([], 0, True), ([9], 1, False)],
 )
-def test_dependent_launches_exist_since_compute_capability_9(majors: list[int], is_amd: int, has_it: bool) -> None:
+def test_gpus_support_dependent_launches_from_compute_capability_9_on(majors: list[int], is_amd: int, has_it: bool) -> None:
     assert has_dependent_launch([{"computeMajor": major} for major in majors], bool(is_amd)) == has_it
 
 
@@ -109,7 +109,7 @@ def test_events_of_other_programs_are_foreign() -> None:
     assert not groups(memory=[{}]).is_foreign(bare=True) and not groups(metadata=[{}]).is_foreign(bare=True)
 
 
-def test_figures_of_counters_use_numbers_only() -> None:
+def test_counter_statistics_ignore_values_that_are_not_numbers() -> None:
     def sample(value: object) -> dict[str, Any]:
         return {"pid": "GPU 0 Counters", "args": {"smsp__inst": value}}
 

@@ -128,7 +128,7 @@ def test_the_tables_of_each_real_recording_are_consistent(row: Row) -> None:
     "name",
     ["v100_resnet50_workers0", "gpu2020_resnet50_workers4_array", "mi300x_resnet18_no_pool", "b200_eager_inference"],
 )
-def test_kernels_belong_to_the_op_with_their_external_id(name: str) -> None:
+def test_each_imported_kernel_belongs_to_the_op_with_the_same_external_id(name: str) -> None:
     """Nesting does not use the ids. If a recording has reliable ids, they are an independent check."""
     trace = imported(name)
     events = events_of(name)

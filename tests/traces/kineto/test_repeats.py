@@ -156,7 +156,7 @@ def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
     assert trace.steps.kind.tolist() == [StepKind.STEADY] * 5  # an optimizer's kernels: training
 
 
-def test_gpu_step_marks_are_used_if_the_host_has_none() -> None:
+def test_gpu_step_marks_define_the_steps_if_the_host_has_none() -> None:
     """The kernels of step 8 were launched after 1000 us, those of step 9 after 1062 us."""
     profile = iterations(2, [("aten::mm", ["gemm"]), ("aten::add", ["add"]), ("aten::mul", ["mul"])])
     profile.mark("gpu_user_annotation", "ProfilerStep#8", 1_100, 1_400)
@@ -167,7 +167,7 @@ def test_gpu_step_marks_are_used_if_the_host_has_none() -> None:
     assert np.diff(trace.steps.start_ns).tolist() == [62 * US]
 
 
-def test_gpu_step_marks_with_decreasing_numbers_are_not_used() -> None:
+def test_gpu_step_marks_are_ignored_if_their_numbers_decrease() -> None:
     profile = iterations(2, [("aten::mm", ["gemm"]), ("aten::add", ["add"]), ("aten::mul", ["mul"])])
     profile.mark("gpu_user_annotation", "ProfilerStep#9", 1_100, 1_400)
     profile.mark("gpu_user_annotation", "ProfilerStep#8", 1_400, 1_700)
@@ -265,7 +265,7 @@ def test_steps_with_an_all_reduce_are_not_evaluation_steps() -> None:
         assert marked(profile).steps.kind.tolist() == [kind]
 
 
-def test_in_profiles_of_the_recorder_time_before_the_first_phase_is_phase_other(tmp_path: Any) -> None:
+def test_time_before_the_first_phase_of_a_recorder_profile_belongs_to_other(tmp_path: Any) -> None:
     profile = Profile()
     profile.python(200)
     profile.launch("aten::mm", ["gemm"])

@@ -113,7 +113,7 @@ def test_a_malformed_event_does_not_affect_other_events() -> None:
         assert problems == {"unreadable-event": 1}
 
 
-def test_fields_after_the_events_are_read_after_a_repair() -> None:
+def test_after_a_repair_the_fields_behind_the_event_list_are_still_read() -> None:
     text = b'{"a": 1, "traceEvents": [{"ph": "X", "v": nan},], "distributedInfo": {"rank": 2}}'
     problems: Counter[str] = Counter()
     document = parse(text, problems, "x")

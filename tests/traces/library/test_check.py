@@ -115,7 +115,7 @@ def test_personal_data_is_found_under_any_key(own_library: Path, provenance: dic
     assert found(own_library, measured([10], provenance=provenance)) == [(ERROR, text) for text in told]
 
 
-def test_an_entry_that_the_library_already_has_is_reported(own_library: Path) -> None:
+def test_the_library_check_reports_duplicate_entries(own_library: Path) -> None:
     """GIVEN a cell in one's own library THEN the same is a duplicate, other times under the name are an error."""
     cell = measured([10, 20])
     write_cells(own_library / "mine.cells", cell.gpu, [cell], {})
@@ -162,7 +162,7 @@ def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> No
     assert [level for level, _ in of_recording(tmp_path, unknown)] == [ERROR, ERROR, WARNING]
 
 
-def test_a_recording_becomes_a_row_of_medians_and_spreads() -> None:
+def test_a_recording_is_converted_to_median_phase_times_and_their_spreads() -> None:
     """GIVEN device times of the optimizer phase of 27, 28, ..., 34 us."""
     row = step_times_of(recording(jitter_us=tuple(range(8))))
     assert (row.batch, row.steps, row.peak_bytes) == (32, 8, 3 << 20)
@@ -210,7 +210,7 @@ def test_measurements_from_two_recordings_are_ordered_by_batch_size() -> None:
         gpu_of(Trace())
 
 
-def test_measurements_are_equal_if_their_figures_are_equal() -> None:
+def test_two_library_measurements_are_equal_if_all_their_numbers_are_equal() -> None:
     cell = measured([10, 20])
     assert cell.is_equal_to(measured([10, 20])) and not cell.is_equal_to(measured([10, 21]))
     assert not cell.is_equal_to(replace(cell, out_of_memory_batch=4))

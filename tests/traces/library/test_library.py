@@ -18,7 +18,7 @@ from traces.model.trace import Origin, StepKind, Trace, TraceLibraryError
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature, compare_workloads
 
 
-def test_the_index_and_the_folder_agree() -> None:
+def test_the_library_index_lists_exactly_the_files_in_its_folder() -> None:
     folder = entries()[0].path.parent
     assert sorted(entry.path.name for entry in entries()) == sorted(path.name for path in folder.glob("*.msgpack"))
 
@@ -57,7 +57,7 @@ def test_the_p100_recording_equals_the_output_of_its_build_script(p100: Trace) -
     assert differences(p100, build()) == []
 
 
-def test_the_p100_recording_has_the_published_figures(p100: Trace) -> None:
+def test_the_p100_recording_has_the_published_times(p100: Trace) -> None:
     ms = {
         (int(step), p100.strings[name]): duration / 1e6
         for step, name, duration in zip(p100.phases.step, p100.phases.name, p100.phases.duration_ns, strict=True)
@@ -114,7 +114,7 @@ def test_the_p100x2_recording_has_the_published_step_times(p100x2: Trace) -> Non
     assert [(device.index, device.name) for device in p100x2.devices] == [(i, "Tesla P100-PCIE-16GB") for i in (0, 1)]
 
 
-def test_the_stages_of_p100x2_lie_within_their_phases(p100x2: Trace) -> None:
+def test_the_stages_of_the_p100x2_recording_lie_within_their_phases(p100x2: Trace) -> None:
     parts, phases = p100x2.parts, p100x2.phases
     assert (parts.start_ns >= phases.start_ns[parts.phase]).all() and (parts.end_ns <= phases.end_ns[parts.phase]).all()
     assert (parts.device_start_ns >= phases.device_start_ns[parts.phase]).all()
@@ -126,7 +126,7 @@ def test_the_stages_of_p100x2_lie_within_their_phases(p100x2: Trace) -> None:
     assert in_phase == of_forward | dict.fromkeys(("gather_backward", "broadcast_backward"), "backward")
 
 
-def test_the_difference_between_one_and_two_gpus_is_divided_into_stages(p100: Trace, p100x2: Trace) -> None:
+def test_the_p100_recordings_differ_by_the_published_times_of_each_stage(p100: Trace, p100x2: Trace) -> None:
     facts = compare(p100, p100x2).to_json()
     phases = {name: (of["recorded_median_ns"], of["replayed_median_ns"]) for name, of in facts["phases"].items()}
     more_ns = sum(b - a for name, (a, b) in phases.items() if name != "h2d")

@@ -34,7 +34,7 @@ def test_the_largest_batch_lies_between_the_last_that_fit_and_the_first_that_fai
     assert limit.fits(last + 1) is (False if full == last + 1 else None)
 
 
-def test_measured_limits_do_not_apply_to_a_program_with_another_memory_peak() -> None:
+def test_a_measured_batch_limit_applies_only_to_programs_with_a_similar_memory_peak() -> None:
     cell = replace(a_cell(), memory_batches=np.array([10, 20]), peak_bytes=np.array([1000, 2000]))
     assert [cell.peak_at(batch) for batch in (5, 10, 15, 30)] == [500, 1000, 1500, 3000]
     limit = MeasuredLimit.of(cell)

@@ -54,7 +54,7 @@ def test_python_functions_return_the_same_json_as_the_commands(tmp_path: Path, c
     assert json.loads(json.dumps(traces.compare(first, second).to_json())) == json.loads(capsys.readouterr().out)
 
 
-def test_the_repr_of_summaries_and_comparisons_is_short() -> None:
+def test_the_repr_of_a_summary_or_comparison_is_short() -> None:
     shown = repr(traces.summarize(training(steps=20))), repr(traces.compare(training(), training()))
     assert "step 0.100 ms, without data loading 0.080 ms (medians)" in shown[0] and "Tesla V100" in shown[0]
     assert "GPU busy" in shown[0] and "GPU busy" not in repr(traces.summarize(phase_grained()))

@@ -90,7 +90,7 @@ def test_of_two_entries_of_a_model_the_one_with_the_same_training_is_preferred(t
         ),
     ],
 )  # fmt: skip
-def test_differences_between_an_entry_and_a_script_are_listed(
+def test_differences_between_a_library_entry_and_a_script_are_listed(
     changes: dict[str, Any], differences: tuple[str, ...], scalable: bool, ratio: float
 ) -> None:
     found = match_with(a_cell(), script(**changes))

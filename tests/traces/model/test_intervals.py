@@ -38,14 +38,14 @@ GROUPED_SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.int
 
 
 @given(GROUPED_SPANS)
-def test_unions_computed_by_group_equal_the_union_of_each_group(spans: list[tuple[int, int, int]]) -> None:
+def test_union_by_group_equals_the_separately_computed_union_of_each_group(spans: list[tuple[int, int, int]]) -> None:
     group, start, length = (np.array([span[place] for span in spans], np.int64) for place in range(3))
     expected = [Intervals(start[group == one], (start + length)[group == one]).total_ns for one in range(4)]
     assert union_by_group(group, start, start + length, 4).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 4), st.lists(st.integers(-2, 30), max_size=6))
-def test_the_interval_that_contains_a_time_includes_its_start_and_not_its_end(
+def test_an_interval_contains_its_start_but_not_its_end(
     lengths: list[int], first: int, times: list[int]
 ) -> None:
     """Intervals and the gaps between them alternate. Both may be empty."""

@@ -85,7 +85,9 @@ def _device(trace: Trace, **fields: Any) -> None:
         (lambda trace: trace.host.parent.__setitem__([0, 1], [1, NONE]), None),
     ],
 )
-def test_errors_in_header_and_texts_and_parents_are_found(changed: Callable[[Trace], None], reason: str | None) -> None:
+def test_a_trace_with_an_invalid_header_or_text_or_parent_is_reported_as_faulty(
+    changed: Callable[[Trace], None], reason: str | None
+) -> None:
     trace = training()
     changed(trace)
     assert fault(trace) == reason
@@ -125,7 +127,7 @@ def test_threads_without_a_name_are_named_after_their_number() -> None:
     assert fault(trace) == "host.thread holds 1073741824, outside 0..65535"
 
 
-def test_parents_and_launches_beyond_the_last_host_event_become_none() -> None:
+def test_references_beyond_the_last_host_event_become_none() -> None:
     trace = training()
     hosts = len(trace.host)
     trace.host.parent[[1, 2]] = [hosts - 1, hosts]

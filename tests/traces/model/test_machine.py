@@ -96,7 +96,7 @@ def test_the_torch_release_is_read_from_a_complete_version(torch: str | None, re
 
 
 @pytest.mark.parametrize(("number", "version"), [(12040, "12.4"), (11080, "11.8"), (1000, "1.0"), (999, None), ("12.4", None)])
-def test_runtime_versions_are_thousands_and_tens(number: object, version: str | None) -> None:
+def test_a_cuda_version_number_is_converted_to_major_and_minor_version(number: object, version: str | None) -> None:
     assert runtime_version(number) == version
 
 

@@ -87,7 +87,7 @@ def test_sorting_shuffled_rows_restores_order_and_references(trace: Trace, seed:
         assert (again.phases.step[phase - 1], again.phases.start_ns[phase - 1]) <= (step, again.phases.start_ns[phase])
 
 
-def test_references_to_omitted_rows_become_none() -> None:
+def test_references_to_removed_rows_become_none() -> None:
     trace = Trace(host=HostSpans.of(parent=[NONE, 0, 1]), device=DeviceSpans.of(launch=[2, 1, 0, NONE]))
     left = with_rows(trace, {"host": np.array([2, 1])})
     assert left.host.parent.tolist() == [1, NONE] and left.device.launch.tolist() == [0, 1, NONE, NONE]
@@ -101,7 +101,7 @@ def _ordered(*rows: tuple[int, int, int]) -> list[int]:
     return [int(name) for name in in_order(Trace(host=host)).host.name]
 
 
-def test_calls_at_the_same_time_keep_their_order_if_they_are_not_nested() -> None:
+def test_calls_that_start_together_keep_their_order_unless_they_are_nested() -> None:
     assert _ordered((5, 0, NONE), (5, 9, NONE)) == [0, 1]  # a call that took no time, and the next call
     assert _ordered((5, 9, NONE), (5, 0, NONE)) == [0, 1]
     assert _ordered((5, 0, 1), (5, 9, NONE)) == [1, 0]  # an enclosed call comes after the call around it
@@ -116,7 +116,7 @@ def test_an_op_of_zero_duration_comes_after_a_runtime_call_at_the_same_time() ->
     assert in_order(Trace(host=host)).host.name.tolist() == [1, 0]
 
 
-def test_rows_of_sorted_and_unsorted_columns_are_grouped() -> None:
+def test_rows_are_grouped_by_columns_that_may_be_unsorted() -> None:
     device, stream = np.array([0, 0, 0, 1, 1]), np.array([7, 7, 9, 7, 8])
     assert [rows.tolist() for rows in grouped(device, stream)] == [[0, 1], [2], [3], [4]]
     assert [rows.tolist() for rows in grouped(device[::-1], stream[::-1])] == [[3, 4], [2], [1], [0]]

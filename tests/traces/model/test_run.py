@@ -12,7 +12,7 @@ from traces.model.typed_json import from_json, to_json
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_each_field_survives_conversion_to_json() -> None:
+def test_each_field_of_a_run_survives_conversion_to_json_and_back() -> None:
     assert from_json(Run, to_json(RUN) | {"of_tomorrow": 1}) == RUN
     found = {field: value for field, value in vars(RUN).items() if value == getattr(Run(), field)}
     assert found == {}, "the example lacks a field"

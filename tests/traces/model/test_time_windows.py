@@ -25,7 +25,7 @@ def laid_out(lists: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, in
 
 
 @given(st.dictionaries(st.integers(0, 2), lengths, max_size=3), st.randoms(use_true_random=False))
-def test_the_time_window_of_an_owner_that_contains_a_time_is_found(
+def test_a_search_finds_the_owners_time_window_that_contains_a_time(
     lists: dict[int, list[tuple[int, int]]], random: Random
 ) -> None:
     # GIVEN windows of several owners in any order
@@ -46,5 +46,5 @@ def test_time_windows_without_owners_share_one_default_owner() -> None:
     assert TimeWindows([], []).holding([1]).tolist() == [NONE]
 
 
-def test_an_interval_contains_the_times_between_its_start_and_end() -> None:
+def test_intervals_hold_their_start_but_not_their_end() -> None:
     assert Intervals([0, 3, 9], [5, 6, 9]).holds([-1, 0, 5, 6, 9]).tolist() == [False, True, True, False, False]

@@ -172,9 +172,9 @@ def test_pieces_of_a_lazy_table_are_decoded_one_at_a_time(monkeypatch: pytest.Mo
     assert both.take(np.array([True, False] * 3)).size.tolist() == [1, 21, 12]
 
 
-def test_a_collective_is_called_when_it_starts_unless_the_call_was_recorded() -> None:
+def test_the_start_of_a_collective_is_its_call_time_unless_the_call_was_recorded() -> None:
     assert Collectives.of(start_ns=[5, 9], called_ns=[NONE, 7]).call_ns.tolist() == [5, 7]
 
 
-def test_a_list_of_tensors_without_shapes_is_left_out() -> None:
+def test_parsing_shapes_skips_lists_of_tensors_without_shapes() -> None:
     assert parse_shapes("2,3;?;4") == ((2, 3), (4,)) and parse_shapes("?") == parse_shapes("") == ()

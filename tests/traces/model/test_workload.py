@@ -148,7 +148,7 @@ def test_an_invalid_workload_signature_raises_an_error(stored: Any) -> None:
         WorkloadSignature.from_json(stored)
 
 
-def test_after_a_retry_the_batch_size_is_that_of_the_last_attempt() -> None:
+def test_a_retry_after_running_out_of_memory_replaces_the_batch_size() -> None:
     """GIVEN a model called with batch 64 and, after running out of memory, with 32 WHEN the step ends THEN its batch is 32. If
     a backward pass ran between the two calls, as with accumulated gradients, it is 64."""
     model, head = torch.nn.Linear(8, 2), torch.nn.Linear(2, 2)
@@ -177,7 +177,7 @@ def test_at_another_batch_size_only_inputs_with_a_batch_dimension_change() -> No
     assert without.at_batch(8, 32) == without  # nothing shows the batch
 
 
-def test_the_digest_of_the_modules_is_the_one_that_files_contain() -> None:
+def test_the_digest_of_the_modules_is_the_same_in_every_release() -> None:
     """Files keep digests, so a later release must compute the same ones. Each model's digest includes the one before it."""
     one = WorkloadSignature().with_model([(12, 48), (4, 16)], ["Linear"], 16, [[(4, 3), (4,)]])
     first = hashlib.sha256(b"\nLinear (4, 3) (4,)").hexdigest()[:16]

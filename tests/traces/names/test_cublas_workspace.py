@@ -31,7 +31,7 @@ def test_the_default_size_by_compute_capability(major: int, release: Release | N
     assert workspace_bytes(major, None, release) == workspace_bytes(major, "NVIDIA A100", release) == size
 
 
-def test_amd_and_the_variable_cublas_workspace_config() -> None:
+def test_the_workspace_size_depends_on_amd_gpus_and_on_cublas_workspace_config() -> None:
     assert [workspace_bytes(9, name, (2, 10)) for name in ("gfx90a", "gfx942", "gfx950")] == [32 * MIB, 128 * MIB, 128 * MIB]
     assert workspace_bytes(9, None, None, ":4096:2:16:8") == (2 * 4096 + 8 * 16) * KIB
     assert workspace_bytes(9, "gfx942", None, ":16:3") == 48 * KIB

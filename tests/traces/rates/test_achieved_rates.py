@@ -79,7 +79,7 @@ def test_flops_are_unknown_if_their_rate_would_exceed_the_peak(took_us: float, s
     assert row.flops == (None if share is None else 157_000) and row.flops_share == share
 
 
-def test_bytes_are_unknown_if_their_rate_would_be_impossible() -> None:
+def test_the_bytes_of_an_op_are_unknown_if_they_imply_an_impossible_bandwidth() -> None:
     row = one_op("aten::relu_", "8192,8192", "float32", 10)
     assert row.gbps is None and row.bytes is None and row.bytes_share is None
 
@@ -220,5 +220,5 @@ def test_fp8_products_are_rated_by_the_fp8_peak() -> None:
     assert row.bytes == 16 * 2**20 + 8
 
 
-def test_shapes_with_an_unknown_list_are_compared_as_recorded() -> None:
+def test_shapes_are_compared_unchanged_if_one_of_them_is_unknown() -> None:
     assert [compared_text("mm", text) for text in ("2,3;?", "2,3;3,4", "")] == ["2,3;?", "2,3;3,4", ""]

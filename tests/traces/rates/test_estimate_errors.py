@@ -72,7 +72,7 @@ def test_scaled_times_have_another_expected_error_and_recorded_times_none(rows: 
     assert expected_error(_estimated("Tesla T4", FULL, Origin.EXACT)) is None
 
 
-def test_published_times_of_whole_phases_are_no_estimates(rows: None) -> None:
+def test_published_times_of_whole_phases_have_no_expected_error(rows: None) -> None:
     published = _estimated("Tesla T4", FULL, Origin.PUBLISHED)
     assert expected_error(published) is not None  # of ops
     published.device.launch[:] = NONE

@@ -39,7 +39,7 @@ def undone() -> Iterator[None]:
     PATCHES.undo()
 
 
-def test_only_our_wrappers_are_replaced_by_the_functions_they_stand_for() -> None:
+def test_only_wrappers_of_trace_replay_are_replaced_by_the_original_functions() -> None:
     variables = SimpleNamespace(all_tensor_attrs={"ours": WRAPPER, "script's": of_the_script, "C": len, "plain": original})
     _list_original_methods(variables)
     assert variables.all_tensor_attrs == {"ours": original, "script's": of_the_script, "C": len, "plain": original}

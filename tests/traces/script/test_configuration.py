@@ -26,7 +26,7 @@ def test_a_session_can_be_sent_to_the_child_process(session: ReplaySession | Rec
     assert from_json(type(session), json.loads(json.dumps(to_json(session)))) == session
 
 
-def test_a_speed_can_be_given_as_an_integer() -> None:
+def test_the_replay_speed_can_be_an_integer() -> None:
     assert from_json(ReplayConfig, {"speed": 2}) == ReplayConfig(speed=2.0)
 
 

@@ -27,7 +27,7 @@ from traces.script.data_parallel_hooks import DataParallelHooks
         (None, None),
     ],
 )
-def test_a_stage_belongs_to_the_first_gpu_of_a_list(devices: object, index: int | None) -> None:
+def test_a_data_parallel_stage_belongs_to_the_first_gpu_in_its_device_list(devices: object, index: int | None) -> None:
     assert DataParallelHooks(torch, lambda name, device: None).index(devices) == index
 
 

@@ -41,7 +41,7 @@ def test_without_pytorch_the_script_fails_at_its_import(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("ranks", "local", "machines"), [(2, 2, 1), (128, 128, 1), (136, 8, 17), (256, 8, 32)])
-def test_ranks_run_on_one_machine_or_on_machines_of_eight(ranks: int, local: int, machines: int) -> None:
+def test_many_ranks_are_split_into_machines_with_eight_ranks_each(ranks: int, local: int, machines: int) -> None:
     found = _group({"OMP_NUM_THREADS": "4", "WORLD_SIZE": "9"}, ranks)
     sizes = [found[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")]
     assert sizes == [str(ranks), str(local), str(machines)]

@@ -35,7 +35,7 @@ def test_a_plain_training_loop_has_all_phases() -> None:
     assert cut(*events) == ["loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer"]
 
 
-def test_gradient_clipping_after_backward_is_phase_other() -> None:
+def test_gradient_clipping_after_the_backward_pass_belongs_to_the_phase_other() -> None:
     assert cut("plain", "loss", "backward", "plain", "plain", "optimizer") == [
         "forward", "loss", "backward", "other", "optimizer",
     ]  # fmt: skip
@@ -50,7 +50,7 @@ def test_a_model_call_after_a_backward_pass_begins_a_forward_pass() -> None:
     ]  # fmt: skip
 
 
-def test_a_model_call_in_a_forward_pass_or_a_loss_does_not_begin_a_phase() -> None:
+def test_calling_a_model_within_the_forward_or_loss_phase_does_not_begin_a_phase() -> None:
     assert cut("plain", "model", "loss", "model", "backward") == ["forward", "loss", "backward"]
 
 
@@ -65,7 +65,7 @@ def test_a_step_after_a_manual_weight_update_starts_with_a_forward_pass() -> Non
         assert [segment.name for segment in splitter.close(100 * step + 99)] == ["forward", "loss", "backward", "other"]
 
 
-def test_ops_after_a_final_backward_pass_are_phase_other() -> None:
+def test_ops_after_the_last_backward_pass_belong_to_the_phase_other() -> None:
     splitter = PhaseSplitter()
     splitter.enter("backward", 0)
     splitter.leave("backward", 40)
@@ -88,7 +88,7 @@ def test_copies_and_dropout_masks_in_a_forward_pass_belong_to_it() -> None:
     assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
 
 
-def test_time_between_two_phases_belongs_to_the_later_one_unless_the_first_is_open() -> None:
+def test_time_between_two_phases_belongs_to_the_later_phase_unless_the_earlier_is_open() -> None:
     machine = PhaseSplitter()
     for name, start_ns, end_ns in (("loader", 0, 5), ("h2d", 9, 12), ("backward", 20, 30), ("optimizer", 34, 40)):
         machine.enter(name, start_ns)
@@ -159,7 +159,7 @@ def test_ops_inside_a_reported_phase_belong_to_it(phase: str, ops: list[int]) ->
 
 @pytest.mark.parametrize("phase", ["forward", "loss", "other"])
 @pytest.mark.parametrize(("kind", "after"), [(PLAIN, "forward"), (LOSS, "loss"), (ASIDE, "other"), (READ, "other")])
-def test_any_op_after_the_end_of_a_reported_phase_begins_a_phase_at_this_end(phase: str, kind: int, after: str) -> None:
+def test_the_next_op_after_a_reported_phase_begins_a_new_phase(phase: str, kind: int, after: str) -> None:
     """Unlike after an op, which does not say when its phase ends. A phase with the same name goes on."""
     splitter = PhaseSplitter()
     splitter.enter(phase, 0)

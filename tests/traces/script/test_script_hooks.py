@@ -137,7 +137,7 @@ ENTER, LEAVE = "enter optimizer", "leave optimizer"
         (True, 3, [("stepped", False)], [("stepped", False)]),  # a hook of a parameter steps inside a backward pass
     ],
 )
-def test_a_step_of_the_first_optimizer_is_reported_as_such(
+def test_optimizer_steps_are_reported_with_whether_the_optimizer_is_the_first(
     is_open: bool, task: int, first: list[object], second: list[object]
 ) -> None:
     listener = Listener(is_open)
@@ -191,7 +191,7 @@ class Module:
 
 
 @pytest.mark.parametrize(("is_open", "task"), [(True, -1), (False, -1), (True, 3)])
-def test_module_calls_are_marked_with_their_numbers_and_the_launches_so_far(is_open: bool, task: int) -> None:
+def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_open: bool, task: int) -> None:
     """GIVEN a module with the number 100 that launches one kernel and then calls a new module, which gets the number 200 and
     launches another kernel WHEN two kernels were launched before."""
     inner = Module()
@@ -225,7 +225,7 @@ def test_module_calls_are_marked_with_their_numbers_and_the_launches_so_far(is_o
     assert listener.seen == [("module", True), *of_workload, "left", "returned"] * 2
 
 
-def test_a_compiled_function_is_reported_as_the_outermost_call() -> None:
+def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_call() -> None:
     """GIVEN a function of a script without an optimizer that torch.compile compiles, and that calls modules."""
     listener, layer = Listener(is_open=False), torch.nn.Linear(2, 2)
     hooks(torch, listener).module_calls(ModuleCalls())

@@ -274,7 +274,7 @@ def test_the_thread_of_the_first_optimizer_is_the_training_thread() -> None:
     assert run.splitter.thread == "trainer"
 
 
-def test_phases_alone_do_not_show_the_training_thread() -> None:
+def test_the_training_thread_is_unknown_until_a_module_is_called() -> None:
     run = Script()
     run.do("zero_grad op", thread="other")
     assert run.splitter.thread is None
@@ -341,7 +341,7 @@ def test_a_phase_inside_another_phase_does_not_end_it() -> None:
     assert (run.splitter.entered, run.splitter.current, run.left) == ("", "backward", ["backward"])
 
 
-def test_ops_do_not_change_the_phase_during_an_explicit_phase() -> None:
+def test_no_op_begins_a_new_phase_while_a_reported_phase_is_running() -> None:
     run = Script()
     run.splitter.enter("main", "backward", 0)
     assert run.splitter.begins_segment == (False, False, False, False)
@@ -385,6 +385,6 @@ def test_a_training_step_without_an_optimizer_ends_before_the_next_batch() -> No
     assert steps == ["train: loader 11 forward 11 backward 10 other 12"] * 2
 
 
-def test_a_script_that_begins_with_a_backward_pass_has_no_forward_pass_before_it() -> None:
+def test_no_forward_phase_is_recorded_if_the_script_begins_with_a_backward_pass() -> None:
     assert steps_of("backward optimizer") == ["train: backward 10 optimizer 11"]
     assert steps_of("backward optimizer backward optimizer")[1] == "train: forward 1 backward 10 optimizer 11"

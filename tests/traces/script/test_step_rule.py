@@ -79,7 +79,7 @@ def test_a_training_loop_ends_a_step_at_each_optimizer_step() -> None:
     assert script.ended == "T" * 6
 
 
-def test_optimizers_that_step_in_backward_passes_end_steps_at_the_next_forward_pass() -> None:
+def test_if_optimizers_step_in_backward_hooks_the_next_forward_pass_ends_the_step() -> None:
     """GIVEN parameters whose hooks step optimizers THEN a step ends before the model is called again, and the last one with the
     script."""
     script = Script()
@@ -230,7 +230,7 @@ def test_a_teacher_model_called_without_gradients_belongs_to_the_training_step()
     assert script.ended == "ETTTEE"
 
 
-def test_samples_generated_between_batches_are_evaluation_steps() -> None:
+def test_model_calls_without_gradients_between_training_steps_are_evaluation_steps() -> None:
     script = Script()
     for _ in range(2):
         script.load()
@@ -243,7 +243,7 @@ def test_samples_generated_between_batches_are_evaluation_steps() -> None:
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_a_module_has_priority_over_a_compiled_function(grad: bool) -> None:
+def test_inference_steps_end_at_module_calls_rather_than_compiled_functions(grad: bool) -> None:
     """GIVEN inference with a compiled function that makes a mask before the first call of the model, or for each batch."""
     once, each = Script(StepSplitter(Optimizers())), Script(StepSplitter(Optimizers()))
     once.call(FUNCTION, grad=grad)
@@ -261,7 +261,7 @@ def test_inference_by_compiled_functions_is_divided_into_steps() -> None:
     assert script.ended == "EE"
 
 
-def test_evaluation_is_reported_until_gradients_are_used() -> None:
+def test_a_step_counts_as_evaluation_until_a_module_is_called_with_gradients() -> None:
     splitter = StepSplitter(ONE)
     assert not splitter.evaluating
     splitter.module_called(MODEL, False)
@@ -412,7 +412,7 @@ def test_one_backward_pass_without_an_optimizer_is_not_a_complete_step() -> None
         ("abcdefghijklmnop" * 3, "1000000000000000" * 3),  # one for each layer
     ],
 )
-def test_an_optimizer_that_makes_all_recent_steps_becomes_the_first_optimizer(optimizers: str, first: str) -> None:
+def test_another_optimizer_becomes_the_first_one_if_it_makes_all_recent_steps(optimizers: str, first: str) -> None:
     """Each letter is the call of an optimizer's `step`."""
     known, made = Optimizers(), {letter: _Optimizer() for letter in optimizers}
     assert "".join(str(int(known.is_first(made[letter]))) for letter in optimizers) == first

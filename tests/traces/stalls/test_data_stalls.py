@@ -213,7 +213,7 @@ def test_a_busy_machine_in_the_second_run_is_reported_with_the_stall() -> None:
 
 
 @pytest.mark.parametrize(("loaders", "workers"), [([1], 2), ([1, 2], 4)])
-def test_a_step_of_several_batches_counts_all_their_samples(loaders: list[int], workers: int) -> None:
+def test_the_loading_rate_counts_the_samples_of_all_batches_in_a_step(loaders: list[int], workers: int) -> None:
     """GIVEN accumulated gradients of four batches of 64, or four batches of two loaders with two workers each WHEN a worker
     needs 100 ms for a batch THEN two cores finish the batches of a step in 200 ms."""
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % workers) for at in range(120)]
@@ -226,7 +226,7 @@ def test_a_step_of_several_batches_counts_all_their_samples(loaders: list[int], 
 
 
 @pytest.mark.parametrize(("script_batches", "step_batches"), [(29, 1), (43, 1), (44, 2), (59, 2), (0, 4)])
-def test_the_batches_of_a_step_are_counted_with_the_first_which_the_script_did_not_time(
+def test_the_batches_per_step_include_the_first_batch_which_the_script_does_not_time(
     script_batches: int, step_batches: int
 ) -> None:
     """GIVEN 30 steps THEN 44 batches are one for each step, and 45 are two. Without times of the script, all 120 fetched
@@ -280,7 +280,7 @@ def test_only_loaders_with_more_than_half_of_the_most_batches_count() -> None:
     assert data_stalls._workers([]) == 0
 
 
-def test_cores_of_other_programs_are_what_the_script_and_its_workers_did_not_use() -> None:
+def test_cpu_use_of_other_programs_excludes_the_script_and_its_workers() -> None:
     """GIVEN 1000 ns of CPU time in 50 ns, of which the script took 100 ns and three batches 200 ns each."""
     script = Loading(script_cpu_ns=100, script_batches=3, machine_cpu_ns=1000, script_wall_ns=50)
     assert data_stalls._taken(script, 200) == 6.0
@@ -288,7 +288,7 @@ def test_cores_of_other_programs_are_what_the_script_and_its_workers_did_not_use
     assert data_stalls._taken(replace(script, script_wall_ns=0), 200) == 300
 
 
-def test_the_number_of_other_programs_is_found_by_bisection() -> None:
+def test_stalls_estimates_how_many_other_programs_use_the_cores() -> None:
     """GIVEN other programs that take half a core each WHEN they took 0.9 cores THEN there are 1.8 of them."""
 
     def run(others: float) -> Any:
@@ -300,7 +300,7 @@ def test_the_number_of_other_programs_is_found_by_bisection() -> None:
 
 
 @pytest.mark.parametrize(("stored_share", "shown"), [(0.05, ""), (0.25, "25%"), (1.5, "100%")])
-def test_data_that_the_disk_delivered_is_reported_above_5_percent(stored_share: float, shown: str) -> None:
+def test_stalls_prints_a_note_if_the_disk_delivered_over_5_percent_of_the_data(stored_share: float, shown: str) -> None:
     """GIVEN 192 MB that the script read WHEN the disk delivered more THEN read-ahead is not counted."""
     cached = replace(loading(200), stored_bytes=round(stored_share * 192_000_000))
     notes = stalls_of(run_of(100), run_of(100), [cached], 8, []).notes

@@ -115,7 +115,7 @@ def test_each_seek_of_a_batch_costs_its_latency(read_bytes: int, seeks: int, bat
     prefetch=st.integers(1, 3),
     first=st.integers(0, 12),
 )
-def test_with_a_core_for_each_process_a_batch_waits_only_for_its_worker_and_its_turn(
+def test_with_enough_cores_a_batch_waits_only_for_its_worker_and_its_turn(
     cpu_ms: list[int], host_ms: list[int], step_ms: int, workers: int, prefetch: int, first: int
 ) -> None:
     """As in torch.utils.data: a worker loads every W-th batch, and begins at most `prefetch` x W batches

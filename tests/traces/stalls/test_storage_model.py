@@ -21,7 +21,7 @@ def test_reads_are_queued_and_each_seek_adds_latency() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**7)), min_size=1))
-def test_a_disk_is_never_faster_than_its_rate(reads: list[tuple[int, int]]) -> None:
+def test_a_simulated_disk_never_exceeds_its_bandwidth(reads: list[tuple[int, int]]) -> None:
     disk = Disk(bytes_per_s=500e6)
     now_ns = 0
     for wait_ns, size_bytes in reads:
@@ -51,11 +51,11 @@ def hit_share_of_epochs(capacity: int, policy: CachePolicy, files: int = 1500, e
 
 @pytest.mark.parametrize("policy", list(CachePolicy))
 @pytest.mark.parametrize("cached", [0.2, 0.35, 0.7, 0.95])
-def test_the_cache_formula_agrees_with_simulated_epochs(policy: CachePolicy, cached: float) -> None:
+def test_the_formula_for_the_cache_hit_rate_agrees_with_simulated_epochs(policy: CachePolicy, cached: float) -> None:
     assert steady_hit_share(cached, policy) == pytest.approx(hit_share_of_epochs(round(1500 * cached), policy), abs=0.02)
 
 
-def test_the_cache_formula_is_exact_at_its_limits() -> None:
+def test_the_formula_for_the_cache_hit_rate_is_exact_for_no_and_full_cache() -> None:
     for policy in CachePolicy:
         assert (steady_hit_share(0, policy), steady_hit_share(1, policy)) == (0, 1)
     with pytest.raises(ValueError, match="from 0 to 100 %"):

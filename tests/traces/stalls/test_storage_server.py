@@ -12,7 +12,7 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageClient, StorageServer, dropped_from_cache
 
 
-def test_a_read_waits_for_the_disk_and_a_cached_one_does_not(tmp_path: Path) -> None:
+def test_only_reads_that_are_not_cached_wait_for_the_disk(tmp_path: Path) -> None:
     cache = CacheShare(0.5, CachePolicy.MINIO)
     with StorageServer(tmp_path / "s", Disk(bytes_per_s=1e9, latency_ns=20_000_000), cache):
         client = StorageClient(tmp_path / "s")

@@ -75,7 +75,7 @@ class Replay(ScriptCommand):
         ("args.out_file", ["--out-file", "a", "-o", "a.msgpack"], False, "-o"),
     ],
 )
-def test_an_option_of_trace_after_the_script_is_reported_if_the_script_has_no_such_option(
+def test_a_hint_names_trace_options_after_the_script_that_the_script_does_not_accept(
     text: str,
     words: list[str],
     refused: bool,

@@ -12,7 +12,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 @pytest.mark.parametrize(("ranks", "local"), [(0, 0), (1, 1), (128, 128), (136, 8), (256, 8), (1024, 8)])
-def test_ranks_beyond_the_device_limit_of_torch_are_split_into_machines(ranks: int, local: int) -> None:
+def test_more_ranks_than_torch_supports_devices_are_split_into_machines(ranks: int, local: int) -> None:
     assert ranks_per_machine(ranks) == local
 
 

@@ -23,7 +23,7 @@ ONE = {"cuda:0": idle(4, 200, data=40, host=20)}
 TWO = {"cuda:0": idle(4, 200, data=40, host=20), "cuda:1": idle(2, 200, data=60)}
 
 
-def test_idle_time_per_step_is_the_mean_of_the_gpus() -> None:
+def test_idle_time_per_step_is_the_mean_over_all_gpus() -> None:
     """10 and 30 ms of data, 5 and 0 ms of the host."""
     found = {words: ns for words, ns in idle_per_step(TWO).items() if ns}
     assert found == {"waiting for data": 20 * MS, "host-bound": 2.5 * MS}
@@ -104,13 +104,13 @@ def test_the_ten_modules_that_take_the_longest_in_either_trace_are_compared() ->
 
 
 @pytest.mark.parametrize(("gpus", "heads"), [(4, ["", "cuda:0", "cuda:1", "cuda:2", "cuda:3"]), (5, ["", "mean of all"])])
-def test_the_idle_times_of_up_to_four_gpus_have_their_own_columns(gpus: int, heads: list[str]) -> None:
+def test_up_to_four_gpus_have_separate_columns_for_idle_time(gpus: int, heads: list[str]) -> None:
     found = with_modules(idle={f"cuda:{place}": idle(4, 200, data=40) for place in range(gpus)})
     assert next(iter(analysis_rows(found)))[1] == heads
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.5, "50.0 %"), (1.0, "100.0 %"), (1.5, "150.0 %, from the cache")])
-def test_only_ops_above_the_rate_of_the_memory_are_said_to_read_from_the_cache(share: float, shown: str) -> None:
+def test_only_ops_faster_than_the_memory_bandwidth_are_marked_from_the_cache(share: float, shown: str) -> None:
     rate = OpRates("add", "", "", 1, MS, None, 8, None, None, 8.0, share, False, cached="from the cache")
     cells = next(cells for title, _, cells in analysis_rows(with_modules(rates=(rate,))) if title.startswith("Achieved rates"))
     assert cells[0][-1] == shown

@@ -48,7 +48,7 @@ def test_a_growing_lag_is_a_warning() -> None:
     assert lag_sentence(paced(falls_behind_ns=0)) == lag_sentence(None) == ""
 
 
-def test_a_step_takes_at_least_its_recorded_time_if_the_gpu_may_end_later() -> None:
+def test_the_text_says_at_least_if_the_end_of_the_gpu_work_is_unknown() -> None:
     """The host needs 100 us per step. When the GPU ends its work is unknown if kernels are missing, and known otherwise."""
     summary = summarize(training(steps=4))
     lost = replace(summary, bottleneck=PaceLimit("unknown", None, None, "kernels are missing"))
@@ -69,7 +69,7 @@ def test_a_possible_gain_that_rounds_to_nothing_is_not_shown(share: float, shown
     ("limit", "waits"),
     [("unknown", "; the recording does not show why it is idle"), ("data", " and waits for data"), ("device", "")],
 )
-def test_a_late_rank_is_described_by_its_busiest_gpu(limit: str, waits: str) -> None:
+def test_the_text_about_a_late_rank_shows_the_busy_time_of_its_busiest_gpu(limit: str, waits: str) -> None:
     shares = {"rank 0 cuda:0": 0.9, "rank 1 cuda:0": 0.2, "rank 1 cuda:1": 0.4}
     late = PaceLimit(limit, 20 * US, 0.2, late_rank=1)
     summary: Any = SimpleNamespace(pace=paced(pace_ns=100 * US), bottleneck=late, busy_shares=shares, provenance={})

@@ -250,7 +250,7 @@ def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:
         (("x" * 31,), f"0/0: 1 fused kernel ({'x' * 30}...), addmm, mm"),
     ],
 )
-def test_a_region_is_named_after_three_kernels_of_at_most_30_letters(names: tuple[str, ...], label: str) -> None:
+def test_a_compiled_region_is_named_after_three_of_its_fused_kernels(names: tuple[str, ...], label: str) -> None:
     figures = compiled_figures(recording())
     assert figures is not None
     region = replace(figures.regions[0], fused=tuple(FusedKernel(f"triton_poi_fused_{name}_0", 1.0, 5) for name in names))

@@ -217,7 +217,7 @@ def test_at_most_eight_missing_ops_are_listed(count: int, rest: str) -> None:
         ((100, 110, 0.1), (None, 40, None), "step time differs by +10.0 %"),
     ],
 )
-def test_a_time_that_is_new_has_no_difference_in_percent(
+def test_diff_shows_no_percentage_if_the_recorded_time_is_zero(
     steps: tuple[object, ...], busy: tuple[object, ...], text: str
 ) -> None:
     names = "recorded_ns", "replayed_ns", "error"

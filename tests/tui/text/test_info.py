@@ -46,7 +46,7 @@ def test_suggested_commands_quote_file_names() -> None:
     ("inner", "gpu"),
     [("aten::cudnn_convolution", "not recorded, although aten::cudnn_convolution runs only on a GPU"), ("aten::mm", "none")],
 )
-def test_ops_that_run_only_on_gpus_show_that_a_gpu_was_not_recorded(inner: str, gpu: str) -> None:
+def test_info_says_that_a_gpu_was_not_recorded_if_ops_run_only_on_gpus(inner: str, gpu: str) -> None:
     trace = training(steps=2, made=[Call("aten::conv2d", "8,3,8,8", 31, "volta_sgemm_nn", inner=inner)])
     trace.device, trace.devices = trace.device.take([]), []
     trace.memory = trace.memory.take([])
@@ -64,7 +64,7 @@ def test_info_on_a_data_parallel_recording_lists_stages_and_collectives() -> Non
     assert_golden("info_data_parallel", info_text(summarize(trace), "dp.msgpack"))
 
 
-def test_info_accepts_header_facts_in_other_formats() -> None:
+def test_info_ignores_header_fields_with_unexpected_types() -> None:
     trace = training()
     told = {"loaders": "four", "recorder": "me", "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
     trace.provenance, trace.runs = told, {0: Run(clean=CleanSteps())}
@@ -126,7 +126,7 @@ def test_info_shows_only_problems_that_are_warnings_or_worse() -> None:
     assert "Events without a duration count as 0 ns long (count: 2)." in note_sentences(summarize(trace))
 
 
-def test_process_groups_are_counted_and_a_count_of_one_is_singular() -> None:
+def test_info_counts_process_groups_and_uses_the_singular_for_one_kernel() -> None:
     trace = training(steps=1, made=[Call("aten::mm", "8,8;8,8", 31, "gemm")])
     trace.provenance["distributed"] = {"pg_config": [{"pg_name": str(number), "ranks": [0, 1]} for number in range(7)]}
     said = info_text(summarize(trace), "t")
@@ -149,7 +149,7 @@ def test_step_kinds_are_shown_only_if_there_are_several() -> None:
     assert "step 6 (evaluation)" in info_text(summarize(trace), "t")
 
 
-def test_info_says_that_medians_leave_out_steps_after_a_profile() -> None:
+def test_info_says_that_median_step_times_exclude_steps_after_a_profile() -> None:
     """GIVEN a clean step of 100 us and a slower one after the profile THEN the step time is that of the clean step."""
     trace = training(steps=3)
     trace.steps.kind[:] = StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE
@@ -331,7 +331,7 @@ def test_info_names_the_mean_of_steps_that_vary() -> None:
 
 
 @pytest.mark.parametrize(("warm", "is_elsewhere"), [(3, True), (2, False)])
-def test_the_kernels_are_those_of_the_counted_steps_if_most_work_is_elsewhere(warm: int, is_elsewhere: bool) -> None:
+def test_info_lists_kernels_of_the_counted_steps_if_most_work_is_outside_them(warm: int, is_elsewhere: bool) -> None:
     """GIVEN four steps with equal kernels, a fifth of the time each WHEN three steps are warm-up steps and one of their kernels
     has another name THEN the counted step launched a fourth of the work, and its kernels are shown."""
     trace = training(steps=4)

@@ -32,7 +32,7 @@ def of(**changed: Any) -> MemoryComparison:
     return MemoryComparison(**facts | changed)
 
 
-def test_memory_peaks_are_listed_side_by_side() -> None:
+def test_diff_lists_the_memory_peaks_of_both_traces_side_by_side() -> None:
     assert peak_rows({"cuda:0": of(), "cuda:1": of(replayed_peak_bytes=None)}) == [
         ["cuda:0", "2.0 GiB", "2.0 GiB", "same"],
         ["cuda:1", "2.0 GiB", "-", "-"],

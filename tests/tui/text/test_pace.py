@@ -22,7 +22,7 @@ def facts(**notes: Any) -> Comparison:
     return compare(recorded, replay_of(recorded, **notes))
 
 
-def test_a_real_time_replay_or_a_recording_gets_no_note_on_speed() -> None:
+def test_recordings_and_real_time_replays_get_no_note_about_speed() -> None:
     recorded = compare(training(), training())
     usual = facts(clock="wall", speed=1.0, events_never_recorded=0)
     assert (recorded.clock, recorded.speed, recorded.events_never_recorded) == (None, None, None)

@@ -49,7 +49,7 @@ def test_suggested_commands_quote_file_names() -> None:
     assert "Next: trace diff 'my run.msgpack' 'to a100.msgpack', or trace replay --trace 'to a100.msgpack' SCRIPT" in said
 
 
-def test_a_note_says_that_the_expected_error_covers_only_gpu_time() -> None:
+def test_the_expected_error_applies_only_to_the_gpu_time_of_a_step() -> None:
     """In a step of 100 ms, the GPU works for 0.3 ms. An error of 50 % in the GPU time is an error of 0.15 % in the step
     time."""
     little = predicted(100.0, busy=PredictedTime(0.5 * MS, 0.3 * MS), expected_error=0.0015)
@@ -110,7 +110,7 @@ def test_an_unknown_expected_error_is_explained() -> None:
     assert error_words(lost) == "unknown error, because kernels are missing from the recording"
 
 
-def test_a_range_that_rounds_to_one_time_is_not_shown() -> None:
+def test_a_prediction_shows_no_range_if_both_ends_round_to_the_same_time() -> None:
     text = prediction_text(predicted(100.0, expected_error=0.0001), "run", None, None)  # 99.99 to 100.01 ms
     assert text.splitlines()[1].endswith("; expected error <1 %")
 

@@ -55,7 +55,7 @@ def too_long(text: str, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [70, 80, 110])
 @pytest.mark.parametrize("name", TRACES)
-def test_the_text_of_info_fits_the_terminal(name: str, width: int) -> None:
+def test_the_output_of_info_is_never_wider_than_the_terminal(name: str, width: int) -> None:
     for details in (True, False):
         text = info_text(summarize(TRACES[name]), f"{LONG}.msgpack", details=details, width=width)
         assert too_long(text, width) == []
@@ -63,7 +63,7 @@ def test_the_text_of_info_fits_the_terminal(name: str, width: int) -> None:
 
 @pytest.mark.parametrize("width", [70, 80, 110])
 @pytest.mark.parametrize("name", TRACES)
-def test_the_text_of_diff_fits_the_terminal(name: str, width: int) -> None:
+def test_the_output_of_diff_is_never_wider_than_the_terminal(name: str, width: int) -> None:
     of = compare(training(steps=8), TRACES[name])
     for details in (True, False):
         text = diff_text(of, f"{LONG}.msgpack", f"{LONG}.msgpack", details=details, next_step="trace diff", width=width)

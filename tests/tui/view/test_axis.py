@@ -44,7 +44,7 @@ def test_the_pieces_of_an_axis_contain_each_shown_nanosecond_once(slots: Slots, 
 
 
 @given(SLOTS, st.integers(0, 60))
-def test_an_axis_maps_positions_to_times_as_if_written_out(slots: Slots, at_ns: int) -> None:
+def test_the_time_axis_maps_positions_to_the_same_times_as_a_full_list(slots: Slots, at_ns: int) -> None:
     axis = axis_of(slots)
     for number, side in enumerate(axis.sides):
         shown = written_out(slots, number)
@@ -56,7 +56,7 @@ def test_an_axis_maps_positions_to_times_as_if_written_out(slots: Slots, at_ns: 
 
 
 @given(SLOTS, st.integers(0, 50))
-def test_an_axis_finds_every_position_that_shows_a_time(slots: Slots, time_ns: int) -> None:
+def test_the_time_axis_finds_every_position_that_shows_a_given_time(slots: Slots, time_ns: int) -> None:
     axis = axis_of(slots)
     for number, side in enumerate(axis.sides):
         expected = [at for at, time in enumerate(written_out(slots, number)) if time == time_ns]
@@ -99,7 +99,7 @@ def test_time_before_the_first_common_event_is_aligned_at_its_end() -> None:
     assert recorded.position(100) == 30
 
 
-def test_of_several_positions_of_a_time_the_closest_is_chosen() -> None:
+def test_the_closest_of_several_positions_that_show_a_time_is_chosen() -> None:
     axis = axis_of([((0, 10), (0, 10)), ((0, 10), (10, 10))])
     assert [axis.sides[0].position(3, near_ns=near) for near in (0, 12)] == [3, 13]
     assert axis.sides[0].position(77) is None

@@ -25,7 +25,7 @@ from tui.view.scene.character_rows import (
         (2000, 1, 8), (500, 3, 12), (1000, 3, 24), (2000, 3, 24),
     ],
 )  # fmt: skip
-def test_bars_are_drawn_in_eighths_of_a_line(busy_ns: int, lines: int, expected: int) -> None:
+def test_the_height_of_a_bar_is_rounded_to_eighths_of_a_line(busy_ns: int, lines: int, expected: int) -> None:
     """Of a column of 1000 ns. Any work is at least one eighth, and a half is rounded up."""
     assert eighths(np.array([busy_ns]), np.array([1000]), lines).tolist() == [expected]
 
@@ -71,7 +71,7 @@ def test_a_column_has_events_if_either_trace_has_work_or_an_event_of_no_duration
     assert has_events(both, busy_of([0], [0], [5])).tolist() == has_events(both, both).tolist() == [True]
 
 
-def test_memory_differs_if_it_differs_by_more_than_the_offset() -> None:
+def test_memory_curves_differ_if_they_deviate_from_a_constant_offset() -> None:
     """GIVEN a chart up to 1000 bytes and 100 bytes that the first trace lacks THEN 50 bytes (5 %) more are no difference."""
     first, second = np.array([200, 200, 200, 200, 0, 0]), np.array([300, 350, 351, 249, 0, 100])
     row = curve_difference(first, second, 1000, offset=100)

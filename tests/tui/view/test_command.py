@@ -55,7 +55,7 @@ def test_a_screenshot_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixtu
     assert sorted(path.name for path in folder.iterdir()) == ["a.msgpack", "b.msgpack", "x.svg"]
 
 
-def test_a_screenshot_of_many_ranks_has_one_of_the_similar_ranks(folder: Path) -> None:
+def test_a_screenshot_shows_only_one_of_many_similar_ranks(folder: Path) -> None:
     """GIVEN twelve similar ranks WHEN they are drawn THEN two are read, and the numbers of events are those of all ranks."""
     save(crowd(devices=12, streams=2), folder / "many.msgpack")
     assert run(["view", "many.msgpack", "--screenshot", "x.svg", "--size", "120x30"]) == 0
@@ -103,7 +103,7 @@ def test_view_reports_an_error_in_one_line(folder: Path, words: str, said: str, 
     assert not (folder / "x.svg").exists()
 
 
-def test_the_lane_drawing_modules_import_neither_textual_nor_torch() -> None:
+def test_modules_that_draw_the_timeline_import_neither_textual_nor_torch() -> None:
     program = f"""
 import importlib, sys
 for name in "{PLAIN}".split():

@@ -9,7 +9,7 @@ from tui.view.scene.compared import Sums
 from tui.view.scene.lanes import Lane
 
 
-def test_a_column_gets_the_share_of_each_event_that_it_shows() -> None:
+def test_a_column_shows_the_part_of_each_event_within_its_time_range() -> None:
     """GIVEN events at 10 to 20 ns and 30 to 50 ns THEN the column from 15 to 40 ns shows one half of both."""
     each = np.array([[5.0, 40.0], [1.0, 2.0]])
     sums = Sums(Lane([10, 30], [10, 20], [0, 0]), each)
@@ -17,7 +17,7 @@ def test_a_column_gets_the_share_of_each_event_that_it_shows() -> None:
     assert found.tolist() == [[2.5, 22.5, 20.0], [0.5, 1.5, 1.0]]
 
 
-def test_a_column_without_the_hidden_time_between_two_slots() -> None:
+def test_a_column_excludes_time_that_the_time_axis_leaves_out() -> None:
     """GIVEN an axis that leaves out 15 to 30 ns THEN no column shows the second half of the first event."""
     each = np.array([[5.0, 40.0], [1.0, 2.0]])
     side = SlotTimes([0, 30], [15, 60])

@@ -26,7 +26,7 @@ def test_the_picture_of_a_recording_and_its_replay_for_each_alignment(by: Alignm
     assert_golden(f"view_pair_by_{by.name.lower()}", text_of(window))
 
 
-def test_the_picture_of_two_traces_with_mirrored_and_swapped_rows() -> None:
+def test_the_app_draws_mirrored_and_swapped_rows_of_two_traces() -> None:
     window = Window(pair_scene(), COLUMNS, HEIGHT)
     window.change_rows(lambda rows: rows.toggle("mirrored"))
     window.change_rows(lambda rows: rows.toggle("swapped"))
@@ -44,16 +44,16 @@ def test_a_phase_grained_trace_is_drawn_beside_a_kernel_grained_one() -> None:
     assert_golden("view_phase_against_kernel", text_of(Window(scene, COLUMNS, HEIGHT)))
 
 
-def test_the_picture_of_four_devices_with_eight_streams_each() -> None:
+def test_the_app_draws_four_devices_with_eight_streams_each() -> None:
     scene = whole(("A", crowd()), ("B", crowd()))
     assert_golden("view_crowd", text_of(Window(scene, 60, 200), 28))
 
 
-def test_the_picture_of_batches_collectives_and_stages() -> None:
+def test_the_app_draws_batches_and_collectives_and_stages() -> None:
     assert_golden("view_side_tables", text_of(Window(whole(("t", side_tables())), COLUMNS, HEIGHT)))
 
 
-def test_the_picture_of_a_folded_and_an_unfolded_call_stack() -> None:
+def test_the_app_draws_a_folded_and_an_unfolded_call_stack() -> None:
     window = Window(whole(("t", stack(5))), COLUMNS, HEIGHT)
     assert_golden("view_stack_folded", text_of(window))
     fold(window, ("thread",))

@@ -104,7 +104,9 @@ CHANGES = st.lists(st.tuples(st.integers(0, END_NS), st.integers(-9, 9)), max_si
 
 
 @given(CHANGES, st.lists(st.tuples(TIMES, st.integers(0, 30)), min_size=1, max_size=6))
-def test_the_highest_value_of_a_window(changes: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
+def test_a_curve_finds_its_highest_value_within_a_time_range(
+    changes: list[tuple[int, int]], windows: list[tuple[int, int]]
+) -> None:
     curve = Curve([t for t, _ in changes], [v for _, v in changes])
     found = curve.highest([a for a, _ in windows], [a + b for a, b in windows]).tolist()
     ordered = sorted(changes)
@@ -121,7 +123,7 @@ def test_the_peak_of_a_curve() -> None:
     assert (Curve([], []).peak, Curve([1], [-4]).peak, Curve([5, 1], [3, 9]).peak) == (0, 0, 9)
 
 
-def test_the_nearest_event_is_at_the_time_or_the_closest_to_it() -> None:
+def test_a_lane_finds_the_event_nearest_to_a_time() -> None:
     """GIVEN events from 10 to 20 and from 30 to 40 THEN 25 is as far from both, and the earlier one counts."""
     lane = lane_of([(10, 10, 0), (30, 10, 0)])
     assert [lane.nearest(time_ns) for time_ns in (0, 10, 19, 24, 25, 26, 30, 39, 99)] == [0, 0, 0, 0, 0, 1, 1, 1, 1]

@@ -37,7 +37,7 @@ def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:
     stream.add("steps", trace.steps.take(steps))
 
 
-def test_a_replay_is_followed_step_by_step_to_its_end(tmp_path: Path) -> None:
+def test_the_live_view_shows_each_replayed_step_until_the_replay_ends(tmp_path: Path) -> None:
     recorded = training(steps=2)
     replayed = replay_of(recorded)
     live = Live(("v100", recorded), tmp_path)

@@ -82,7 +82,7 @@ def test_a_redirected_output_stream_is_not_captured() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(1, 7))
-def test_captured_lines_do_not_depend_on_how_the_output_arrives(data: bytes, size: int) -> None:
+def test_captured_output_lines_do_not_depend_on_how_the_output_is_split(data: bytes, size: int) -> None:
     at_once, piecewise = Lines(), Lines()
     at_once.feed(data)
     for begin in range(0, len(data), size):

@@ -151,7 +151,7 @@ def test_the_cursor_moves_to_the_middle_of_a_column(window: Window) -> None:
     assert (window.cursor_ns, window.start_ns) == (45_120 + 88_440, 45_120 + 1_320)
 
 
-def test_going_to_a_position_outside_the_window_centres_it(window: Window) -> None:
+def test_moving_the_cursor_outside_the_window_centres_the_window_on_it(window: Window) -> None:
     window.go(133_999)
     assert window.start_ns == 46_000
     window.go(134_000)

@@ -101,7 +101,7 @@ def test_the_headline_says_that_figures_are_being_computed() -> None:
     assert headline(Scene.of(("a", training()), ("b", training())), 80)[1].text == "computing the figures ..."
 
 
-def test_the_headline_of_a_single_trace() -> None:
+def test_the_headline_of_a_single_trace_shows_its_gpu_and_step_time() -> None:
     lines = headline(lone_scene(), 130)
     assert lines[0].text == "recorded.msgpack: Tesla V100-DGXS-32GB"
     assert lines[1].text.startswith("3 steps · median 100.0 µs · busy ")
@@ -180,7 +180,7 @@ def test_the_counterpart_of_a_kernel_is_the_same_call_in_the_aligned_step() -> N
         assert back == here
 
 
-def test_counterparts_of_ops_are_found_by_canonical_name() -> None:
+def test_matching_ops_in_two_traces_are_found_by_canonical_name() -> None:
     scene = pair_scene()
     replayed = scene.traces[1]
     row = next(n for n in range(len(replayed.host)) if replayed.strings[int(replayed.host.name[n])] == "aten::convolution")
@@ -188,7 +188,7 @@ def test_counterparts_of_ops_are_found_by_canonical_name() -> None:
     assert other is not None and name_of(scene, other) == "aten::conv2d"
 
 
-def test_a_nested_op_with_the_same_canonical_name_has_the_same_counterpart() -> None:
+def test_nested_ops_with_the_same_canonical_name_match_the_same_op() -> None:
     recorded = training()
     scene = whole(("a", recorded), ("b", replay_of(recorded)))
     for name in ("aten::conv2d", "aten::cudnn_convolution"):
@@ -376,7 +376,7 @@ def test_tables_of_the_app_agree_with_diff() -> None:
     assert [row.values[0] for row in steps] == ["5", "5/6", "6/7", "6/8", "7/9", "7/10"]
 
 
-def test_tables_of_one_trace_have_the_expected_columns() -> None:
+def test_each_table_of_a_single_trace_has_the_expected_columns() -> None:
     scene = lone_scene()
     heads = [head.name for head in table_of(scene, "kernels").columns]
     assert heads == ["kernel", "GPU time", "%", "calls", "mean", "min", "max"]

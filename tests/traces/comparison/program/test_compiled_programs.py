@@ -90,7 +90,7 @@ def test_products_are_counted_per_step(eager: tuple[int, int], compiled: tuple[i
 
 
 @pytest.mark.parametrize(("products", "sameness"), [(3, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_PROGRAM)])
-def test_of_equal_workloads_80_percent_of_the_products_are_the_same(products: int, sameness: Sameness) -> None:
+def test_eager_and_compiled_traces_must_share_80_percent_of_their_matrix_products(products: int, sameness: Sameness) -> None:
     """GIVEN 2 products in eager code THEN 3 products in compiled code have a similarity of 2 * 2 / 5, and 4 products one of
     2 * 2 / 6."""
     eager, compiled = running(*[("mm", 9)] * 2), running(*[("mm", 9)] * products, ("triton_poi_fused_add_0", 1))
@@ -102,7 +102,7 @@ def test_of_equal_workloads_80_percent_of_the_products_are_the_same(products: in
 
 
 @pytest.mark.parametrize(("alike", "reason"), [(18, "90 % of the kernels have the same names"), (17, None)])
-def test_without_products_90_percent_of_the_kernels_of_compiled_traces_are_the_same(alike: int, reason: str | None) -> None:
+def test_compiled_traces_without_matrix_products_must_share_90_percent_of_their_kernels(alike: int, reason: str | None) -> None:
     """GIVEN two compiled traces of 20 kernels without matrix products."""
     a, b = (
         running(*[("triton_poi_fused_add_0", 1)] * alike, *[(f"triton_poi_fused_{name}_1", 1)] * (20 - alike))
@@ -126,7 +126,7 @@ def test_traces_without_compiled_code_or_without_kernels_are_not_judged() -> Non
 
 
 @pytest.mark.parametrize(("batch", "sameness"), [(8, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_BATCH_SIZE)])
-def test_workload_signatures_are_compared_if_compilation_hides_matrix_products(batch: int, sameness: Sameness) -> None:
+def test_workload_signatures_are_compared_if_compiled_kernels_hide_matrix_products(batch: int, sameness: Sameness) -> None:
     eager, compiled = running(("mm", 9), ("relu", 2)), running(("triton_tem_fused_mm_relu_0", 9))
     eager.workload, compiled.workload = (
         WorkloadSignature(parameters=64, inputs=(InputTensor((rows, 8), "float32"),)) for rows in (8, batch)

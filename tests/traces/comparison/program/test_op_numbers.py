@@ -20,7 +20,7 @@ def test_the_most_frequent_op_that_only_one_trace_has_is_named() -> None:
         assert said == f"nearly the same ops, but tanh only in the {which} trace, twice per step"
 
 
-def test_twice_as_many_layers_are_the_same_ops_called_more_often() -> None:
+def test_a_program_with_more_layers_has_the_same_ops_with_more_calls() -> None:
     """GIVEN ten relu per step WHEN the other trace calls forty: the names are not other names, only the numbers differ."""
     relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(10)]
     same, reason = verdict_of(training(made=relus), training(made=[*relus * 4]))
@@ -65,7 +65,7 @@ def test_shapes_are_compared_if_both_traces_have_them() -> None:
     assert "e.g. relu, per step 4 times" in other_numbers(ours, calls(relu=9), (1, 1))
 
 
-def test_more_calls_in_the_first_step_do_not_count() -> None:
+def test_additional_op_calls_in_the_first_step_are_ignored() -> None:
     """GIVEN ten calls in the first step of each trace WHEN a later step has at most three THEN the first counts as three."""
     later = [*calls(1, relu=3), *calls(2, relu=2)]
     assert other_numbers([*calls(0, relu=10), *later], [*calls(0, relu=3), *later], (3, 3)) == ""

@@ -50,7 +50,7 @@ def test_a_model_on_one_gpu_and_under_data_parallel_is_the_same_model() -> None:
     assert verdict_of(two, one)[1] == f"the first trace runs the model {on_two}, and the second runs the same model on one GPU"
 
 
-def test_the_batch_size_under_data_parallel_is_that_of_all_replicas() -> None:
+def test_under_data_parallel_the_batch_size_is_the_sum_over_all_replicas() -> None:
     comparison = compare(training(batch=32), with_replicas(128))
     assert comparison.verdict.sameness is Sameness.OTHER_PARALLELISM and comparison.batch_sizes == Both(32, 128)
 

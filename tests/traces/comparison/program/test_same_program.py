@@ -45,7 +45,7 @@ def test_a_replay_with_other_op_names_is_the_same_program() -> None:
         pytest.param(["8,16", "8,16;16,64"], ["16,16", "16,16;16,64"], Both(8, 16), id="the weight is the largest input"),
     ],
 )
-def test_the_batch_sizes_are_found_if_only_first_dimensions_differ(
+def test_batch_sizes_are_derived_from_first_dimensions_with_a_common_factor(
     here: list[str], there: list[str], expected: Both[int] | None
 ) -> None:
     """GIVEN recordings without workload signatures WHEN the same ops have other shapes THEN a common factor means another batch
@@ -84,7 +84,7 @@ def test_the_bias_of_a_matrix_product_may_be_added_by_a_second_op(added: str | N
     assert (verdict_of(fused, other)[0], verdict_of(other, fused)[0]) == (is_same, is_same)
 
 
-def test_op_names_show_whether_the_program_is_the_same_if_shapes_are_missing() -> None:
+def test_op_names_are_compared_if_one_trace_has_no_shapes() -> None:
     recorded, bare, alien = training(), training(), training(made=[Call("aten::tanh", "3,3", 31, "tanh")])
     for trace in (bare, alien):
         trace.host.shapes[:] = NONE
@@ -227,7 +227,9 @@ TIMES, ALL = "the same ops, called a different number of times", "100 % of the o
         ("kernel", "volta_h884gemm_nn", 5, ALL, "the same ops, but other dtypes: 0 %"),
     ],
 )
-def test_a_share_of_the_calls_may_differ(column: str, text: str, most: int, then: str, reason: str) -> None:
+def test_two_programs_count_as_the_same_if_a_few_calls_differ(
+    column: str, text: str, most: int, then: str, reason: str
+) -> None:
     """GIVEN ten calls of one op WHEN one call has another name, or two another shape, dtype or layout THEN the verdict does not
     depend on that. With one more, it does. Without shapes and dtypes, half of the kernels may have another
     precision."""
@@ -264,7 +266,7 @@ def test_casts_of_mixed_precision_are_not_other_ops() -> None:
     assert compare(single, mixed).verdict.sameness is Sameness.OTHER_PROGRAM
 
 
-def test_a_trace_without_steps_and_gpu_work_is_equal_to_itself() -> None:
+def test_a_trace_without_steps_or_gpu_work_is_identical_to_itself() -> None:
     bare = training()
     bare.steps, bare.phases, bare.device = Trace().steps, Trace().phases, Trace().device
     alike = compare(bare, bare)
