@@ -33,7 +33,7 @@ class Events:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 50_000)), min_size=1, max_size=60))
-def test_recorded_event_times_are_the_times_at_which_the_gpu_reached_the_events(script: list[tuple[int, int]]) -> None:
+def test_the_recorded_time_of_a_cuda_event_is_when_the_gpu_reaches_the_event(script: list[tuple[int, int]]) -> None:
     """Differences are exact. The offset between the clocks is the earliest that agrees with the host's observations. It is
     exact if the GPU was idle at any event."""
     here = Events()
@@ -81,7 +81,7 @@ def test_a_pending_event_improves_the_estimate_of_the_gpu_clock_offset() -> None
     assert event.time_ns == 4_000
 
 
-def test_a_fast_gpu_clock_is_corrected() -> None:
+def test_a_gpu_clock_that_runs_too_fast_is_corrected() -> None:
     """GIVEN events 1 000 ns apart on the GPU clock WHEN the host finds the second one complete after 900 ns THEN it was
     complete by then."""
     here = Events(0)
@@ -121,7 +121,7 @@ def test_events_of_two_streams_are_distinguished() -> None:
 
 
 @pytest.mark.parametrize("own_stream", [True, False])
-def test_the_recorder_does_not_disturb_a_capture(own_stream: bool) -> None:
+def test_the_recorder_does_not_disturb_a_cuda_graph_capture(own_stream: bool) -> None:
     """The current stream or another one captures, in this thread or another."""
     here = Events()
     taken = [here.take()]

@@ -113,7 +113,7 @@ def test_collectives_of_every_step_are_recorded_with_their_size(by_phase: tuple[
     assert set(calls.ending.tolist()) == {Ending.SEEN}
 
 
-def test_a_phase_grained_recording_profiles_no_step_and_lists_what_is_missing(by_phase: tuple[Trace, list[Path]]) -> None:
+def test_a_recording_of_phase_times_profiles_no_step_and_lists_missing_data(by_phase: tuple[Trace, list[Path]]) -> None:
     trace, profiles = by_phase
     assert profiles == []
     assert StepKind.PROFILED not in trace.steps.kind
@@ -123,7 +123,7 @@ def test_a_phase_grained_recording_profiles_no_step_and_lists_what_is_missing(by
     assert trace.provenance["flight_recorder"]["looks"] > 0  # a profile would contain the collectives
 
 
-def test_a_kernel_grained_recording_profiles_steps_after_the_clean_ones(by_kernel: tuple[Trace, list[Path]]) -> None:
+def test_a_recording_of_kernels_profiles_steps_after_unprofiled_steps(by_kernel: tuple[Trace, list[Path]]) -> None:
     trace, profiles = by_kernel
     kinds = trace.steps.kind.tolist()
     assert kinds[:3] == [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]

@@ -100,7 +100,7 @@ def test_a_collective_without_a_python_call_is_reported_once_with_its_bytes(monk
     assert any(lack.startswith("durations of collectives") for lack in flight.lacks())
 
 
-def test_the_ring_buffer_is_not_read_for_process_groups_written_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccls_ring_buffer_is_not_read_for_process_groups_written_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a group whose calls are recorded as Python calls WHEN its backend's ring has an entry THEN it is not read."""
     ring = Ring()
     flight = flight_of(ring, monkeypatch, group=GroupInPython())
@@ -161,7 +161,7 @@ def test_unfinished_entries_are_read_again_for_up_to_a_second(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("timing", "waited_ns", "duration_ns"), [("1", 100_000_000, 750_000), ("0", 0, NONE)])
-def test_the_last_read_waits_for_the_watchdog(
+def test_the_last_read_of_the_ring_buffer_waits_for_nccls_watchdog(
     monkeypatch: pytest.MonkeyPatch, timing: str, waited_ns: int, duration_ns: int
 ) -> None:
     """GIVEN a watchdog that runs 100 ms after the end. Without timing, there is nothing to wait for."""
@@ -179,7 +179,7 @@ def test_the_last_read_waits_for_the_watchdog(
     assert [flown.duration_ns for flown in flight.read(last=True)] == [duration_ns] and clock.ns == waited_ns
 
 
-def test_the_last_read_waits_no_longer_than_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_read_of_the_ring_buffer_waits_at_most_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "1")
     ring, clock = Ring("nccl"), FakeClock(0)
     flight = flight_of(ring, monkeypatch, clock)
@@ -236,7 +236,7 @@ def test_reads_of_the_ring_buffer_take_at_most_a_thousandth_of_the_time(
     assert (flight.facts()["forgotten"] >= forgotten) if forgotten else found == ring.begun
 
 
-def test_read_intervals_double_until_half_of_the_ring_buffer_fills_between_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_between_reads_doubles_until_the_ring_buffer_is_half_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five collectives in each step fill half of a ring buffer of 200 entries in 20 steps."""
     ring, clock = Ring(size=200), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)

@@ -122,7 +122,7 @@ def test_the_profiler_starts_after_the_device_is_idle() -> None:
 
 
 @pytest.mark.parametrize(("stacks", "has_trace_only"), [(True, True), (False, False)])
-def test_recording_stacks_keeps_all_profiler_events(stacks: bool, has_trace_only: bool) -> None:
+def test_with_stacks_the_profiler_keeps_all_events(stacks: bool, has_trace_only: bool) -> None:
     here = Profiled(stacks=stacks, has_trace_only=has_trace_only)
     here.steps("prepare")
     assert here.calls[1] == "trace_only None"
@@ -177,7 +177,7 @@ def test_no_profile_is_started_while_the_script_prepares_its_own() -> None:
     assert here.profiler.use().failed is None
 
 
-def test_a_step_is_not_profiled_if_the_device_was_too_busy_to_begin() -> None:
+def test_a_step_is_not_profiled_if_the_gpu_was_too_busy_before_it() -> None:
     """GIVEN a device that does not become idle in time before step 1, but before step 2 WHEN both steps are to be profiled
     THEN only step 2 is recorded."""
     here = Profiled()
@@ -316,7 +316,9 @@ def test_a_signal_during_the_start_of_a_profile_is_handled_afterwards() -> None:
     assert here.profiler.use().steps == (0,) and here.calls[-2:] == ["stop", "t.profile.json"]
 
 
-def test_a_process_forked_after_a_profile_ends_without_destructors_of_static_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_forked_after_a_profile_exits_without_running_c_plus_plus_destructors(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
     registered: list[Callable[[], None]] = []
     monkeypatch.setattr(os, "register_at_fork", lambda after_in_child: registered.append(after_in_child))
     profile_module._guard_forks.cache_clear()

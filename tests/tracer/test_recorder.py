@@ -47,7 +47,7 @@ def phases_of(trace: Trace, step: int) -> list[tuple[str, int]]:
     return [(trace.strings[int(trace.phases.name[row])], int(trace.phases.duration_ns[row])) for row in rows]
 
 
-def test_a_plain_loop_becomes_steps_of_phases(bench: Bench) -> None:
+def test_a_plain_training_loop_is_recorded_as_steps_with_phases(bench: Bench) -> None:
     for _ in range(3):
         bench.train_step()
     trace = recorded(bench)
@@ -75,7 +75,9 @@ def test_the_reported_overhead_is_zero_if_recorder_calls_take_no_time(bench: Ben
     assert cost.calls >= 12 * 8 and (cost.spent_ns, cost.per_step_ns, cost.set_up_ns) == (0, 0, 0)
 
 
-def test_overhead_of_steps_and_setup_adds_up_to_all_recorder_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_overhead_per_step_and_the_one_time_overhead_add_up_to_all_recorder_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """GIVEN a clock that advances by 1 ns per reading, and whose every 20th step waits until the file is written."""
     ticks = itertools.count()
     monkeypatch.setattr(bench.clock, "perf_ns", lambda: bench.clock.ns + next(ticks))
@@ -89,7 +91,7 @@ def test_overhead_of_steps_and_setup_adds_up_to_all_recorder_time(bench: Bench, 
     assert (cost.spent_ns - cost.set_up_ns) / cost.per_step_ns == pytest.approx(steps, rel=0.1)
 
 
-def test_phases_fill_their_steps_and_steps_follow_without_gaps(bench: Bench) -> None:
+def test_phases_fill_their_steps_without_gaps(bench: Bench) -> None:
     for _ in range(4):
         bench.train_step()
         bench.run(7)  # logging between the steps belongs to the next one
@@ -197,7 +199,7 @@ def test_each_model_call_is_a_step_in_inference_without_a_loader(bench: Bench) -
     assert len(recorded(bench).steps) == 4
 
 
-def test_values_belong_to_the_current_step(bench: Bench) -> None:
+def test_a_recorded_value_belongs_to_the_current_step(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.read("aten::_local_scalar_dense", "float32", [0.5])  # logged after the step: the next one's
     bench.train_step()
@@ -208,7 +210,7 @@ def test_values_belong_to_the_current_step(bench: Bench) -> None:
     assert trace.values.value.tolist() == [0.5, 1.0, 2.0]
 
 
-def test_output_sizes_belong_to_the_current_step(bench: Bench) -> None:
+def test_a_recorded_output_size_belongs_to_the_current_step(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.add_result_size("aten::nonzero", (10, 4), 7)  # found after the step: the next one's
     bench.train_step()
@@ -273,7 +275,7 @@ def test_a_blocking_collective_is_timed_with_two_cuda_events(bench: Bench) -> No
     }  # fmt: skip
 
 
-def test_without_steps_collectives_are_written_when_they_complete(bench: Bench) -> None:
+def test_outside_of_steps_a_collective_is_written_when_it_completes(bench: Bench) -> None:
     stream = FakeStream(0)
     for done in range(5):
         begin = bench.recorder.communication.begin_call(stream)
@@ -339,7 +341,7 @@ def test_a_collective_with_several_work_objects_ends_with_the_last_one(bench: Be
     assert calls.ending.tolist() == [Ending.SEEN] and 150_000 <= calls.duration_ns[0] < 170_000
 
 
-def test_a_collective_without_a_wait_is_marked_as_call_time_only(bench: Bench) -> None:
+def test_a_collective_that_the_script_never_waits_for_has_only_a_call_time(bench: Bench) -> None:
     """GIVEN a collective that can no longer be waited for, one waited for during a graph capture, and one without a wait."""
     forgotten, captured, left = (let_go(bench, 90_000) for _ in range(3))
     bench.recorder.communication.give_up_call(forgotten)
@@ -428,7 +430,7 @@ def test_the_recorder_does_not_inspect_inputs_if_it_records_only_phases(tmp_path
     ("clean", "has_attached", "kind_after"),
     [(5, True, StepKind.AFTER_PROFILE), (4, True, StepKind.STEADY), (5, False, StepKind.STEADY)],
 )
-def test_steps_after_a_gpu_profile_are_not_clean_if_enough_ran_before_it(
+def test_steps_after_a_profile_are_not_used_if_enough_steps_ran_before_the_profile(
     tmp_path: Path, clean: int, has_attached: bool, kind_after: StepKind
 ) -> None:
     """GIVEN 1 warm-up step, `clean` steps, 1 step in which the profiler attaches, and 1 profiled step THEN the next 6 steps
@@ -454,7 +456,7 @@ def test_evaluation_and_graph_capture_steps_keep_their_kind_after_a_profile(tmp_
     assert recorded(bench).steps.kind.tolist() == kinds
 
 
-def test_steps_in_which_something_was_compiled_are_not_clean(tmp_path: Path) -> None:
+def test_steps_that_compile_code_are_not_used_for_step_times(tmp_path: Path) -> None:
     """GIVEN 1 warm-up step and 13 steps WHEN 2, 3 and 10 compile THEN only these 3 count as warm-up too, although the last one
     repeats earlier steps."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=50, profiled=0))
@@ -485,7 +487,7 @@ def test_a_profiled_step_that_compiles_is_replaced_by_a_later_step(tmp_path: Pat
     assert np.flatnonzero(kinds[20] == StepKind.PROFILED).tolist() == [7, 8, 9]
 
 
-def test_a_compilation_after_an_evaluation_step_belongs_to_the_next_training_step(tmp_path: Path) -> None:
+def test_compiling_after_an_evaluation_step_marks_only_the_next_training_step(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Schedule(warmup=1, clean=50, profiled=0))
     for number in range(4):
         bench.train_step()
@@ -497,7 +499,7 @@ def test_a_compilation_after_an_evaluation_step_belongs_to_the_next_training_ste
     assert (kinds[1::2] == StepKind.EVALUATION).all()
 
 
-def test_evaluation_steps_that_compile_are_not_clean(tmp_path: Path) -> None:
+def test_evaluation_steps_that_compile_code_are_not_used_for_step_times(tmp_path: Path) -> None:
     """GIVEN training with evaluated batches after each epoch WHEN the first batch compiles THEN its number is recorded."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=50, profiled=0))
     for epoch in range(2):
@@ -660,7 +662,7 @@ def test_if_the_gpu_hangs_the_recording_ends_after_the_timeout(bench: Bench) -> 
     assert trace.problems == {}
 
 
-def test_finished_steps_are_written_while_no_other_step_ends(bench: Bench) -> None:
+def test_finished_steps_are_written_even_if_no_later_step_ends(bench: Bench) -> None:
     """GIVEN three steps in half a second WHEN the script then does something else THEN the steps are soon written to
     the file."""
     for _ in range(3):
@@ -781,7 +783,7 @@ def test_cuda_events_are_reused(bench: Bench) -> None:
     assert bench.cuda.made < 850  # about 3 500 events were recorded, and events are reused after 128 steps
 
 
-def test_the_overhead_is_a_fraction_of_the_median_clean_step(tmp_path: Path) -> None:
+def test_the_overhead_is_reported_relative_to_the_median_unprofiled_step(tmp_path: Path) -> None:
     """GIVEN a warm-up step of 1 300 ns, then clean steps of 350, 360 and 370 ns THEN the usual step is 360 ns."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=100, profiled=0))
     for load_ns in (960, 10, 20, 30):
@@ -790,7 +792,7 @@ def test_the_overhead_is_a_fraction_of_the_median_clean_step(tmp_path: Path) -> 
     assert cost is not None and cost.overhead_ns_per_step == 360  # FakeFacts notes the usual step there
 
 
-def test_the_header_is_rewritten_for_new_facts_and_at_intervals(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorder_rewrites_the_header_at_intervals_and_if_it_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     whole = TraceStream.header
 
@@ -894,7 +896,7 @@ def test_the_overhead_includes_the_time_for_recording_a_module_call(bench: Bench
     assert bench.recorder.cost.spent_ns == before_ns + 3
 
 
-def test_the_overhead_includes_all_recorder_calls_although_only_some_are_timed(bench: Bench) -> None:
+def test_the_overhead_of_all_recorder_calls_is_estimated_from_a_timed_sample(bench: Bench) -> None:
     """GIVEN 100 steps of 9 reports THEN the recorder counts 900 calls."""
     bench.recorder.workload.is_open = False
     for _ in range(100):

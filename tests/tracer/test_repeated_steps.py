@@ -33,7 +33,7 @@ from traces.script.phase_rule import Segment
 from traces.script.script_splitter import CutStep
 
 
-def test_a_repeated_step_is_divided_at_its_new_times(tmp_path: Path) -> None:
+def test_a_repeated_step_has_the_phases_of_the_earlier_step_at_new_times(tmp_path: Path) -> None:
     """GIVEN a step of forward (0 to 5) and optimizer (5 to 8, left at 8), ended at 9 WHEN the reports come at 10, 14, 17 and 18
     in a step that began at 9 THEN forward is 9 to 14 and the optimizer 14 to 18, left at 17."""
     steps = Bench(tmp_path).recorder.steps._repeated
@@ -65,7 +65,7 @@ def test_a_repeated_step_keeps_the_time_before_its_first_module_call(tmp_path: P
 
 
 @pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments"])
-def test_some_steps_cannot_be_compared_with_earlier_ones(tmp_path: Path, why: str) -> None:
+def test_some_steps_cannot_be_recorded_as_repetitions_of_earlier_steps(tmp_path: Path, why: str) -> None:
     steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
     if why == "given up":
@@ -130,7 +130,7 @@ def _rows(trace: Trace) -> list[list[list[object]]]:
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))
-def test_the_shortcut_for_repeated_steps_does_not_change_the_recording(kinds: list[str]) -> None:
+def test_the_faster_path_for_repeated_steps_records_the_same_trace(kinds: list[str]) -> None:
     """Steps of every kind follow one another, within and outside the repetition. They are read three at a time."""
     traces = []
     three = [patch.multiple(f"tracer.{name}", TOGETHER=3) for name in ("step_recorder", "recording_writer")]
@@ -249,7 +249,7 @@ def test_errors_of_the_recorder_and_of_the_script_are_distinguished() -> None:
     assert not is_own(outside.value) and not is_own(KeyboardInterrupt())
 
 
-def test_a_signal_handler_that_calls_torch_in_a_report(tmp_path: Path) -> None:
+def test_a_signal_handler_may_call_torch_while_the_recorder_runs(tmp_path: Path) -> None:
     """GIVEN a handler that runs a backward pass WHEN it interrupts the report of every event THEN its calls change nothing."""
     bench = Bench(tmp_path)
     record = FakeEvent.record

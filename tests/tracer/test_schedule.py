@@ -69,7 +69,7 @@ def test_an_evaluation_step_that_compiles_is_not_the_only_profiled_one() -> None
     assert actions_of(schedule, "TTTTTTTvTTTTTTTvT") == "rrr....." + ".....prr" + "."
 
 
-def test_evaluation_is_not_profiled_if_that_would_disturb_clean_steps() -> None:
+def test_evaluation_is_not_profiled_while_unprofiled_training_steps_are_timed() -> None:
     """Single evaluated batches are profiled in the first window. A run of evaluation steps after too few clean steps is
     profiled later."""
     assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TvTvTvTvTvTvTvTvTvTv") == "...........pprrrr..."
@@ -174,13 +174,13 @@ def test_training_after_an_initial_evaluation_follows_the_schedule(
     assert told.count(StepKind.STEADY) >= clean - (warmup == 0)
 
 
-def test_a_phase_grained_recording_needs_no_profiler() -> None:
+def test_a_recording_of_phase_times_never_starts_the_profiler() -> None:
     schedule = Schedule(1, 2, 0)
     assert kinds(schedule, [False] * 5) == [StepKind.WARMUP] + [StepKind.STEADY] * 4
     assert schedule.profile == ""
 
 
-def test_steps_are_clean_until_a_postponed_profile_begins() -> None:
+def test_steps_count_as_unprofiled_until_a_postponed_profile_begins() -> None:
     schedule = Schedule(warmup=1, clean=1, profiled=1)
     kinds = []
     for number in range(7):
@@ -208,7 +208,7 @@ def test_a_lost_profile_is_recorded_later() -> None:
     assert told == [warmup, steady, warmup, profiled, warmup, profiled, profiled, steady]
 
 
-def test_all_steps_are_clean_after_the_profiler_has_failed() -> None:
+def test_no_more_steps_are_profiled_after_the_profiler_has_failed() -> None:
     schedule = Schedule(warmup=0, clean=1, profiled=2)
     kinds(schedule, [False, False])
     assert schedule.profile == "record"
@@ -222,7 +222,7 @@ def test_all_steps_are_clean_after_the_profiler_has_failed() -> None:
     ("profiled", "settled_after"),
     [(0, 3), (2, None)],
 )
-def test_a_schedule_is_settled_when_all_later_steps_are_clean(profiled: int, settled_after: int | None) -> None:
+def test_a_schedule_is_settled_when_no_later_step_will_be_profiled(profiled: int, settled_after: int | None) -> None:
     """Three steps of warm-up without a profile, or with a profile that lasts until its end."""
     schedule = Schedule(warmup=3, clean=4, profiled=profiled)
     settled = []

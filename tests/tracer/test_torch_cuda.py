@@ -40,7 +40,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch, **runtime: object) -> TorchCuda:
     return TorchCuda(SimpleNamespace(_C=SimpleNamespace(_cuda_getDevice=lambda: 1), cuda=SimpleNamespace(**CALLS)))
 
 
-def test_times_between_events_of_the_current_device_come_from_the_runtime_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_between_cuda_events_are_read_with_the_cuda_runtime_library(monkeypatch: pytest.MonkeyPatch) -> None:
     elapsed, cleared = Elapsed(0, 0), list[int]()
     of = cuda(monkeypatch, cudaEventElapsedTime=elapsed, cudaGetLastError=lambda: cleared.append(1))
     assert elapsed.argtypes == [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
@@ -50,14 +50,14 @@ def test_times_between_events_of_the_current_device_come_from_the_runtime_librar
 
 
 @pytest.mark.parametrize("missing", ["cudaEventElapsedTime", "cudaGetLastError"])
-def test_without_functions_of_the_runtime_library_pytorch_is_called(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_is_called_if_the_cuda_runtime_library_lacks_a_function(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     functions = {"cudaEventElapsedTime": Elapsed(0, 0), "cudaGetLastError": lambda: 0}
     del functions[missing]
     assert cuda(monkeypatch, **functions).elapsed_ms(EVENTS, 1) == [3.5, 7.5]
 
 
 @pytest.mark.parametrize("codes", [(700, 0), (0, 700)])
-def test_an_error_of_any_event_is_raised_and_cleared(codes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cuda_error_of_any_event_is_raised_and_cleared(codes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     cleared: list[int] = []
     of = cuda(monkeypatch, cudaEventElapsedTime=Elapsed(*codes), cudaGetLastError=lambda: cleared.append(1))
     with pytest.raises(CudaCallError, match="CUDA error: 700"):

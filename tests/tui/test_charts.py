@@ -121,7 +121,7 @@ def test_only_points_marked_as_faded_are_faded() -> None:
     assert [found.endswith('faded"') for found in re.findall(r'<circle (class="[^"]*")', svg)] == [False, True]
 
 
-def test_a_chart_of_one_line_has_no_legend() -> None:
+def test_a_chart_with_a_single_line_has_no_legend() -> None:
     assert "figcaption" not in chart(a_line([1, 2]))
     assert "figcaption" in chart(a_line([1, 2]), a_line([2, 1]))
 

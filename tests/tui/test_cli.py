@@ -196,7 +196,7 @@ def test_export_writes_one_of_many_similar_ranks_unless_asked_for_all(folder: Pa
     assert len([*folder.glob("x_*")]) == 12
 
 
-def test_problems_of_a_damaged_recording_are_listed_by_kind(
+def test_import_lists_the_problems_of_a_damaged_recording_by_kind(
     folder: Path, shared_traces: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for broken in sorted((shared_traces / "broken").iterdir()):

@@ -157,7 +157,9 @@ def test_the_batch_dimension_is_the_dimension_that_the_batch_option_changes(
         ((8, 4), (8, 4), 4, 0),
     ],
 )
-def test_the_batch_dimension_of_two_inputs(first: Shape, second: Shape, batch: int, dimension: int) -> None:
+def test_the_batch_dimension_is_found_by_comparing_two_input_shapes(
+    first: Shape, second: Shape, batch: int, dimension: int
+) -> None:
     assert _batch_dimension(first, second, batch) == dimension
 
 
@@ -272,7 +274,7 @@ def test_a_common_option_name_in_a_comment_is_ignored(
     assert "-b is in the script's source, but -b 4 failed" in " ".join(facts["notes"])
 
 
-def test_no_other_batches_are_predicted_if_the_option_is_not_the_batch_size(
+def test_fit_predicts_no_other_batch_sizes_if_the_option_does_not_set_the_batch_size(
     script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script(default=12, times=3)
@@ -293,7 +295,7 @@ def first() -> _FitRun:
     return _FitRun([requests(2), requests(8), requests(4)], WorkloadSignature(), steps=4, ended=4)
 
 
-def test_the_figures_of_several_gpus_are_those_of_the_gpu_with_the_highest_need(first: _FitRun) -> None:
+def test_with_several_gpus_fit_shows_the_gpu_that_needs_the_most_memory(first: _FitRun) -> None:
     need = fit._need(FitOptions(["train.py", "-b", "8"]), first, "-b")
     assert (need.devices, need.batch, need.peak_allocated_bytes, need.peak_reserved_bytes) == (3, 8, 3 * GIB, 3 * GIB)
     assert [note.partition(";")[0] for note in need.notes] == ["3 GPUs are used"]
@@ -326,7 +328,7 @@ def test_memory_requests_count_as_changing_if_the_last_two_steps_differ(steps: i
     assert fit._changes(requests(8, steps, drift)) == changes
 
 
-def test_the_largest_batch_is_unknown_if_memory_does_not_depend_on_it(
+def test_the_largest_batch_is_unknown_if_memory_does_not_depend_on_the_batch_size(
     script: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search ends at the largest batch size."""

@@ -180,7 +180,7 @@ def test_communication_that_backward_does_not_hide_lengthens_a_step(names: tuple
 
 
 @pytest.mark.usefixtures("every_collective_takes_15_us")
-def test_a_longer_backward_pass_hides_more_communication() -> None:
+def test_estimates_hide_more_communication_behind_a_longer_backward_pass() -> None:
     """The measured step is 60 times as long as estimated, so the backward pass takes 1200 us: only the last 15 us remain."""
     found = KnownTimes(WORKLOAD, 32, with_collectives("all_reduce", "all_reduce")).step(V100)
     assert found is not None

@@ -77,7 +77,7 @@ def test_shortened_names_stay_distinct(names: list[str], width: int) -> None:
     assert len(set(short)) == len(set(names)) and all(len(name) <= width for name in short)
 
 
-def test_names_of_kernels_that_differ_only_in_parameters_keep_them() -> None:
+def test_kernel_names_that_differ_only_in_parameters_are_not_shortened() -> None:
     assert kernel_texts(["void f<int>(long)", "void f<int>(char)", "void g(int)"]) == [
         "void f<int>(long)",
         "void f<int>(char)",

@@ -22,7 +22,7 @@ from traces.model.trace import TraceLibraryError
         ({"speed": float("nan")}, "speed=nan: use a number from 0.001 to 1000"),
     ],
 )
-def test_an_argument_that_the_command_would_reject_is_rejected(wrong: dict[str, Any], said: str) -> None:
+def test_start_rejects_the_same_invalid_arguments_as_the_command(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match="use ") as error:
         trace_replay.start("v100", **wrong)
     assert str(error.value) == said

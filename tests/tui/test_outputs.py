@@ -39,7 +39,7 @@ def test_writing_json_to_a_deleted_folder_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_writing_json_to_a_device_file_does_not_replace_it() -> None:
+def test_writing_json_to_a_device_file_does_not_replace_the_device_file() -> None:
     null = Path("/dev/null")
     write_json(null, {"a": 1})
     assert null.is_char_device()

@@ -36,7 +36,7 @@ def swept(sweep: str, **conditions: Any) -> list[tuple[int, int, int]]:
     return [(one.gpus, one.nproc, one.batch) for one in found]
 
 
-def test_a_sweep_over_batches_goes_from_a_quarter_to_eight_times_the_batch(recorded_batch: dict[str, int]) -> None:
+def test_a_batch_sweep_goes_from_a_quarter_to_eight_times_the_recorded_batch(recorded_batch: dict[str, int]) -> None:
     assert swept("batch") == [(0, 0, size) for size in (2, 4, 8, 16, 32, 64)]
     assert swept("batch", batch=6, gpus=2)[:3] == [(2, 0, 2), (2, 0, 3), (2, 0, 6)]
     assert swept("batch", recorded_batch=100)[-1] == (0, 0, 800)
@@ -44,7 +44,7 @@ def test_a_sweep_over_batches_goes_from_a_quarter_to_eight_times_the_batch(recor
     assert swept(" batch ,") == [(0, 0, size) for size in (1, 2, 4, 8)]  # a batch has at least one sample
 
 
-def test_a_sweep_over_gpus_divides_the_batch_but_ranks_have_batches_of_their_own(recorded_batch: dict[str, int]) -> None:
+def test_a_sweep_over_gpus_divides_the_batch_but_a_sweep_over_ranks_does_not(recorded_batch: dict[str, int]) -> None:
     assert swept("gpus") == [(0, 0, 0), (2, 0, 0), (4, 0, 0), (8, 0, 0)]
     assert swept("gpus", batch=4) == [(0, 0, 4), (2, 0, 4), (4, 0, 4)]
     assert swept("nproc", batch=4) == [(0, count, 4) for count in (0, 2, 4, 8)]
@@ -73,7 +73,7 @@ def test_a_sweep_over_an_unknown_quantity_is_rejected(sweep: str, error: str, re
         (3.6, None, {}, None),
     ],
 )
-def test_a_sample_costs_the_price_of_all_gpus_for_the_time_it_takes(
+def test_the_cost_per_sample_includes_the_price_of_all_gpus(
     price: float, samples_per_s: float | None, conditions: dict[str, Any], cost: float | None
 ) -> None:
     prediction: Any = SimpleNamespace(conditions=Conditions(**conditions), samples_per_s=samples_per_s)

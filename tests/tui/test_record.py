@@ -87,7 +87,7 @@ def test_the_longest_recording_of_each_rank_is_kept(
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_exit_code_is_that_of_the_script_unless_saving_failed(
+def test_record_returns_the_scripts_exit_code_unless_saving_fails(
     place: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """GIVEN a script that ends with `code` WHEN its recording cannot be written, or Ctrl-C stops the writing THEN the

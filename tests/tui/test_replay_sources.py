@@ -43,7 +43,7 @@ def played(*steps: tuple[int, int, str]) -> Trace:
     return trace
 
 
-def test_sources_of_replayed_step_times_are_counted_by_batch_size() -> None:
+def test_replay_reports_for_each_batch_size_where_step_times_come_from() -> None:
     trace = played((1, 8, "measured"), (12, 32, "measured"), (2, 16, "interpolated"))
     assert source_sentences(trace) == [
         "v100/net: 12 steps of batch 32 as measured, 2 steps of batch 16 interpolated, 1 step of batch 8 as measured"
@@ -171,7 +171,7 @@ def test_one_memory_size_applies_to_all_gpus() -> None:
         config_for(trace, two, "4GiB,8GiB,8GiB")
 
 
-def test_the_recorded_clock_implies_recorded_data_loading() -> None:
+def test_with_the_recorded_clock_data_loading_takes_its_recorded_time() -> None:
     assert config_for(training(2), ReplayConfig(clock="recorded"), "").loader == "recorded"
     assert config_for(training(2), ReplayConfig(clock="wall", loader="real"), "").loader == "real"
 
@@ -247,7 +247,7 @@ def test_a_comparison_is_suggested_only_if_the_recording_is_a_file(trace: str, r
 
 
 @pytest.mark.parametrize(("returncode", "is_cut", "fails"), [(0, True, True), (0, False, False), (1, True, False)])
-def test_a_timeline_without_its_end_is_an_error_if_the_script_succeeded(returncode: int, is_cut: bool, fails: bool) -> None:
+def test_an_incomplete_timeline_is_an_error_if_the_script_succeeded(returncode: int, is_cut: bool, fails: bool) -> None:
     cut, processes = Trace(problems={"truncated-file": 1} if is_cut else {}), frozenset((7,))
     child = Trace(problems={"truncated-file": 1})  # for example, the script killed a child process
     result = ChildResult(returncode, 7, processes, processes, processes)

@@ -103,7 +103,7 @@ def test_the_report_command_writes_a_page(
     assert "the file name must end in .html or .htm" in capfd.readouterr().err and not Path("r.pdf").exists()
 
 
-def test_a_real_recording_makes_a_small_page(shared_traces: Path) -> None:
+def test_the_report_of_a_real_recording_is_a_small_file(shared_traces: Path) -> None:
     trace = read_kineto(shared_traces / "v100_ddp_memory_rank1of2.json.gz")
     text = report_html([NamedTrace("v100", trace)])
     assert len(text) < 200_000 and "Limit: device memory" in text

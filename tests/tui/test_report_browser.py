@@ -75,7 +75,7 @@ def looked(browser: str, page: Path, folder: Path, width: int, dark: bool = Fals
 
 
 @pytest.mark.parametrize("width", [500, 900, 1600])
-def test_the_report_fits_the_window_and_fetches_nothing(browser: str, page: Path, tmp_path: Path, width: int) -> None:
+def test_the_report_fits_the_browser_window_and_needs_no_network(browser: str, page: Path, tmp_path: Path, width: int) -> None:
     found = looked(browser, page, tmp_path, width)
     assert found["width"] == width
     assert found["charts"] >= 3 and not found["empty"]

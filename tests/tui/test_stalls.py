@@ -147,7 +147,7 @@ def test_stalls_suggests_numbers_of_workers_and_cores_and_a_disk_speed() -> None
         ({"free_bytes": 16_383, "code": 3}, "No space left on device"),
     ],
 )
-def test_a_run_of_the_script_reads_from_its_storage_and_leaves_timelines(
+def test_stalls_runs_the_script_with_simulated_storage_and_keeps_its_timelines(
     case: dict[str, Any], result: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN a script that leaves a timeline, on a disk with just enough space for the last block of a timeline, and changes

@@ -32,7 +32,7 @@ from tui.options import RecordOptions
         ("-b=7", (7,)),
     ],
 )
-def test_the_batch_sizes_of_a_sweep(text: str, values: tuple[int, ...]) -> None:
+def test_the_batch_sizes_of_a_sweep_are_read_from_the_option(text: str, values: tuple[int, ...]) -> None:
     assert Sweep.of(text).values == values
 
 

@@ -134,7 +134,7 @@ def test_each_process_group_has_a_name_and_a_size(notes: Notes) -> None:
     assert name == group.group_name != "0" and size == 1
 
 
-def test_failed_collectives_and_those_of_other_ranks_are_not_recorded(notes: Notes) -> None:
+def test_collectives_that_fail_or_exclude_this_rank_are_not_recorded(notes: Notes) -> None:
     with pytest.raises((ValueError, RuntimeError, TypeError)):
         dist.all_reduce("no tensor")
     with pytest.warns(UserWarning, match="not a member|does not belong|not part"):

@@ -94,7 +94,7 @@ def test_each_replica_is_a_stage_in_a_separate_thread(notes: Notes) -> None:
     assert sorted(notes.parts) == [("parallel_apply", "replica 0"), ("parallel_apply", "replica 1")]
 
 
-def test_no_event_is_recorded_before_the_first_replicas_run(notes: Notes) -> None:
+def test_no_cuda_event_is_recorded_before_the_replicas_first_run(notes: Notes) -> None:
     """An event would set the CUDA context of a replica's thread, and PyTorch's warning would be missing."""
     for _ in range(2):
         torch_nn_parallel.replicas(_in_threads, [lambda x: x, lambda x: x], [1, 2])
@@ -162,5 +162,5 @@ def test_no_stages_are_reported_for_data_parallel_on_the_cpu(notes: Notes) -> No
         ([], None),
     ],
 )
-def test_the_device_index_is_found_from_every_form_of_argument(devices: Any, index: int | None) -> None:
+def test_the_gpu_index_is_found_in_every_form_of_the_device_argument(devices: Any, index: int | None) -> None:
     assert DataParallelHooks(torch, lambda name, device: None).index(devices) == index

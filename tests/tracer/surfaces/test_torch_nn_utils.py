@@ -32,6 +32,6 @@ for clip in (
 """
 
 
-def test_every_way_of_clipping_is_reported() -> None:
+def test_every_function_that_clips_gradients_is_reported() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["True"] * 5, done.stderr

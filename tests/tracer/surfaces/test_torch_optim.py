@@ -22,7 +22,7 @@ from traces.script.phase_rule import CLOSURE
         (True, True, True, True, True),
     ],
 )
-def test_only_profiled_steps_have_ranges_and_only_compiled_ones_get_the_range_of_the_optimizer(
+def test_a_compiled_optimizer_gets_a_profiler_range_only_in_profiled_steps(
     is_started: bool, is_profiled: bool, is_compiled: bool, adds: bool, marks_closure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch.profiler has no range of its own for an optimizer's step that torch.compile has compiled."""

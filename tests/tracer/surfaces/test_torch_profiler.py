@@ -12,7 +12,7 @@ from tracer.surfaces import torch_profiler
 
 
 @pytest.mark.parametrize(("activities", "has_attached"), [(["CPU"], False), (["CPU", "CUDA"], True), (None, False)])
-def test_a_profile_with_device_activities_is_remembered(
+def test_the_recorder_notices_whether_the_scripts_profiler_used_the_gpu(
     monkeypatch: pytest.MonkeyPatch, activities: list[str] | None, has_attached: bool
 ) -> None:
     """A disabled profile has no `kineto_activities`."""

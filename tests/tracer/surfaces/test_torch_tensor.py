@@ -165,7 +165,7 @@ def test_a_whole_tensor_copied_to_the_host_is_one_read(on_gpu: Script, read: str
 
 
 @pytest.mark.parametrize(("count", "recorded"), [(0, 0), (1, 1), (READ_LIMIT, 1), (READ_LIMIT + 1, 0)])
-def test_values_are_recorded_up_to_the_limit(on_gpu: Script, count: int, recorded: int) -> None:
+def test_tensor_values_are_recorded_up_to_a_maximum_number(on_gpu: Script, count: int, recorded: int) -> None:
     tensor = on_gpu.tensor([1.0] * count)
     tensor.cpu()
     repr(tensor)
@@ -229,7 +229,7 @@ def test_copying_into_a_tensor_is_recorded_as_an_upload_or_a_read(
     assert (on_gpu.recorder.phases, len(on_gpu.recorder.reads)) == (phases, reads)
 
 
-def test_a_number_copied_into_a_tensor_is_not_a_copy_between_devices(on_gpu: Script) -> None:
+def test_copying_a_number_into_a_tensor_is_not_a_copy_between_devices(on_gpu: Script) -> None:
     on_gpu.tensor([0.0]).copy_(4.0)
     assert (on_gpu.recorder.phases, on_gpu.recorder.reads) == ([], [])
 

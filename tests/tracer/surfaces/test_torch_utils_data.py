@@ -58,7 +58,7 @@ TWO, THREE = torch.ones(2), torch.ones(3)
         ([torch.eye(2).to_sparse(), TWO], 8),
     ],
 )
-def test_the_size_of_a_batch_is_that_of_its_strided_tensors(batch: object, size_bytes: int) -> None:
+def test_the_size_of_a_batch_counts_only_its_strided_tensors(batch: object, size_bytes: int) -> None:
     assert _size_of(batch) == size_bytes
 
 
@@ -74,7 +74,7 @@ def test_a_wait_for_a_batch_is_recorded_with_the_times_of_the_recording(monkeypa
     assert recorder.batches == [(BatchKind.WAIT, 7, 1005, 1008, 16)]
 
 
-def test_tensors_of_one_batch_are_pinned_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinning_all_tensors_of_a_batch_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a batch of two tensors THEN the calls for each of them are part of the call for the batch."""
     recorder = Recorder()
     monkeypatch.setattr(torch_utils_data, "recorder", lambda: recorder)

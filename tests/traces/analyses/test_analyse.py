@@ -60,7 +60,7 @@ def test_the_flops_of_resnet50_equal_the_sum_over_its_layers(real: Trace) -> Non
     assert 0.8 < (rows["relu"].bytes_share or 0) < 1
 
 
-def test_rows_per_shape_add_up_to_the_row_of_their_kind(real: Trace) -> None:
+def test_the_times_per_shape_add_up_to_the_time_of_the_op(real: Trace) -> None:
     whole = {row.op: row for row in achieved(real)}
     for op in ("convolution", "batch_norm", "relu"):
         parts = [row for row in achieved(real, by_shape=True) if row.op == op]

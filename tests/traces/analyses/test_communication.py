@@ -96,7 +96,7 @@ def test_nccl_kernels_without_collectives_are_communication() -> None:
     assert summarize(rank_trace([("gemm", 7, 100, 100)], [])).communication is None
 
 
-def test_broadcasts_without_collectives_are_data_parallel_only_on_several_devices() -> None:
+def test_broadcasts_without_collectives_count_as_data_parallel_only_on_several_gpus() -> None:
     trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)] * 2, [])
     assert communication_kernels(trace).tolist() == [True, True]
     trace.device.device[1] = 1

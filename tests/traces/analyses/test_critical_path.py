@@ -68,7 +68,7 @@ def test_the_critical_path_continues_on_the_stream_whose_work_ended_last() -> No
     assert told == [*first, ("kernel", 390, "b"), ("launch", 5, ""), ("kernel", 45, "c")]
 
 
-def test_the_critical_path_continues_with_the_launch_if_the_host_limits_the_step() -> None:
+def test_the_critical_path_goes_to_the_launch_call_if_the_host_limits_the_step() -> None:
     """The same as above, but the kernels on stream 8 take 5 us, and the GPU is idle from 50 to 405."""
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in (0, 1, 400)]
     trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 8, "b", 10, 15, 1), (0, 7, "c", 405, 450, 2)])
@@ -110,7 +110,7 @@ def test_the_critical_path_excludes_unrelated_work_of_other_steps() -> None:
     assert path.sums.by_kind == {"kernel": 40 * US, "launch": 9 * US, "host": US}
 
 
-def test_the_critical_path_is_that_of_a_step_with_an_earlier_step() -> None:
+def test_the_critical_path_is_computed_for_a_step_that_follows_another_step() -> None:
     """Of the steps of 105, 100 and 110 us, the first has the median length, but no predecessor. Of the others, the last is
     chosen."""
     trace = training(steps=3, jitter_us=(5, 0, 10))

@@ -54,7 +54,7 @@ def test_every_idle_nanosecond_has_one_reason(real: Trace) -> None:
     assert of.by_reason["data"] / of.steps == pytest.approx(58.7 * MS, rel=0.01)
 
 
-def test_idle_time_of_clean_steps_is_computed_from_the_kernels_of_profiled_steps() -> None:
+def test_idle_time_of_unprofiled_steps_is_computed_from_kernels_of_profiled_steps() -> None:
     """GIVEN profiled steps of 150 us, in which the GPU is busy for 50 us and idle for 20 us of data loading, 12 us of launch
     latency and 68 us of the host WHEN a clean step takes 100 us, with 13 us of data loading while the GPU has nothing to do
     THEN the host is the reason for the remaining 100 - 50 - 13 - 12 = 25 us. The copy runs at 27 to 37 us; the next kernel was
@@ -123,7 +123,7 @@ def test_idle_time_before_a_late_first_kernel_has_an_unknown_reason(late_ns: int
     assert spans.reason[spans.end_ns == launched_ns + late_ns].tolist() == [reason]
 
 
-def test_a_gpu_is_idle_while_another_gpu_of_its_process_ends_the_last_step() -> None:
+def test_a_gpu_counts_as_idle_until_the_last_gpu_of_its_process_ends_the_last_step() -> None:
     """GIVEN a step that launches 2 ms of work on one GPU and 8 ms on another one THEN both are measured for 9 ms, and the first
     one is idle for 1 ms before its work and for 6 ms after it. No launch ends the idle time after the host's step."""
     trace = a_trace([(0, 4)], [Work(0, 1, 3), Work(0, 1, 9, device=1)], devices=(0, 0))

@@ -89,7 +89,7 @@ def test_each_stream_has_a_separate_launch_queue() -> None:
     assert found == {("cuda:0", 7): (2, 24, 2), ("cuda:0", 8): (1, 2, 1), ("cuda:1", 7): (1, 1, 1)}
 
 
-def test_a_long_launch_that_loads_a_module_is_explained_by_the_load() -> None:
+def test_a_long_launch_call_is_explained_by_loading_the_kernel() -> None:
     # GIVEN a second launch of the same kernel, 200 us long, with a call within that loads a module
     calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 210), ("cuModuleLoadData", 20, 200)]
     trace = recorded(calls, [(0, 7, "a", 6, 8, 0), (0, 7, "a", 220, 230, 1)])
@@ -97,7 +97,7 @@ def test_a_long_launch_that_loads_a_module_is_explained_by_the_load() -> None:
     assert [(of.call, of.reason) for of in long_launches(trace)] == [("cudaLaunchKernel", LOADED)]
 
 
-def test_launches_whose_kernels_have_started_do_not_fill_the_queue() -> None:
+def test_the_launch_queue_contains_only_launches_that_have_not_started() -> None:
     # GIVEN 1500 launches of which 600 have ended when a call of exactly 100 us begins, and 1000 on another stream
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(2500)]
     work: list[Work] = [(0, 7, "a", at + 1, at + 2 if at < 600 else 9000 + at, at) for at in range(1500)]
@@ -118,7 +118,7 @@ def test_the_runtime_call_during_which_the_gpu_is_idle_longest_is_found() -> Non
     ]
 
 
-def test_idle_time_before_the_first_late_kernel_has_an_unknown_reason() -> None:
+def test_idle_time_before_the_first_kernel_has_an_unknown_reason() -> None:
     """Work launched before the recording may have kept the GPU busy until the first recorded work."""
     calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 15)]
     trace = recorded(calls, [(0, 7, "a", 2_005, 3_000, 0), (0, 7, "b", 5_000, 5_100, 1)])

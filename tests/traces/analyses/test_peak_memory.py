@@ -45,7 +45,7 @@ def test_freeing_memory_without_an_address_releases_the_newest_block_of_that_siz
     assert without is not None and without.held == peak.held
 
 
-def test_memory_requests_without_a_thread_are_matched_to_ops_by_rank() -> None:
+def test_memory_events_without_a_thread_are_assigned_to_ops_of_their_rank() -> None:
     # GIVEN what a replay notes: requests at the time at which their op begins, on no thread
     trace = with_memory([64], [1])
     op = int(np.flatnonzero(trace.host.name == trace.strings.find("aten::copy_"))[0])

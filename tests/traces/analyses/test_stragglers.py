@@ -115,7 +115,7 @@ def test_ranks_without_a_common_collective_are_not_compared() -> None:
     assert numbered((0, 1, 50), (0, 2, 30), (1, 2, 20), (1, 3, 90)) == [(1, 1, 10 * US), (0, 1, 0)]
 
 
-def test_time_in_which_a_collective_waits_for_the_last_rank_is_not_gpu_time() -> None:
+def test_gpu_time_excludes_the_wait_of_a_collective_for_the_last_rank() -> None:
     """Each rank computes from 0 to 50 us. An all-reduce runs on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
     add = trace.strings.add
@@ -175,13 +175,13 @@ def without_work(ranks: int) -> Trace:
 
 
 @pytest.mark.parametrize(("ranks", "similar", "shown"), [(8, 0, 8), (9, 0, 9), (10, 9, 2)])
-def test_more_than_eight_similar_ranks_are_shown_as_one(ranks: int, similar: int, shown: int) -> None:
+def test_more_than_eight_similar_ranks_are_represented_by_one_rank(ranks: int, similar: int, shown: int) -> None:
     """GIVEN ranks without any work THEN rank 0 is shown by itself, and the other ranks are similar."""
     groups, (trace, same) = without_similar_ranks([without_work(ranks), without_work(ranks)])
     assert (len(groups.similar), len(trace.ranks), len(same.ranks)) == (similar, shown, shown)
 
 
-def test_traces_with_different_ranks_keep_all_ranks() -> None:
+def test_all_ranks_are_kept_if_two_traces_have_different_ranks() -> None:
     pair = [without_work(10), without_work(11)]
     groups, (one, other) = without_similar_ranks(pair)
     assert groups == RankGroups((0,), tuple(range(1, 10))) and [one, other] == pair

@@ -60,7 +60,7 @@ def test_time_by_op(qwen: Trace, shared_traces: Path) -> None:
             assert found[op][0] == calls and found[op][1] == pytest.approx(1000 * time_us, rel=1e-4), op
 
 
-def test_flops_of_matrix_products_equal_those_of_tracelens(qwen: Trace) -> None:
+def test_flops_of_matrix_products_agree_with_tracelens(qwen: Trace) -> None:
     rows = {(row.op, row.shapes): row for row in achieved(qwen, by_shape=True)}
     for key, (calls, gflop, size_mib, tflops) in _PRODUCTS.items():
         row = rows[key]

@@ -90,7 +90,7 @@ def test_a_pageable_copy_to_the_host_waits_for_earlier_work_and_its_own_end(call
     assert told(host_waits(alone, 0)) == [(40, 55, 0, 0)]
 
 
-def test_a_pageable_copy_to_the_device_waits_until_the_last_piece_is_staged() -> None:
+def test_a_copy_from_pageable_memory_waits_until_its_last_piece_is_buffered() -> None:
     copy = (0, 7, "Memcpy HtoD (Pageable -> Device)", 30, 2080, 0)
     assert told(host_waits(recorded([("cudaMemcpyAsync", 20, 2000)], [copy]), 0)) == [(30, 2000, 0, 0)]
     # WHEN it is small, it is staged at once and runs behind what the stream has to do
@@ -127,7 +127,7 @@ def test_event_queries_of_a_thread_that_launches_nothing_are_ignored() -> None:
     assert not len(host_waits(trace, 0))
 
 
-def test_a_wait_for_one_of_two_streams() -> None:
+def test_a_call_may_wait_for_only_one_of_two_streams() -> None:
     other = (0, 8, "long", 10, 9000, 0)
     assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 5010)], [KERNEL, other]), 0)) == [(20, 5000, 1, 0)]
 
@@ -198,7 +198,7 @@ def test_a_kernel_without_a_launch_does_not_change_the_waits() -> None:
     assert not len(host_waits(trace, 0))
 
 
-def test_a_device_wait_ends_with_the_last_stream() -> None:
+def test_a_wait_for_the_whole_device_ends_when_its_last_stream_ends() -> None:
     # GIVEN a wait for the whole device, whose second stream ends 1 us after the first
     work: list[Work] = [KERNEL, (0, 8, "b", 10, 5001, 0)]
     assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 5010)], work), 0)) == [(20, 5001, 1, 1)]
@@ -250,7 +250,9 @@ def test_kernels_launched_before_the_recording_count_as_queued() -> None:
         ([("hipMemcpyAsync", 20, 2050)], [(0, 7, "Memcpy DtoH (Device -> Host)", 100, 2019.9, 0)], []),
     ],
 )
-def test_which_calls_wait_for_the_gpu(calls: list[Call], work: list[Work], waits: list[tuple[float, float, int, int]]) -> None:
+def test_calls_that_wait_for_the_gpu_are_found_with_their_waiting_time(
+    calls: list[Call], work: list[Work], waits: list[tuple[float, float, int, int]]
+) -> None:
     assert told(host_waits(recorded(calls, work), 0)) == waits
 
 

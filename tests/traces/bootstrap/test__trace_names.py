@@ -48,7 +48,7 @@ def test_trace_packages_get_private_names(folder: Path) -> None:
     assert not any(isinstance(finder, OurNames) for finder in sys.meta_path)
 
 
-def test_modules_of_the_script_with_the_same_names_are_restored(folder: Path) -> None:
+def test_the_scripts_modules_are_restored_if_they_have_the_same_names(folder: Path) -> None:
     theirs = {name: ModuleType(name) for name in ("wares", "shelf")}
     sys.modules.update(theirs)
     sys.modules["shelf"].__spec__ = importlib.machinery.ModuleSpec("shelf", None, origin="/theirs/shelf.py")
@@ -57,7 +57,7 @@ def test_modules_of_the_script_with_the_same_names_are_restored(folder: Path) ->
     assert all(sys.modules[name] is module for name, module in theirs.items())
 
 
-def test_a_second_import_block_reuses_modules_of_the_first(folder: Path) -> None:
+def test_importing_the_private_modules_again_returns_the_same_modules(folder: Path) -> None:
     _, first = ours(folder)
     _, second = ours(folder)
     assert second is first and sys.modules[PREFIX + "wares"] is first

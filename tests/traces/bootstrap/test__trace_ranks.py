@@ -77,7 +77,7 @@ def test_a_signal_is_passed_on_to_all_ranks(name: str) -> None:
     assert f"ended with signal {name}" in done.stderr
 
 
-def test_the_other_ranks_may_clean_up_after_a_failure() -> None:
+def test_after_a_rank_fails_the_other_ranks_have_time_to_clean_up() -> None:
     script = f"""
 ready = [os.pipe() for _ in range(2)]
 {FORK}

@@ -48,7 +48,7 @@ def test_a_traceback_leaves_out_frames_of_trace_replay() -> None:
     assert list(traceback.extract_tb(error.__traceback__)) == [*before[:4], before[5]]
 
 
-def test_causes_and_groups_are_shortened_too() -> None:
+def test_tracebacks_of_causes_and_exception_groups_are_shortened_too() -> None:
     ours = of_module("_trace_tracer.surfaces")
     cause, part = raised(lambda: ours(fails)), raised(lambda: ours(fails))
     error = ExceptionGroup("both", [part])

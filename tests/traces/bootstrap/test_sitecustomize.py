@@ -82,7 +82,7 @@ def test_a_trigger_that_is_already_imported_starts_the_package_at_once(folder: P
     assert run(folder, "print('script')").stdout == "started with {'speed': 2}\nscript\n"
 
 
-def test_a_missing_trigger_raises_the_usual_error(folder: Path) -> None:
+def test_importing_a_missing_trigger_module_raises_the_usual_error(folder: Path) -> None:
     (folder / "trigger").write_text("no_such_module")
     done = run(folder, "import no_such_module")
     assert done.returncode == 1 and done.stderr.endswith("ModuleNotFoundError: No module named 'no_such_module'\n")
@@ -123,7 +123,7 @@ held = Held()
     assert ("ZeroDivisionError" in done.stderr) is (code == 1)
 
 
-def test_forked_ranks_share_what_was_imported_before_the_fork(folder: Path) -> None:
+def test_forked_ranks_share_the_modules_imported_before_the_fork(folder: Path) -> None:
     script = "import colorsys, os; os.write(1, f\"{os.environ['RANK']} {os.environ.get('TRACE_RANKS')}\\n\".encode())"
     done = run(folder, script, TRACE_RANKS="2", LOCAL_WORLD_SIZE="2")
     first, *rest = done.stdout.splitlines()
@@ -156,7 +156,7 @@ def start(options):
 """
 
 
-def test_a_failing_script_has_its_usual_traceback(folder: Path) -> None:
+def test_a_failing_script_prints_its_usual_traceback(folder: Path) -> None:
     """GIVEN a patched function that calls the original one WHEN the original fails THEN stderr is as without the patch. With
     TRACE_DEBUG=1, the traceback also contains the patched function."""
     script = """

@@ -125,7 +125,7 @@ def test_an_exported_replay_links_kernels_to_their_ops(tmp_path: Path) -> None:
     assert not _crossings(events)
 
 
-def test_a_phase_grained_trace_exports_phases_on_host_and_device(tmp_path: Path) -> None:
+def test_exporting_a_trace_with_only_phase_times_writes_phases_of_host_and_gpu(tmp_path: Path) -> None:
     events = _export(phase_grained(steps=2), tmp_path)["traceEvents"]
     assert [e["name"] for e in events if e.get("cat") == "user_annotation"] == ["ProfilerStep#5", "ProfilerStep#6"]
     rows = [(e["name"], e["pid"]) for e in events if e.get("cat") == "Trace"]
@@ -133,7 +133,7 @@ def test_a_phase_grained_trace_exports_phases_on_host_and_device(tmp_path: Path)
     assert not _crossings([e for e in events if e["pid"] != 0])
 
 
-def test_parts_are_exported_on_their_threads_or_on_separate_tracks(tmp_path: Path) -> None:
+def test_stages_are_exported_to_their_threads_or_to_separate_tracks(tmp_path: Path) -> None:
     trace = data_parallel(steps=4)
     trace.collectives.ending[1:3] = [Ending.BY, Ending.UNSEEN]
     events = _export(trace, tmp_path)["traceEvents"]
@@ -282,7 +282,7 @@ def test_real_recordings_survive_export_and_import(shared_traces: Path, tmp_path
     assert not _crossings(json.loads(path.read_bytes())["traceEvents"])
 
 
-def test_export_writes_into_a_pipe_without_replacing_it(tmp_path: Path) -> None:
+def test_export_can_write_to_a_named_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[bytes] = []
@@ -295,7 +295,7 @@ def test_export_writes_into_a_pipe_without_replacing_it(tmp_path: Path) -> None:
     assert pipe.is_fifo() and json.loads(read[0])["traceEvents"]
 
 
-def test_a_name_with_half_a_surrogate_pair_can_be_exported(tmp_path: Path) -> None:
+def test_a_kernel_name_with_invalid_unicode_can_be_exported(tmp_path: Path) -> None:
     trace = training(steps=1)
     trace.strings.texts[int(trace.device.name[0])] = "k\ud800"
 

@@ -29,7 +29,7 @@ def written(first: Trace, second: Trace, folder: Path) -> list[dict[str, Any]]:
     return events_of(export_pair(first, second, folder / "both.json.gz", ("recorded", "replayed")))
 
 
-def test_an_exported_pair_shows_both_traces_side_by_side(tmp_path: Path) -> None:
+def test_two_exported_traces_appear_side_by_side_in_one_file(tmp_path: Path) -> None:
     recorded = training(steps=3)
     replayed = replay_of(recorded, 1.2)
     events = written(recorded, replayed, tmp_path)

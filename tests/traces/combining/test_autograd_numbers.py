@@ -50,7 +50,7 @@ def test_a_trace_without_sequence_numbers_is_unchanged(no_thread: int) -> None:
     assert with_node_numbers(trace) is trace
 
 
-def test_an_op_outside_of_the_steps_has_no_number() -> None:
+def test_an_op_outside_of_all_steps_gets_no_sequence_number() -> None:
     """GIVEN a gap between two equal steps, with an op that starts when the first step ends THEN the op does not belong to a
     step."""
     alike = FORWARD + BACKWARD

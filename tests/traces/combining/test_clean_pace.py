@@ -15,7 +15,7 @@ from traces.model.run import ProfilerCost, Run
 from traces.model.trace import NONE, StepKind
 
 
-def test_the_profiler_cost_of_an_op_is_subtracted_from_the_gaps_around_it() -> None:
+def test_the_profiler_cost_of_an_op_is_subtracted_before_and_after_the_op() -> None:
     """GIVEN a phase of 10 us with ops at 1000..3000, 3200..4000 and 9000..9500, and a cost of 500 ns per op THEN the first op
     begins at 500. The second follows at the minimum gap of 100, so 400 of its 500 remain and are subtracted from its own 800.
     """
@@ -31,7 +31,7 @@ def test_the_profiler_cost_of_an_op_is_subtracted_from_the_gaps_around_it() -> N
     assert pace.own_ns(np.array([start_ns - 70]))[0] == start_ns - 70
 
 
-def test_profiled_steps_with_the_same_ops_get_their_median_time() -> None:
+def test_profiled_steps_with_the_same_ops_all_get_the_median_time() -> None:
     clean = (StepKind.STEADY, [("forward", 1000)])
     trace = recorded([clean, *((StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (2000, 1500, 2500, 4000))])
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
@@ -68,7 +68,7 @@ def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
     assert (end_ns - begin_ns).tolist() == [10_000] * 3
 
 
-def test_profiled_steps_take_the_batch_waits_of_clean_steps() -> None:
+def test_profiled_steps_get_the_waits_for_data_of_unprofiled_steps() -> None:
     """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, which waited longer, gets
     the upper quartile, 400, and the second the lower quartile, 200. The loader does not affect the factors of other phases."""
     steps: list[Step] = [(StepKind.STEADY, [("loader", ns), ("forward", 100)]) for ns in (300, 100, 500)]
@@ -103,7 +103,7 @@ def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
 
 
 @pytest.mark.parametrize("kind", [StepKind.PROFILED, StepKind.EVALUATION])
-def test_a_profiled_phase_that_takes_far_longer_than_all_clean_phases_gets_a_typical_time(kind: StepKind) -> None:
+def test_an_outlier_among_profiled_phases_gets_a_typical_time(kind: StepKind) -> None:
     """GIVEN clean phases of 100 to 200, and profiled ones of 110, 150 and 130 with other ops WHEN one more takes 50 000 THEN it
     gets the median, 130."""
     clean = StepKind.STEADY if kind is StepKind.PROFILED else kind
@@ -142,7 +142,7 @@ def test_phases_of_old_recordings_are_scaled_by_the_stored_factors() -> None:
     assert clean_phases(trace, 1) == {"forward": 100, "loss": 50}
 
 
-def test_in_profiled_steps_stages_take_the_same_share_of_a_phase_as_in_clean_steps() -> None:
+def test_stages_of_profiled_steps_get_the_same_share_of_a_phase_as_in_unprofiled_steps() -> None:
     """GIVEN clean steps in which scatter begins at 100 and ends at 200 of 1000 ns, and two replicas run from 500 to 900
     WHEN a profiled step took 2000 ns THEN its scatter, too, begins at 100 and ends at 200, and its replicas, in another order,
     run from 500 to 900. A moment in the middle of the replicas stays in the middle."""

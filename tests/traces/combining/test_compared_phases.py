@@ -87,7 +87,7 @@ def test_a_short_wait_in_a_launch_call_may_be_a_coincidence(call: str, own_us: i
         ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps
     ],
 )
-def test_a_phase_that_only_the_profile_has_is_compared_with_the_previous_phase(
+def test_a_phase_that_occurs_only_in_the_profile_is_added_to_the_previous_phase(
     clean: list[tuple[str, int]], profiled: list[tuple[str, int]], scale: dict[str, float]
 ) -> None:
     trace = recorded([(StepKind.STEADY, clean), (StepKind.STEADY, clean), (StepKind.PROFILED, profiled)])

@@ -234,7 +234,7 @@ def test_a_profile_with_another_clock_is_aligned_at_the_starts_of_its_steps() ->
             assert values.tolist() == getattr(getattr(expected, table), column).tolist(), (table, column)
 
 
-def test_steps_that_the_profile_lacks_keep_their_recorded_times() -> None:
+def test_steps_that_are_missing_from_the_profile_keep_their_recorded_times() -> None:
     whole = training(steps=4)
     recording, numbers = around(whole)
     cut = training(steps=4)
@@ -338,7 +338,7 @@ def test_the_host_scale_is_the_ratio_of_unprofiled_to_profiled_median_times(clea
     assert compared is not None and compared.slowdown == pytest.approx(1 / ratio)
 
 
-def test_the_slowdown_of_the_profiler_is_computed_from_steps_with_equally_many_passes() -> None:
+def test_the_profiler_slowdown_compares_steps_with_equally_many_backward_passes() -> None:
     """GIVEN alternating steps of two trainers, with more long ones in the profile THEN the host is not considered
     slowed down."""
     long = [1, 0, 1, 0, 1]
@@ -359,7 +359,7 @@ def test_the_loader_phase_is_not_scaled_for_profiler_overhead() -> None:
 
 
 @pytest.mark.parametrize(("seen", "scale"), [(0.1, {"other": 0.5, "forward": 0.5}), (0.6, {"other": 2.0, "forward": 1 / 3})])
-def test_phases_that_begin_elsewhere_in_the_profile_are_scaled_with_the_previous_phase(
+def test_a_phase_that_begins_earlier_in_the_profile_is_scaled_with_the_previous_phase(
     seen: float, scale: dict[str, float]
 ) -> None:
     """GIVEN a forward pass that takes nine tenths of a profiled step. The recorder saw only its end, because it has no module
@@ -370,7 +370,7 @@ def test_phases_that_begin_elsewhere_in_the_profile_are_scaled_with_the_previous
     assert with_profile(recording, profile, [1]).run_of(0).host_scale == pytest.approx(scale)
 
 
-def test_a_forward_pass_that_the_recorder_saw_as_another_phase_is_compared_with_that_phase() -> None:
+def test_a_profiled_forward_pass_is_compared_with_the_phase_that_the_recorder_recorded() -> None:
     """GIVEN a forward pass without a module call after a value was read. The recorder saw a phase "other" instead, and the
     profile a short phase "other" before `zero_grad`. WHEN the profiled step takes twice as long THEN all phases have half the
     time."""
@@ -382,7 +382,7 @@ def test_a_forward_pass_that_the_recorder_saw_as_another_phase_is_compared_with_
     assert scale == pytest.approx(dict.fromkeys(("other", "zero_grad", "forward", "backward"), 0.5))
 
 
-def test_a_longer_phase_without_the_missing_time_is_not_compared_together() -> None:
+def test_a_phase_is_compared_alone_if_it_does_not_contain_the_missing_time() -> None:
     """GIVEN a forward pass that the recorder saw as part of `h2d` WHEN `zero_grad` is also longer in the recording, but shorter
     than the missing time THEN the 680 ns of `h2d` in clean steps are compared with its 800 ns in the profile."""
     shares = {"h2d": 0.85, "zero_grad": 0.0375, "forward": 0.0125, "backward": 0.1}
@@ -407,7 +407,7 @@ def test_a_profiled_warm_up_step_stays_a_warm_up_step() -> None:
     assert merged.steps.kind.tolist() == [StepKind.EVALUATION, StepKind.WARMUP]
 
 
-def test_the_slowdown_uses_training_steps_or_inference_steps_if_nothing_trains() -> None:
+def test_the_profiler_slowdown_uses_training_steps_or_else_inference_steps() -> None:
     evaluated, trained, clean = StepKind.EVALUATION, StepKind.PROFILED, StepKind.STEADY
     recording = made([0, 100, 300, 600, 1600], [100, 200, 300, 1000, 2000], [evaluated, evaluated, evaluated, clean, trained])
     both = with_profile(recording, profile_of(recording, [2, 4]), [2, 4]).run_of(0).clean
@@ -417,7 +417,7 @@ def test_the_slowdown_uses_training_steps_or_inference_steps_if_nothing_trains()
     assert (inference.clean.steps, inference.clean.step_median_ns, inference.clean.profiled_step_median_ns) == (2, 150, 300)
 
 
-def test_ops_before_a_batch_wait_do_not_count_as_loading_in_clean_steps() -> None:
+def test_ops_before_a_wait_for_data_do_not_count_as_data_loading() -> None:
     """GIVEN a profile whose steps begin with ops before the loader, such as an average of the weights WHEN clean steps, which
     according to the recorder begin in the loader, waited for their batch later THEN these ops come first in clean steps too."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY, StepKind.EVALUATION]

@@ -41,7 +41,7 @@ def test_the_subtracted_profiler_costs_never_exceed_the_slowdown_of_the_step() -
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx(500, abs=1)
 
 
-def test_the_remaining_slowdown_is_removed_by_scaling() -> None:
+def test_slowdown_that_the_profiler_cost_does_not_explain_is_removed_by_scaling() -> None:
     """GIVEN a phase that was longer in clean steps and one that was shorter THEN both get the length they have in
     clean steps."""
     clean = [("forward", 300), ("optimizer", 100)]
@@ -60,7 +60,7 @@ def test_a_phase_that_takes_no_time_in_profiled_steps_is_not_scaled() -> None:
     assert clean_phases(trace, 2) == pytest.approx({"forward": 1000, "loss": 0})
 
 
-def test_clean_phase_times_add_up_to_the_median_step() -> None:
+def test_the_corrected_phase_times_add_up_to_the_median_step() -> None:
     """GIVEN three clean steps, each with one slow phase: medians of 100, 100 and 100 in steps of 350 THEN they are 350 / 3."""
     slow = [
         [("forward", a), ("backward", b), ("optimizer", c)] for a, b, c in ((150, 100, 100), (100, 150, 100), (100, 100, 150))
@@ -115,7 +115,7 @@ def test_a_scaled_wait_for_the_gpu_stays_within_its_limits(call: str, lag_us: in
         ((0, 0, 0), (100, 100, 360), 400, 720),  # the GPU ends after 400 + 560, and 50 f remain: f = 0.8
     ],
 )
-def test_launches_and_waits_are_repeated_with_scaled_host_times(
+def test_the_scale_factor_of_a_phase_accounts_for_its_waits_for_the_gpu(
     launched_us: tuple[int, ...], kernels_us: tuple[int, ...], lag_us: int, own_us: float
 ) -> None:
     """GIVEN a phase of 1000 us in clean steps WHEN its profiled steps launch three kernels, wait after 850 us of host time and
@@ -141,7 +141,7 @@ def test_launches_and_waits_are_repeated_with_scaled_host_times(
     assert clean_phases(trace, 2, waits) == pytest.approx({"forward": 1_000_000, "other": own_us * 1000}, rel=1e-3)
 
 
-def test_phases_with_the_same_name_get_separate_factors() -> None:
+def test_two_phases_with_the_same_name_get_separate_scale_factors() -> None:
     """GIVEN two backward passes of 300 and 100 WHEN the profiled ones take 600 and 400 THEN their factors are 1/2 and 1/4, and
     the factor of steps with another number of backward passes is 400 of 1000."""
     clean, profiled = [("backward", 300), ("loss", 50), ("backward", 100)], [("backward", 600), ("loss", 50), ("backward", 400)]
@@ -158,14 +158,14 @@ def test_phases_are_compared_by_name_if_fewer_than_three_steps_were_profiled() -
     assert with_clean_pace(trace.runs[0], trace, 0).host_scale == pytest.approx({"backward": 0.4})
 
 
-def test_phases_are_compared_by_name_if_clean_steps_have_more_or_fewer() -> None:
+def test_phases_are_compared_by_name_if_profiled_steps_have_another_number_of_them() -> None:
     """GIVEN a profile that shows one more phase "other" than the recorder THEN "other" has one factor: 100 of 50 + 150."""
     clean, profiled = [("other", 100), ("forward", 100)], [("other", 50), ("forward", 100), ("other", 150)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3)
     assert with_clean_pace(trace.runs[0], trace, 0).host_scale == pytest.approx({"other": 0.5, "forward": 1.0})
 
 
-def test_kinds_of_steps_with_different_numbers_of_phases_get_separate_factors() -> None:
+def test_steps_with_different_numbers_of_phases_get_separate_scale_factors() -> None:
     """GIVEN steps with one and with two backward passes, which alternate WHEN the profile slows them by other factors THEN each
     kind has its own factors. A file of an earlier version, with factors by name only, still applies to both."""
     one, two = [("backward", 100)], [("backward", 100), ("backward", 200)]
@@ -188,7 +188,9 @@ def test_kinds_of_steps_with_different_numbers_of_phases_get_separate_factors() 
         (4, 1, 3, 200, 400),  # the same work: the medians are 400 and 600
     ],
 )
-def test_only_windows_of_the_same_work_are_compared(before: int, ops: int, later: int, op_ns: int, later_ns: int) -> None:
+def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work(
+    before: int, ops: int, later: int, op_ns: int, later_ns: int
+) -> None:
     """GIVEN clean steps of 100 before a window of steps of 200 with one op, and six clean steps of 400 around a window of steps
     of 1000 WHEN the steps of the second window call two ops THEN only the window with more clean steps decides."""
     steps: list[Step] = [(StepKind.STEADY, [("forward", 100)])] * before + [(StepKind.PROFILED, [("forward", 200)])] * 3
@@ -203,7 +205,7 @@ def test_only_windows_of_the_same_work_are_compared(before: int, ops: int, later
     assert clean_phases(trace, before + 6)["forward"] == pytest.approx(later_ns)
 
 
-def test_clean_steps_are_compared_with_profiled_steps_with_the_same_phases() -> None:
+def test_profiler_cost_compares_steps_that_have_the_same_phases() -> None:
     """GIVEN a second window around a step without the phase "other", as after an evaluation WHEN the steps after it have this
     phase THEN they are compared with the first window, whose steps also have it: one op costs 200 - 150."""
     usual: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 150)])] * 6
@@ -231,12 +233,12 @@ def test_the_profiler_cost_ignores_steps_with_an_unusual_number_of_ops() -> None
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == 100 and run.host_scale == {"forward": 1.0}
 
 
-def test_without_clean_steps_the_profiler_cost_is_unknown() -> None:
+def test_the_profiler_cost_is_unknown_if_all_steps_were_profiled() -> None:
     trace = recorded([(StepKind.PROFILED, [("forward", 100)])] * 2)
     assert with_clean_pace(trace.runs[0], trace, 0) == trace.runs[0]
 
 
-def test_a_phase_with_concurrent_threads_does_not_determine_the_cost_per_op() -> None:
+def test_the_profiler_cost_per_op_ignores_phases_with_concurrent_threads() -> None:
     """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel that took 1 ms longer than its ops explain
     THEN the cost is 600 ns, and the factor of the forward pass covers the rest: 300 of 1300 us."""
     ops = {"forward": 100, "backward": 200}

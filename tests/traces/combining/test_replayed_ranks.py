@@ -30,7 +30,7 @@ def test_replayed_ranks_are_merged_and_each_has_the_device_it_used() -> None:
     assert sorted(trace.device.device.tolist()) == [0, 1]
 
 
-def test_of_several_processes_of_a_rank_the_main_or_the_longest_one_counts() -> None:
+def test_if_a_rank_has_several_processes_the_main_or_longest_one_counts() -> None:
     trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0)}, main=3)
     assert len(trace.steps) == 1 and notes == ["2 processes used the GPU; the figures are those of process 3"]
     trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0), 4: as_rank(1, 1)}, main=9)

@@ -86,7 +86,7 @@ def between(first: Trace, second: Trace) -> Changes:
         (("Cijk",) * 19, "aten::abs", Sameness.SAME_PROGRAM),
     ],
 )
-def test_ops_beside_a_cuda_graph_decide_alone_only_if_they_take_much_of_the_gpu_time(
+def test_different_ops_outside_a_cuda_graph_show_a_different_program_only_with_comparable_kernels(
     graph: tuple[str, ...], other_op: str, sameness: Sameness
 ) -> None:
     """GIVEN a graph of 19 kernels "Cijk" and an op THEN another op is another program only if kernels can be compared."""
@@ -112,7 +112,7 @@ def test_a_kernel_that_two_ops_launch_is_compared_separately_for_each_op() -> No
     }
 
 
-def test_two_ops_that_were_merged_into_one_count_as_one_call() -> None:
+def test_two_ops_that_a_later_release_merges_count_as_one_call() -> None:
     # GIVEN the backward pass of a convolution of PyTorch 1.9, of two ops, and that of today
     halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
     before = recording(("aten::cudnn_convolution_backward", *halves), ("aten::relu", "relu"))
@@ -126,7 +126,7 @@ def test_two_ops_that_were_merged_into_one_count_as_one_call() -> None:
     assert [row.name for row in found.kernels.added] == ["reduce"]  # a kernel that took nothing's place is new
 
 
-def test_achieved_rates_count_the_calls_of_both_releases_equally() -> None:
+def test_achieved_rates_count_the_same_calls_for_old_and_new_pytorch_releases() -> None:
     halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
     for whole in (("aten::cudnn_convolution_backward", *halves), ("aten::convolution_backward", "dgrad", "wgrad")):
         (row,) = achieved(recording(whole, whole))
@@ -195,7 +195,7 @@ def test_inductor_kernels_are_matched_without_their_numbers_and_kinds() -> None:
     assert [row.recorded_names for row in found.kernels.replaced] == [("triton_per_fused_add_sum_0",)]
 
 
-def test_foreach_and_fused_optimizers_replace_loops() -> None:
+def test_foreach_and_fused_optimizers_are_compared_with_optimizers_that_use_loops() -> None:
     loop = [("aten::mul_", "mul"), ("aten::add_", "add")] * 3
     name = "Optimizer.step#SGD.step"
     loops = recording(("aten::relu", "relu"), (name, *loop))
@@ -223,14 +223,14 @@ def test_it_is_unknown_whether_cuda_graphs_with_different_kernels_are_the_same_p
 
 
 @pytest.mark.parametrize(("graph", "sameness"), [("relu", Sameness.SAME_PROGRAM), ("silu", Sameness.CANNOT_BE_TOLD)])
-def test_kernels_of_a_cuda_graph_are_compared_with_those_of_ops(graph: str, sameness: Sameness) -> None:
+def test_kernels_in_a_cuda_graph_are_compared_with_kernels_launched_by_ops(graph: str, sameness: Sameness) -> None:
     """The first trace runs both kernels in ops, the second in a CUDA graph. One of two kernels may have another name."""
     traces = [recording(("aten::mm", "gemm"), ("aten::relu", "relu")), recording(graph=("gemm", graph))]
     for recorded, other in (traces, traces[::-1]):
         assert same_program(recorded, other, np.arange(1), np.arange(1)).sameness is sameness
 
 
-def test_kernels_of_two_inference_servers_are_paired_by_what_they_compute() -> None:
+def test_kernels_of_two_inference_servers_are_matched_by_kind_of_computation() -> None:
     """FlashInfer's normalization is not attention, and vLLM's "reshape_and_cache_flash" fills the KV cache."""
     nvidia = ("flashinfernormkernelsfused_add_rmsnorm", "fused_rope_kernel<true>", "ns::act_and_mul_kernel<half>")
     amd = ("_ZN5aiter24add_rmsnorm_quant_kernelE", "rotary_embedding_kernel<half>", "_ZN7sgl_hip18act_and_mul_kernelE")
@@ -255,7 +255,7 @@ def test_kernels_at_the_position_of_an_attention_kernel_count_as_attention() -> 
     assert not found.kernels.gone and not found.ops.gone
 
 
-def test_kernels_of_a_cuda_graph_replace_ops_with_the_same_kernels() -> None:
+def test_kernels_in_a_cuda_graph_are_matched_to_eager_ops_with_the_same_kernels() -> None:
     eager = recording(("aten::addmm", "ampere_sgemm_nn"), ("aten::_scaled_dot_product_flash_attention", "flash_fwd"))
     graph = recording(("aten::relu", "relu"), graph=("cutlass_gemm_64x64", "flash_fwd", "triton_poi_fused_relu_0"))
     found = between(eager, graph)
@@ -300,7 +300,7 @@ def test_ops_that_only_the_first_step_calls_are_not_reported_as_missing() -> Non
     assert missing_in(trace, np.array([0]), missing) == missing
 
 
-def test_a_cuda_and_a_hip_recording_of_one_program_differ_only_in_the_attention_seed(shared_traces: Path) -> None:
+def test_cuda_and_hip_recordings_of_a_program_differ_only_in_attention_seed_ops(shared_traces: Path) -> None:
     cuda, hip = (read_kineto(shared_traces / f"{card}_qwen05b_inference.json.gz") for card in ("h100", "mi300x"))
     found = changes(cuda, hip, np.arange(1), np.arange(1))
     # On ROCm, attention calls one more op with one more kernel, which fills the seed. Matrix products have other names.
@@ -325,6 +325,6 @@ def test_two_recordings_of_one_program_have_no_changed_ops(shared_traces: Path, 
         ("triton_poi_fused_relu_backward_add_3", ["add"]),  # a backward op without a name of its own
     ],
 )
-def test_the_name_of_a_generated_kernel_lists_its_ops(kernel: str, ops: list[str]) -> None:
+def test_the_ops_of_an_inductor_kernel_are_read_from_its_name(kernel: str, ops: list[str]) -> None:
     known = {canonical_op(op) for op in ("add", "relu", "threshold_backward")}
     assert list(named_ops(kernel, known)) == [canonical_op(op) for op in ops]

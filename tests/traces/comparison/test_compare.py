@@ -158,7 +158,7 @@ def test_phases_are_compared_by_host_time_and_by_gpu_time() -> None:
     assert compare(recorded, phase_grained()).phases["forward"].busy_replayed_median_ns is None
 
 
-def test_gpu_work_during_a_wait_for_data_counts_if_the_recorded_limit_is_unknown() -> None:
+def test_gpu_work_during_a_wait_for_data_counts_if_the_bottleneck_is_unknown() -> None:
     """GIVEN replayed steps of 80 us and a wait for data of 3 us, in which the GPU computes for 2 us WHEN the host limited the
     recorded pace THEN the whole wait is subtracted. WHEN the recorded phases were timed with the GPU synchronized THEN it is
     unknown whether the GPU limited the pace, so only 1 us is subtracted."""
@@ -170,7 +170,7 @@ def test_gpu_work_during_a_wait_for_data_counts_if_the_recorded_limit_is_unknown
     assert compare(recorded, replay).compute_side.replayed_median_ns == 82 * US
 
 
-def test_host_phases_of_different_kinds_are_not_compared() -> None:
+def test_host_times_of_phases_are_not_compared_if_one_trace_synchronized_the_gpu() -> None:
     # GIVEN a published table, whose phases were taken with the device synchronized at each boundary
     published, replay = phase_grained(), training(stretch=2)
     published.phase_timing = PhaseTiming.SYNCHRONIZED
@@ -192,7 +192,7 @@ def test_traces_without_steps_are_compared_as_wholes() -> None:
     assert not compare(recorded, Trace()).within_tolerance
 
 
-def test_streams_are_paired_by_number_or_by_busy_time() -> None:
+def test_streams_of_two_traces_are_paired_by_number_or_by_busy_time() -> None:
     recorded, other = training(), training()
     recorded.device.stream[::5] = 20
     other.device.stream[:] = np.where(np.arange(len(other.device)) % 5 == 0, 9, 1)
@@ -328,7 +328,7 @@ def test_comparing_two_real_recordings_gives_the_known_figures(shared_traces: Pa
     assert {change.name for change in loading.changes.kernels.gone}
 
 
-def test_comparing_profiled_with_clean_steps_gives_a_warning() -> None:
+def test_comparing_profiled_steps_with_unprofiled_steps_gives_a_warning() -> None:
     """GIVEN a recording with clean steps WHEN it is compared with an imported profile THEN a sentence says so."""
     ours, profile = training(), training(stretch=1.5)
     ours.runs, profile.runs = {0: Run(RECORDER, "unix")}, {0: Run(KINETO, "unix")}
@@ -363,7 +363,7 @@ def test_equal_step_times_do_not_pass_if_kernels_are_missing() -> None:
 
 
 @pytest.mark.parametrize("stretch, within", [(0.5, None), (2.0, False)])
-def test_steps_of_a_trace_that_lacks_kernels_may_be_longer_but_not_shorter(stretch: float, within: bool | None) -> None:
+def test_if_kernels_are_missing_steps_may_be_longer_but_not_shorter(stretch: float, within: bool | None) -> None:
     """GIVEN a second trace without an eighth of its kernels WHEN its steps are shorter THEN the missing kernels may be the
     reason. WHEN its steps are longer THEN the times differ in any case."""
     whole, trace = training(steps=4), training(steps=4, stretch=stretch)

@@ -55,7 +55,7 @@ def test_two_replays_of_one_recording_are_compared_step_by_step() -> None:
     assert compare(first, second).steps.recorded_median_ns == 100 * US
 
 
-def test_times_come_from_clean_steps_and_kernels_from_profiled_steps() -> None:
+def test_step_times_come_from_unprofiled_steps_and_kernels_from_profiled_steps() -> None:
     # GIVEN a recording whose clean steps are 30 us shorter than its profiled ones, and a replay driven by a profiled one
     recorded = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 30))
     recorded.steps.kind[3:] = StepKind.PROFILED
@@ -114,7 +114,7 @@ def test_memory_peaks_are_compared_without_the_first_step_and_without_compiling_
     assert compare(recorded, early).memory["cuda:0"].compared_bytes == (300, 700)
 
 
-def test_memory_peaks_are_compared_in_the_kinds_of_steps_with_memory_events_in_both_traces() -> None:
+def test_memory_peaks_are_compared_in_kinds_of_steps_that_have_memory_events_in_both_traces() -> None:
     """GIVEN memory events in training steps of the recording, and in training and evaluation steps of the replay THEN the peak
     in training steps is compared. GIVEN no such common kind of step THEN the peaks of the whole traces are compared."""
     recorded, replay = _with_peaks(3, {0: 300}), _with_peaks(3, {0: 300, 2: 900})

@@ -47,7 +47,7 @@ def test_kernel_changes_are_longer_shorter_or_within_tolerance() -> None:
     assert (changes[2], changes[3]) == ((KernelChange.SAME, -US), (KernelChange.SHORTER, -3 * US))
 
 
-def test_a_different_kernel_of_the_same_call_matches() -> None:
+def test_two_kernels_with_different_names_match_if_the_same_call_launched_them() -> None:
     first, second = training(steps=2), training(steps=2)
     row = 1
     second.device.name[row] = second.strings.add("another_sgemm")
@@ -137,7 +137,7 @@ def test_the_kernels_of_two_eager_ops_match_their_fused_kernel() -> None:
     assert split.change_ns.sum() == -found.change_ns.sum() == 2 * 5 * US
 
 
-def test_an_op_without_a_replacement_is_gone() -> None:
+def test_an_op_that_the_second_trace_does_not_replace_counts_as_gone() -> None:
     """The second trace has a fused kernel for the add, but nothing for the softmax."""
     conv, *others = calls(32)[1:]
     fused = "triton_poi_fused_add_0"

@@ -53,7 +53,7 @@ def test_explain_finds_the_published_reasons_for_the_slowdown_on_two_gpus() -> N
     assert abs(sum(reason.delta_ns for reason in phases) - found.delta_ns) <= 0.002 * 776_000_000 * 5
 
 
-def test_kernels_that_took_no_time_in_one_trace_are_not_new() -> None:
+def test_a_kernel_that_takes_no_time_in_one_trace_is_not_called_new() -> None:
     timed, untimed = training(), training()
     untimed.device.duration_ns[:] = 0
     texts = [reason.text for reason in explained(untimed, timed).reasons if reason.text.startswith(("kernel", "op"))]
@@ -165,13 +165,13 @@ def test_gpu_work_of_phases_is_the_reason_if_the_host_runs_ahead() -> None:
     }
 
 
-def test_gpu_work_that_one_trace_did_not_record_is_not_called_new_or_gone() -> None:
+def test_explain_names_no_gpu_work_if_only_one_trace_recorded_kernels() -> None:
     """GIVEN A with kernels, of the same steps as B with phase times only."""
     found = explained(running_ahead(200), phase_grained())
     assert [reason.text for reason in found.reasons if "GPU work" in reason.text] == []
 
 
-def test_gpu_work_of_phases_is_a_mean_of_the_gpus_if_their_numbers_differ() -> None:
+def test_mean_gpu_work_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> None:
     """GIVEN a kernel of 400 us per phase on each of two GPUs of B THEN a GPU works 400 us, not 800 us."""
     both = running_ahead(400)
     both.devices.append(replace(both.devices[0], index=1))
@@ -267,7 +267,7 @@ def idle_reasons(recorded: dict[str, IdleTime], replayed: dict[str, IdleTime]) -
     return [(one.what, one.before_ns, one.after_ns, one.text) for one in reasons if one.what.startswith("idle")]
 
 
-def test_idle_time_is_explained_per_step_also_if_one_trace_has_none() -> None:
+def test_explain_compares_idle_time_even_if_one_trace_has_no_idle_time() -> None:
     words = "idle time of cuda:0 while waiting for work on another stream"
     found = idle_reasons({"cuda:0": idle(stream=0)}, {"cuda:0": idle(stream=40_000)})
     assert found == [("idle: stream (cuda:0)", 0, 10_000, f"{words} is 10.0 \N{MICRO SIGN}s more: 0 -> 10.0 \N{MICRO SIGN}s")]
@@ -303,7 +303,7 @@ def test_reasons_below_0_2_percent_of_the_step_are_omitted() -> None:
     assert explained(training(loader_us=922), training(loader_us=920)).reasons == []  # 0.2 % of the longer step are more
 
 
-def test_traces_with_other_numbers_of_gpus_compare_the_mean_idle_time_of_a_gpu() -> None:
+def test_mean_idle_time_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> None:
     """GIVEN the same step on one rank, and on two ranks that load data for 200 us more THEN the mean of a GPU is compared."""
     one, slow = training(), training(loader_us=220)
     two = merge_ranks([slow, training(loader_us=220)], [0, 1])
@@ -313,7 +313,7 @@ def test_traces_with_other_numbers_of_gpus_compare_the_mean_idle_time_of_a_gpu()
     assert [(reason.what, reason.delta_ns) for reason in idle] == [("idle: data (a GPU (A: 1, B: 2))", 200_000)]
 
 
-def test_a_note_says_that_steps_vary_in_only_one_recording() -> None:
+def test_explain_notes_that_step_times_vary_in_only_one_recording() -> None:
     """GIVEN steps of 10, 10 and 16 ms WHEN their mean is 12 ms THEN it is 20 % above the median."""
     even, slow = a_trace([(0, 10), (10, 20), (20, 30)]), a_trace([(0, 10), (10, 20), (20, 36)])
     found = compare(even, slow)
@@ -325,7 +325,7 @@ def test_a_note_says_that_steps_vary_in_only_one_recording() -> None:
     ]
 
 
-def test_a_single_slow_step_is_mentioned_beside_equal_medians() -> None:
+def test_explain_mentions_a_single_slow_step_even_if_medians_are_equal() -> None:
     """GIVEN five steps of 100 us WHEN the last takes 250 us in B THEN the median steps pass, and the average step is 130 us."""
     found = compare(training(steps=5), training(steps=5, jitter_us=(0, 0, 0, 0, 150)))
     text = "But the average step, which includes single slow steps, differs: 100.0 µs -> 130.0 µs."
@@ -341,7 +341,7 @@ def test_a_single_slow_step_is_mentioned_beside_equal_medians() -> None:
     assert slow_steps_sentence(replace(quarter, tolerance=0.24)) == slow_steps_sentence(replace(quarter, tolerance=0.0)) == text
 
 
-def test_reasons_on_the_gpu_are_sorted_by_size() -> None:
+def test_explain_sorts_gpu_reasons_by_size() -> None:
     """GIVEN a host that runs ahead WHEN waits for data grow by 200 us and kernels by 4 us each THEN idle time comes first. In
     three of four steps, a longer kernel lasts 1 us into the wait: idle time grows by 200 - 3 / 4 us."""
     found = compare(training(), training(loader_us=220, kernel_us=14))
@@ -352,7 +352,7 @@ def test_reasons_on_the_gpu_are_sorted_by_size() -> None:
     assert first.text.startswith("idle time of cuda:0 while the host waited for data") and first.delta_ns == 199_250
 
 
-def test_a_gpu_that_alone_becomes_slower_is_the_first_reason() -> None:
+def test_explain_names_first_the_only_gpu_that_became_slower() -> None:
     """GIVEN two GPUs that work 4 of 10 ms WHEN the kernels of the second take 8 ms in B THEN this is the first reason, before
     the idle time of the first GPU, which waits for the second"""
     both = [
@@ -371,7 +371,7 @@ def test_a_gpu_that_alone_becomes_slower_is_the_first_reason() -> None:
     assert not any(what.startswith("GPU work (") for what in alike)
 
 
-def test_a_rank_that_others_wait_for_is_a_reason() -> None:
+def test_explain_names_a_rank_that_the_others_wait_for() -> None:
     """GIVEN that rank 1 is late by 6 ms in three steps WHEN B is explained THEN 2 ms of a step are waits for rank 1"""
     trace = a_trace([(10 * step, 10 * step + 9.9) for step in range(3)], [Work(0.1, 0.2, 4)], devices=(0,))
     comparison = compare(trace, trace)

@@ -45,7 +45,7 @@ def written(folder: Path, *lines: str) -> Path:
         ("same_program = true", True),
     ],
 )
-def test_a_replay_is_checked_against_one_budget(tmp_path: Path, line: str, passed: bool) -> None:
+def test_a_replay_passes_or_fails_a_single_budget(tmp_path: Path, line: str, passed: bool) -> None:
     recorded = training()
     replay = replay_of(recorded, 1.1, missing=[{"op": "aten::foo", "shapes": "2,2", "count": 3}])
     result = check(read_budgets(written(tmp_path, line)), compare(recorded, replay))

@@ -51,7 +51,7 @@ def test_compiled_backward_passes_without_sequence_numbers_are_matched_in_revers
     ]
 
 
-def test_measurements_of_kernels_do_not_belong_to_the_call() -> None:
+def test_autotuning_kernels_do_not_belong_to_the_compiled_call() -> None:
     """GIVEN a call in which Inductor measures two versions of a kernel before it launches the faster one."""
     events = Events()
     events.op("Torch-Compiled Region: 0/0", 0, 200, [])
@@ -65,7 +65,7 @@ def test_measurements_of_kernels_do_not_belong_to_the_call() -> None:
     assert (launching(events.trace(), call), len(call.work)) == (["triton_poi_fused_sin_0"], 1)
 
 
-def test_a_nested_region_is_a_separate_call_without_the_eager_ops_between() -> None:
+def test_a_nested_compiled_region_is_a_separate_call_without_surrounding_eager_ops() -> None:
     """GIVEN a graph break: a region calls a graph, an eager op and the region of the rest THEN there are two calls."""
     events = Events()
     events.op("Torch-Compiled Region: 0/0", 0, 200, [])
@@ -108,7 +108,7 @@ def test_a_profile_without_compiled_code_has_no_regions() -> None:
     assert region_calls(events.trace()) == []
 
 
-def test_ops_around_inductor_code_do_not_belong_to_it() -> None:
+def test_ops_before_and_after_inductor_code_do_not_belong_to_it() -> None:
     """GIVEN a backward in which AOTAutograd creates a zero gradient before the code of Inductor THEN the call has the work of
     both, but only the op of the code."""
     events = Events()

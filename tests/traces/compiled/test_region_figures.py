@@ -154,7 +154,7 @@ def calling_another_function(*, nested: bool) -> Trace:
     return events.trace()
 
 
-def test_a_graph_break_leaves_out_graphs_and_graph_breaks_of_called_functions() -> None:
+def test_the_time_of_a_graph_break_excludes_graphs_and_breaks_of_called_functions() -> None:
     """GIVEN a break from 20 to 100 us, in which a function with a break from 50 to 70 us is called."""
     expected = {("0/0", "3/0", 40_000), ("1/0", "2/0", 20_000)}
     functions = {

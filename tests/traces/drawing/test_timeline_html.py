@@ -42,7 +42,7 @@ def test_a_trace_shows_its_phases_and_streams() -> None:
     assert page.count("<svg") == 1 and "cuda:0 stream" in page and "phases" in page
 
 
-def test_bars_are_omitted_only_above_the_limit() -> None:
+def test_bars_are_left_out_only_if_there_are_too_many() -> None:
     def text(count: int) -> str:
         return timeline_html("x", [BarLane("GPU", "gpu", ["k"] * count, np.arange(count) * 10, np.arange(count) + 1)])
 

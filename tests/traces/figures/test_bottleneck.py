@@ -99,7 +99,7 @@ def test_copies_alone_count_as_waits() -> None:
     assert bottleneck(of_host, idle(0, 60), None, copies_ns=25 * MS) == PaceLimit("host", 60 * MS, 0.6, copies_ns=25 * MS)
 
 
-def test_the_possible_gain_is_the_mean_idle_time_but_a_step_is_as_long_as_its_gpu_work() -> None:
+def test_the_possible_gain_is_the_mean_idle_time_per_step() -> None:
     """GIVEN a GPU that is busy 40 % of the median step and 50 % of all steps THEN 50 ms of 100 ms are lost. WHEN it is busy
     30 % of all steps THEN 60 ms are lost."""
     no_data = replace(OF_DATA, without_data_ns=100 * MS)
@@ -210,7 +210,7 @@ def test_the_bottleneck_is_unknown_if_the_gpu_finished_no_step(last_ms: float, l
     assert of is not None and of.limit == limit
 
 
-def test_a_few_lost_kernels_cause_only_a_warning() -> None:
+def test_losing_a_few_kernels_causes_only_a_warning() -> None:
     """One of 321 kernels is less than a hundredth."""
     trace = training(steps=80)
     trace.problems = {"lost-kernel": 1}
@@ -279,13 +279,13 @@ def test_only_phases_of_at_least_half_a_millisecond_show_that_the_gpu_catches_up
 
 
 @pytest.mark.parametrize(("data_ns", "limit"), [(10 * MS, "data"), (10 * MS - 1, "host")])
-def test_without_kernels_waiting_for_data_for_a_tenth_of_a_step_is_the_bottleneck(data_ns: int, limit: str) -> None:
+def test_without_kernels_data_loading_is_the_bottleneck_if_it_takes_a_tenth_of_a_step(data_ns: int, limit: str) -> None:
     pace = replace(OF_DATA, without_data_ns=100 * MS - data_ns, device_ns=None, gpu_time_ns=None, busy_share=None)
     found = bottleneck(pace, {}, None)
     assert found is not None and (found.limit, found.gain_ns) == (limit, data_ns if limit == "data" else None)
 
 
-def test_if_the_host_waits_in_the_forward_pass_the_bottleneck_is_unknown() -> None:
+def test_no_phase_shows_that_the_gpu_catches_up_if_the_host_reads_values() -> None:
     trace = _launched(19, 4400)
     trace.sizes = Sizes.of(op=[trace.strings.add("aten::nonzero")])
     assert caught_up(trace) is None
@@ -297,7 +297,7 @@ def test_if_the_host_waits_in_the_forward_pass_the_bottleneck_is_unknown() -> No
     assert caught_up(trace) is None
 
 
-def test_for_a_single_step_the_delay_between_host_and_gpu_is_shown() -> None:
+def test_for_a_single_step_info_shows_how_much_later_the_gpu_ends() -> None:
     """GIVEN a single step of 10 ms on the host, whose kernel ends at 40 ms WHEN it is described THEN nothing "runs ahead": the
     recording does not show whether the host would have waited in the next step."""
     said = bottleneck_text(summarize(a_trace([(0, 10)], [Work(0.1, 0.2, 40)]), details=False))

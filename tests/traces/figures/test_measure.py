@@ -116,7 +116,7 @@ def test_repeated_phases_of_a_step_are_summed_and_missing_ones_are_zero() -> Non
     assert phase_times(trace)["forward"].host_ns.tolist() == [0, 30 * US]
 
 
-def test_gpu_work_belongs_to_the_step_and_phase_that_launched_it() -> None:
+def test_gpu_work_belongs_to_the_step_and_phase_in_which_it_was_launched() -> None:
     # GIVEN kernels that all start a whole step late
     trace = training(steps=3)
     trace.device.start_ns += 100 * US
@@ -185,7 +185,7 @@ def test_memory_peaks_are_computed_from_allocations_if_totals_are_missing() -> N
     assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.source) == (300, None, "summed")
 
 
-def test_origins_are_weighted_by_gpu_time_or_without_kernels_by_phase_time() -> None:
+def test_the_origins_of_times_are_weighted_by_gpu_time_or_else_by_phase_time() -> None:
     trace = training(steps=2)
     trace.device.origin[:5] = Origin.EXACT
     trace.device.launch[9] = NONE
@@ -216,7 +216,7 @@ def test_warm_up_steps_are_ignored_unless_there_are_no_other_steps() -> None:
     assert steady_steps(trace).tolist() == [0, 1, 2]
 
 
-def test_clean_training_steps_are_preferred_to_profiled_and_evaluation_steps() -> None:
+def test_figures_use_unprofiled_training_steps_before_profiled_or_evaluation_steps() -> None:
     trace = training(steps=4)
     kinds = StepKind.EVALUATION, StepKind.WARMUP, StepKind.PROFILED, StepKind.STEADY
     expected = {0: ([0], [0]), 1: ([1], [1]), 2: ([2], [2]), 3: ([3], [2])}
@@ -263,7 +263,7 @@ def test_step_times_use_steps_after_a_profile_only_if_no_other_steps_exist() -> 
 
 
 @pytest.mark.parametrize(("before", "clean"), [(5, [0, 1, 2, 3, 4]), (4, [0, 1, 2, 3, 5, 6])])
-def test_evaluation_steps_after_a_profile_count_only_if_too_few_ran_before_it(before: int, clean: list[int]) -> None:
+def test_evaluation_steps_after_a_profile_are_used_only_if_too_few_ran_earlier(before: int, clean: list[int]) -> None:
     """GIVEN 7 batches of inference on a GPU, one of them profiled. With 5 batches before the profile, later ones do not count.
     With 4, the 2 later ones count too."""
     trace = training(steps=7)
@@ -308,7 +308,7 @@ def test_the_memory_curve_has_the_allocated_bytes_after_each_event() -> None:
 
 
 @pytest.mark.parametrize("outermost", [False, True])
-def test_the_op_of_each_launch_equals_that_found_by_a_simple_search(outermost: bool) -> None:
+def test_a_simple_search_finds_the_same_op_for_each_launch(outermost: bool) -> None:
     """`op_of` doubles its stride; the plain rule is to go from parent to parent."""
     random = np.random.default_rng(0)
     for _ in range(100):
@@ -360,7 +360,7 @@ def test_launches_without_kernels_are_counted_only_if_the_profile_lost_kernels(p
     assert launches_without_work(trace).tolist() == ([] if problem == "truncated-file" else [1])
 
 
-def test_an_empty_kernel_that_ends_where_launched_work_begins_was_launched_before_the_recording() -> None:
+def test_a_kernel_of_zero_duration_before_launched_work_predates_the_recording() -> None:
     trace = training(steps=1)
     trace.device.launch[0] = NONE
     trace.device.start_ns[0], trace.device.duration_ns[0] = trace.device.start_ns[1], 0

@@ -245,7 +245,7 @@ def test_the_oracle_on_generated_recordings(tmp_path_factory: pytest.TempPathFac
 # --- the oracle itself, worked out by hand
 
 
-def test_the_oracle_on_a_host_that_runs_ahead() -> None:
+def test_the_oracle_computes_step_times_if_the_host_runs_ahead() -> None:
     """Two steps of 10 µs on the host. Each launches 30 µs of work: steps end at 45 and 75 µs on the device."""
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "dur": 2}
     kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 30}

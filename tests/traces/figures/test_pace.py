@@ -183,7 +183,7 @@ def test_the_first_step_on_the_gpu_starts_when_earlier_work_ends() -> None:
     assert ms(times.gpu_time_ns) == [3, 7]
 
 
-def test_a_kernel_without_a_known_launch_belongs_to_the_step_in_which_it_starts() -> None:
+def test_a_kernel_without_a_launch_call_belongs_to_the_step_in_which_it_starts() -> None:
     later = Work(None, 13, 15)  # after work of the same stream whose launch is known: not the backlog
     lost = [Work(None, 14, 17, stream=20), Work(None, 24, 25, stream=20)]  # a stream without any known launch
     times = step_times(a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 3), later, *lost]))
@@ -236,7 +236,7 @@ def test_the_host_runs_ahead_only_if_gpu_work_is_queued_for_nearly_the_whole_ste
 
 
 @pytest.mark.parametrize(("slow_ms", "mean_ns"), [(14, None), (16, 14 * MS)])
-def test_three_steps_vary_much_if_their_mean_is_far_from_their_median(slow_ms: int, mean_ns: int | None) -> None:
+def test_three_step_times_vary_a_lot_if_their_mean_differs_from_their_median(slow_ms: int, mean_ns: int | None) -> None:
     """GIVEN steps of 13, 13 and `slow_ms` ms WHEN the mean is 13.33 or 14 ms THEN the second is 8 % above the median."""
     of = pace(a_trace([(0, 13), (13, 26), (26, 26 + slow_ms)]))
     assert of is not None and of.pace_ns == 13 * MS
@@ -287,7 +287,7 @@ def test_queued_work_hides_a_wait_for_data() -> None:
     assert ms(step_times(trace).data_wait_ns) == [0, 0]
 
 
-def test_without_kernels_cuda_events_show_when_the_gpu_ended_a_step() -> None:
+def test_cuda_events_show_when_the_gpu_ended_a_step_if_there_are_no_kernels() -> None:
     """Clean steps of `trace record` take 2 ms on the host and, according to the events of their phases, 5 ms on the device."""
     trace = a_trace([(0, 2), (2, 4), (4, 6)], grain="phase")
     trace.phases = Phases.of(
@@ -305,7 +305,7 @@ def test_without_kernels_cuda_events_show_when_the_gpu_ended_a_step() -> None:
     assert of.falls_behind_ns == 3 * MS
 
 
-def test_steps_without_host_time_take_their_gpu_time() -> None:
+def test_steps_without_host_time_last_as_long_as_their_gpu_time() -> None:
     """An estimate without host time: all three steps are at 0 on the host, and the device needs 5 ms for each."""
     trace = a_trace([(0, 0)] * 3, [Work(0, 5 * step, 5 * step + 5) for step in range(3)])
     trace.phases = Phases.of(
@@ -337,7 +337,7 @@ def test_cuda_events_show_how_long_the_gpu_works_during_a_wait_for_data() -> Non
     assert ms(step_times(trace).data_wait_ns) == [0, 1]
 
 
-def test_clean_steps_give_the_times_and_profiled_steps_the_gpu_time() -> None:
+def test_step_times_come_from_unprofiled_steps_and_gpu_times_from_profiled_steps() -> None:
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED]
     trace = a_trace([(0, 10), (10, 20), (20, 50)], [Work(21, 22, 29), Work(30, 31, 33)], kinds=kinds)
     of = pace(trace)
@@ -385,7 +385,7 @@ def test_the_next_step_excludes_host_work_at_the_end_of_a_warm_up_step() -> None
 
 
 @pytest.mark.parametrize(("host_ms", "expected"), [(8, 10), (16, 13)], ids=["queued", "waiting"])
-def test_the_first_step_does_not_count_if_the_gpu_has_queued_work_in_the_others(host_ms: float, expected: float) -> None:
+def test_the_first_steps_gpu_time_is_ignored_if_later_steps_have_queued_work(host_ms: float, expected: float) -> None:
     """GIVEN two steps in which the GPU works for 10 ms, the first time from 4 to 14 ms WHEN the second launch is queued before
     the GPU has ended the first step THEN only the 10 ms of the second step count. WHEN the GPU waits from 14 to 16 ms for the
     second launch THEN both steps count: 14 and 12 ms. Another GPU works only in the first step."""
@@ -414,7 +414,7 @@ def test_a_gpu_falls_behind_if_its_lag_grows_in_three_of_four_steps(completed: l
     assert of is not None and (of.limit, of.falls_behind_ns) == ("device", falls_behind_ms * MS)
 
 
-def test_step_times_are_those_of_the_side_that_limits_them() -> None:
+def test_the_step_time_is_the_host_time_or_gpu_time_that_limits_it() -> None:
     """The GPU works 4 ms per step, and the host takes 2 ms. The steps of rank 1 have no work."""
     ahead = running_ahead(1)
     assert ms(pace_intervals(ahead)) == ms(step_times(ahead).device_interval_ns[0]) == [7, 4, 4, 4]
@@ -469,7 +469,7 @@ def test_a_gpu_with_only_a_kernel_of_zero_duration_is_idle() -> None:
     assert {device: windows.total_ns for device, windows in found.items()} == {0: 10 * MS}
 
 
-def test_without_gpu_times_a_phase_ends_on_the_gpu_like_the_previous_phase() -> None:
+def test_a_phase_without_gpu_times_gets_the_gpu_end_of_the_previous_phase() -> None:
     """GIVEN a phase without times on the GPU THEN the GPU becomes free when the phase before it in the same rank has ended."""
     trace = a_trace([(0, 10), (0, 10)], ranks=[0, 1], devices=(0, 1))
     times: list[tuple[int, float, float | None, float | None, float]] = [  # step, host, GPU from, to; and when it is free
@@ -491,7 +491,7 @@ def test_without_gpu_times_a_phase_ends_on_the_gpu_like_the_previous_phase() -> 
     assert ms(_done_before(trace) - START_NS) == [of[4] for of in times]
 
 
-def test_gpu_work_of_a_recording_by_phases_belongs_to_the_phase_whose_events_enclose_it() -> None:
+def test_without_launches_gpu_work_belongs_to_the_phase_whose_cuda_events_enclose_it() -> None:
     """GIVEN a GPU that lags two steps behind, and a copy on another stream that begins before the previous step's work ends."""
     trace = a_trace(
         [(0, 1), (1, 2), (2, 3)], [Work(None, 0, 9), Work(None, 9, 10), Work(None, 10, 18), Work(None, 18, 27)], grain="phase"

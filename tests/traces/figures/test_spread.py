@@ -47,7 +47,7 @@ def test_step_times_that_change_periodically_are_averaged_over_one_period(
     assert noise_floor(values) == pytest.approx(noise, abs=0.01)
 
 
-def test_means_are_computed_over_each_period() -> None:
+def test_a_mean_is_computed_over_each_period_of_step_times() -> None:
     assert means_of_periods(np.array([2, 6, 4, 8]), 2).tolist() == [4, 5, 6]
     assert means_of_periods(np.array([2, 6]), 3).tolist() == [2, 6]  # less than a turn
     assert means_of_periods(np.array([2, 6]), 2).tolist() == [4]
@@ -113,7 +113,7 @@ def test_steps_that_differ_by_15_percent_of_their_mean_have_no_period(times: lis
     assert period_of(np.array(times * 4)) == period
 
 
-def test_both_traces_are_averaged_over_the_period_of_either() -> None:
+def test_if_either_trace_is_periodic_both_are_averaged_over_that_period() -> None:
     """Steps of 2 and 6 ms in turn, seven of them, are as long as eight steps of 4 ms."""
     varying, steady = np.array([2, 6] * 3 + [2]) * MS, np.array([4] * 8) * MS
     for one, other in ((varying, steady), (steady, varying)):

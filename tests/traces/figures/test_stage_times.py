@@ -9,7 +9,7 @@ from traces.figures.stage_times import StageError, stage_errors
 from traces.model.trace import NONE
 
 
-def test_stages_are_listed_in_the_order_in_which_they_first_occur() -> None:
+def test_stages_are_listed_in_order_of_first_occurrence() -> None:
     recorded, replayed = data_parallel(), data_parallel()
     scatter = replayed.strings.find("scatter")
     replayed.parts = replayed.parts.take(replayed.parts.name != scatter)

@@ -59,7 +59,7 @@ def test_the_summary_of_a_training_recording_has_the_expected_figures() -> None:
     assert summary.gpus["cuda:0"].streams == {7: 100 * US}
 
 
-def test_empty_and_phase_grained_traces_can_be_summarized() -> None:
+def test_empty_traces_and_traces_with_only_phase_times_can_be_summarized() -> None:
     empty = summarize(Trace())
     assert empty.gpu_busy_ns == 0 and empty.step_median_ns is None and empty.steps == []
     phases = summarize(phase_grained())
@@ -108,7 +108,7 @@ def test_the_summary_has_the_host_side_figures_of_the_recorder() -> None:
     assert empty.input_pipeline is None and (empty.parts, empty.collectives) == ([], [])
 
 
-def test_collective_times_include_only_those_with_an_observed_end() -> None:
+def test_collective_times_include_only_collectives_with_an_observed_end() -> None:
     trace = data_parallel(steps=6)
     calls = trace.collectives
     calls.duration_ns[:] = [10 * US, 20 * US, 30 * US, 400 * US, 7 * US, 0]

@@ -36,7 +36,7 @@ def parts_of(*contents: tuple[int, bytes, int]) -> list[bytes]:
     return parts
 
 
-def test_a_second_scan_continues_at_the_end_of_the_first_one() -> None:
+def test_scanning_a_growing_file_continues_where_the_first_scan_ended() -> None:
     header, first, second, end = parts_of((DATA, b"one", STORED), (DATA, b"second", STORED), (END, b"", STORED))
     assert len(header) == HEADER.size == 17 and len(first) == FRAME.size + 3 == 22
     seen = scan(header + first)
@@ -101,7 +101,7 @@ def test_only_content_above_64_kib_is_compressed_quickly(monkeypatch: pytest.Mon
     assert [settings.get("depth") for (settings,) in used] == [200, 32]
 
 
-def test_items_share_a_frame_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_share_a_frame_until_the_frame_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_file, "_SHARED_BYTES", 5)
     assert [*trace_file._shared([b"123", b"45", b"6", b"1234567", b"8"])] == [b"12345", b"6", b"1234567", b"8"]
 
@@ -137,6 +137,6 @@ def test_the_lists_and_maps_of_an_item_are_limited() -> None:
 @pytest.mark.parametrize(
     ("kind", "rows", "is_head"), [("host", 3, True), ("host", 0, False), ("other", 3, False), (5, 3, False)]
 )
-def test_a_frame_begins_with_the_head_of_a_known_table(kind: object, rows: int, is_head: bool) -> None:
+def test_the_head_of_a_frame_is_read_only_if_its_table_is_known(kind: object, rows: int, is_head: bool) -> None:
     head = table_head(msgpack.packb([kind, {"rows": rows, "name": []}]))
     assert head == ((kind, rows) if is_head else None)

@@ -342,7 +342,7 @@ def test_a_table_with_more_rows_than_bytes_is_rejected() -> None:
         unpack_table(Steps, {"rows": 2, "columns": {"number": 7}})
 
 
-def test_long_columns_are_decoded_in_pieces() -> None:
+def test_a_long_column_is_decoded_in_several_pieces() -> None:
     rows = np.arange(40_000, dtype=np.int64)
     start_ns = rows * rows % 7_919 - 5 * rows  # falls and rises
     spans = Steps.of(start_ns=start_ns, number=2**62 - rows, rank=rows % 3)
@@ -417,7 +417,7 @@ def frames_that_are_decompressed(monkeypatch: pytest.MonkeyPatch, piece_bytes: i
 
 
 @pytest.mark.parametrize("has_nested_first", [False, True])
-def test_the_ranks_of_rows_are_read_from_the_beginnings_of_frames(
+def test_reading_the_ranks_of_rows_decompresses_only_the_beginning_of_each_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_nested_first: bool
 ) -> None:
     """GIVEN a host table in four frames WHEN the ranks of rows are read THEN a part of each frame is decompressed, unless the
@@ -435,7 +435,9 @@ def test_the_ranks_of_rows_are_read_from_the_beginnings_of_frames(
     assert all(np.array_equal(column, getattr(host, name)) for name, column in long_trace().host.columns().items())
 
 
-def test_ranks_of_a_lazy_trace_are_those_of_the_whole_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lazily_loaded_trace_has_the_same_ranks_as_a_fully_loaded_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(items, "MAX_ROWS", 5_000)
     save(long_trace(), tmp_path / "t.msgpack")
     whole, lazy = (trace_of_ranks(load(tmp_path / "t.msgpack", is_lazy=lazy), [1]) for lazy in (False, True))

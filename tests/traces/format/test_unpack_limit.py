@@ -58,7 +58,7 @@ def test_sizes_in_messages_have_units(size_bytes: int, text: str) -> None:
     ("streams", "largest"), [(0, "rows and texts of"), (40, "42 threads, devices, streams and loaders")]
 )
 @pytest.mark.parametrize(("less_bytes", "fits"), [(0, True), (1, False)])
-def test_the_limit_applies_to_the_estimated_size_of_rows_and_texts_and_of_tracks(
+def test_the_memory_limit_includes_rows_and_texts_and_tracks(
     streams: int, largest: str, less_bytes: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN 2000 ops with different names, and work on some streams."""

@@ -70,14 +70,14 @@ def absolute(*pairs: tuple[str, str]) -> Trace:
     return read_kineto_bytes(f'{{"traceEvents":[{events}]}}'.encode())
 
 
-def test_timestamps_with_nanoseconds_are_read_digit_by_digit() -> None:
+def test_timestamps_with_three_decimals_keep_every_nanosecond() -> None:
     trace = absolute(("1712195495519689.047", "63.813"), ("1712195495519690.001", "1.000"))
     assert trace.host.start_ns.tolist() == [1712195495519689047, 1712195495519690001]
     assert trace.host.duration_ns.tolist() == [63813, 1000]
     assert trace.provenance["era"] == "E5"
 
 
-def test_unpadded_decimals_of_march_2024_are_read_as_nanoseconds() -> None:
+def test_timestamps_of_march_2024_without_leading_zeros_are_read_correctly() -> None:
     trace = absolute(("1712195495519689.7", "63.5"), ("1712195495519690.123", "1.40"))
     assert trace.host.start_ns.tolist() == [1712195495519689007, 1712195495519690123]
     assert trace.host.duration_ns.tolist() == [63005, 1040]
@@ -92,7 +92,7 @@ def test_timestamps_rounded_to_float64_are_read_as_decimal_fractions() -> None:
 # --- links
 
 
-def test_an_external_id_equal_to_the_correlation_id_identifies_no_op() -> None:
+def test_an_external_id_that_equals_the_correlation_id_is_ignored() -> None:
     # GIVEN torch 1.12 to 2.3: the id of the second launch collides with that of an op that launched nothing
     events = [
         op("aten::empty", 0, 5, External_id=12),
@@ -123,7 +123,7 @@ def test_the_external_id_gives_the_op_of_a_kernel_without_a_launch_call(key: str
     assert trace.problems == {"kernel-without-launch": 2}
 
 
-def test_a_graph_launch_has_many_kernels() -> None:
+def test_a_cuda_graph_launch_is_matched_to_all_of_its_kernels() -> None:
     trace = imported([op("replay", 0, 50), call(5, 1), *(kernel(5, 10 + 6 * i) for i in range(100))])
     assert set(trace.device.launch.tolist()) == {1}
 
@@ -247,7 +247,7 @@ def test_used_gpus_are_listed_and_visible_gpus_are_counted() -> None:
 # --- shapes
 
 
-def test_shapes_keep_dimensions_and_flatten_lists() -> None:
+def test_imported_shapes_keep_their_dimensions_and_nested_lists_are_flattened() -> None:
     events = [
         op("a", 0, 1, Input_Dims=[[2, 3], [], [4]], Input_type=["float", "Scalar", "long int"]),
         op("b", 2, 1, Input_Dims=[[[1, 2], [3], []], [5]], Input_type=["TensorList", "c10::BFloat16"]),
@@ -370,7 +370,7 @@ def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
     assert phases_of(*copying, positions, forward) == [("other", 20), ("h2d", 29), ("other", 35), ("forward", 100)]
 
 
-def test_a_collective_outside_of_modules_begins_no_forward_pass_if_the_profile_has_modules() -> None:
+def test_a_collective_outside_of_modules_does_not_begin_a_forward_pass() -> None:
     """The forward pass begins with the module's first op, and not with the all-reduce of a loss."""
     reduces, module = op("c10d::allreduce_", 20, 9), op("nn.Module: GPT_0", 40, 20)
     assert phases_of(reduces, module, op("aten::mm", 45, 8)) == [("other", 45), ("forward", 100)]
@@ -381,7 +381,7 @@ def numbered(name: str, start: float, number: int) -> Event:
     return op(name, start, 2, Sequence_number=number)
 
 
-def test_between_two_backward_passes_an_op_with_gradients_begins_a_forward_pass() -> None:
+def test_an_op_with_gradients_between_backward_passes_begins_a_forward_pass() -> None:
     backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
     first = [numbered("aten::mm", 10, 5), numbered("aten::sum", 20, 6), backward]
     # Clipping sees the number of the next node, but creates no node.
@@ -404,7 +404,7 @@ def test_an_optimizer_closure_is_divided_into_forward_and_backward_phases() -> N
     assert phases_of(op("aten::mm", 10, 5), step, *first, *closure, *again) == [*before, *phases, ("optimizer", 100)]
 
 
-def test_ranges_of_the_recorder_around_closures_are_exact() -> None:
+def test_the_recorders_range_around_a_closure_shows_where_the_optimizer_begins() -> None:
     """GIVEN a closure that clips gradients after its backward pass THEN the optimizer begins where the closure's range ends."""
     step, closure = [
         op(name, start, length, cat="user_annotation")
@@ -437,7 +437,7 @@ def range_(name: str, start: float, dur: float) -> Event:
     return op(name, start, dur, cat="user_annotation")
 
 
-def test_annotations_of_libraries_are_used_as_phases() -> None:
+def test_ranges_that_a_library_annotates_are_imported_as_phases() -> None:
     backward = op("NllLossBackward0", 60, 10, tid=8, Fwd_thread_id=1)
     torchrec = [
         range_("## wait_for_batch ##", 0, 10),
@@ -489,7 +489,7 @@ def test_unknown_annotations_are_not_phases(text: str) -> None:
     assert phase_of_annotation(text) == ""
 
 
-def test_a_phase_ends_on_the_gpu_after_all_work_launched_before() -> None:
+def test_a_phase_ends_on_the_gpu_when_all_previously_launched_work_has_ended() -> None:
     trace = imported([op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0)])
     ends = dict(zip((trace.strings[i] for i in trace.phases.name), trace.phases.device_end_ns.tolist(), strict=True))
     # The convolution's kernel, launched at 32, runs until 95: all markers from there on come no earlier.
@@ -646,7 +646,7 @@ def test_without_a_loader_each_copied_batch_begins_an_inference_step() -> None:
     assert seen(first + copies) == ("whole", ["EVALUATION"], [37])
 
 
-def test_a_step_mark_around_several_optimizer_steps_is_divided(tmp_path: Path) -> None:
+def test_a_step_mark_around_several_optimizer_steps_is_divided_into_steps(tmp_path: Path) -> None:
     mark = op("ProfilerStep#4", 0, 300, cat="user_annotation")
     events = [mark, *training_step(0), *training_step(100), *training_step(200)]
     assert seen(events) == ("batches", ["STEADY"] * 3, [80, 180, 300])
@@ -656,7 +656,7 @@ def test_a_step_mark_around_several_optimizer_steps_is_divided(tmp_path: Path) -
     assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == [4]
 
 
-def test_a_step_mark_that_contains_other_step_marks_is_not_a_step() -> None:
+def test_an_outer_step_mark_is_not_a_step_if_it_contains_other_step_marks() -> None:
     """Two steps of 100 us in a mark of 205 us, as an outer profiler writes it; the two marks of step 5 are one step."""
     marks = [op(f"ProfilerStep#{n}", start, length, cat="user_annotation") for n, start, length in
              ((0, 0, 205), (4, 0, 100), (5, 100, 102), (5, 101, 99))]  # fmt: skip
@@ -664,7 +664,7 @@ def test_a_step_mark_that_contains_other_step_marks_is_not_a_step() -> None:
     assert (trace.steps.number.tolist(), (trace.steps.duration_ns // 1000).tolist()) == ([4, 5], [100, 99])
 
 
-def test_step_marks_of_the_script_do_not_divide_the_profile_of_the_recorder(tmp_path: Path) -> None:
+def test_step_marks_of_the_script_are_ignored_in_profiles_of_the_recorder(tmp_path: Path) -> None:
     """GIVEN a profile of the recorder with two steps from 0 to 200 us WHEN the script's own profiler adds ranges between them
     THEN the profile still has the two steps. WHEN only the script's ranges exist THEN they are the steps.
     """
@@ -682,7 +682,7 @@ def test_without_optimizer_ranges_a_step_begins_at_each_forward_pass() -> None:
     assert seen(events) == ("backward", ["STEADY"] * 2, [130, 180])
 
 
-def test_slow_first_steps_are_warm_up_and_a_truncated_last_step_is_incomplete() -> None:
+def test_slow_first_steps_are_warm_up_steps_and_a_truncated_last_step_is_incomplete() -> None:
     marks = [op(f"ProfilerStep#{n}", 100 * n, 100, cat="user_annotation") for n in range(4)]
     events = [event for n in range(4) for event in training_step(100 * n)]
     tuning = shifted([op("ProfilerStep#0", 0, 500, cat="user_annotation"), *training_step(0)], -500)

@@ -76,7 +76,7 @@ def test_an_event_may_be_up_to_one_microsecond_longer_than_the_recording(window_
     ("late_ns", "idle_launches"),
     [(1_000_000, 0), (1_000_001, 3)],  # the shortest time from a launch to its kernel
 )
-def test_launches_on_an_idle_gpu_are_counted_if_all_their_kernels_begin_late(late_ns: int, idle_launches: int) -> None:
+def test_launches_on_an_idle_gpu_are_reported_only_if_all_kernels_begin_late(late_ns: int, idle_launches: int) -> None:
     """GIVEN kernels of 10 ms on two GPUs. The calls return when the last kernel of their GPU has ended, except one call that
     returns 1 ns earlier. The first kernel of a GPU has no predecessor. A kernel without a known launch is not counted."""
     ended_ns = [0, 100_000_000, 200_000_000, 299_999_999, 0, 100_000_000]  # when the calls return

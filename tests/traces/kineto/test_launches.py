@@ -53,7 +53,9 @@ def chain(trace: Trace, kernel_name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("stream", "start", "launched"), [(7, 22, True), (8, 22, False), (7, 9, False)])
-def test_without_ids_a_stream_runs_the_calls_in_order(stream: int, start: float, launched: bool) -> None:
+def test_without_ids_kernels_of_a_single_stream_are_assigned_to_calls_in_order(
+    stream: int, start: float, launched: bool
+) -> None:
     """Calls begin at 10 and 14. If the work runs on several streams, or begins before its call, the calls are unknown."""
     events = [call(MAIN, 14, 0, "cudaMemcpyAsync"), call(MAIN, 10, 0), call(MAIN, 12, 0, "cudaStreamIsCapturing")]
     trace = imported(*events, kernel("second", start + 8, 0, stream), kernel("first", start, 0))
@@ -67,7 +69,7 @@ def test_without_ids_a_stream_runs_the_calls_in_order(stream: int, start: float,
 # --- External ids
 
 
-def test_a_launch_call_recorded_in_a_wrong_thread_moves_to_its_op() -> None:
+def test_a_launch_call_recorded_in_the_wrong_thread_is_moved_to_its_ops_thread() -> None:
     # GIVEN two steps whose replicas are threads of their own, and calls that are all filed under the first one
     trace = imported(
         span("user_annotation", "ProfilerStep#1", MAIN, 0, 100),
@@ -92,7 +94,7 @@ def test_an_imported_thread_without_any_calls_is_removed() -> None:
     assert [thread.tid for thread in trace.threads] == [MAIN]
 
 
-def test_a_launch_call_without_an_external_id_takes_that_of_its_kernel() -> None:
+def test_a_launch_call_without_an_external_id_gets_the_id_of_its_kernel() -> None:
     trace = imported(
         op("aten::relu", REPLICA, 0, 20, 5),
         op("aten::other", MAIN, 0, 20, 6),
@@ -106,7 +108,7 @@ def test_a_launch_call_without_an_external_id_takes_that_of_its_kernel() -> None
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 20), (5, 20), (0, 7), (5, 7), (0, 6)])
-def test_a_launch_call_can_begin_and_end_with_its_op(start: float, end: float) -> None:
+def test_a_launch_call_belongs_to_an_op_that_begins_or_ends_with_it(start: float, end: float) -> None:
     """The call ends at 7 us. Profilers that wrote whole microseconds may end its op up to 1 us before the call."""
     trace = imported(
         op("aten::relu", REPLICA, start, end - start, 5), call(MAIN, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5)
@@ -140,7 +142,7 @@ def test_a_launch_call_outside_of_all_ops_is_not_moved_to_another_thread() -> No
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "warm@100"]
 
 
-def test_the_op_with_the_external_id_is_preferred_to_the_enclosing_op() -> None:
+def test_the_op_with_the_kernels_external_id_is_preferred_to_the_enclosing_op() -> None:
     trace = imported(
         op("aten::outer", MAIN, 0, 50, 1),
         op("aten::inner", MAIN, 10, 20, 2),
@@ -188,7 +190,7 @@ def test_an_external_id_that_happens_to_equal_the_correlation_id_is_used() -> No
     assert chain(trace, "second") == ["cudaLaunchKernel@201", "aten::b@201"]
 
 
-def test_an_external_id_of_two_ops_refers_to_the_op_that_encloses_the_call() -> None:
+def test_if_two_ops_have_the_same_external_id_the_enclosing_op_is_used() -> None:
     trace = imported(
         op("aten::first", MAIN, 0, 20, 4),
         op("aten::second", MAIN, 30, 20, 4),

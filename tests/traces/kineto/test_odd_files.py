@@ -100,7 +100,7 @@ def test_a_kernel_longer_than_the_profiler_window_counts_as_zero() -> None:
     assert imported(window, span("aten::mm", 10, 1000), call(1, 20), kernel(30, 1000, 1)).problems == {}
 
 
-def test_a_step_mark_without_an_end_ends_with_the_last_host_event() -> None:
+def test_a_step_mark_without_an_end_lasts_until_the_last_host_event() -> None:
     """The mark begins at 10 and ends long after the profile of 1000 us. The last op ends at 410."""
     window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}
     mark = span("ProfilerStep#1", 10, 500_000, "user_annotation")
@@ -142,7 +142,7 @@ def test_without_correlation_ids_kernel_and_call_have_the_same_external_id() -> 
 
 
 @pytest.mark.parametrize(("lasts", "problem"), [(60, "unfinished-launch"), (20, "lost-kernel")])
-def test_launches_still_queued_at_the_end_of_the_recording_are_not_missing_kernels(lasts: float, problem: str) -> None:
+def test_launches_that_are_queued_when_the_recording_ends_do_not_count_as_lost_kernels(lasts: float, problem: str) -> None:
     """The last launches have no kernels. The GPU ran earlier work until 110 us or until 75 us; the last launch was at 80 us."""
     marks = [span(f"ProfilerStep#{number}", 30 * number, 30, "user_annotation") for number in range(3)]
     ops = [span("aten::mm", 30 * number + 5, 24) for number in range(3)]
@@ -155,7 +155,7 @@ def test_launches_still_queued_at_the_end_of_the_recording_are_not_missing_kerne
     assert (trace.steps.kind == StepKind.INCOMPLETE).tolist() == [False, False, problem == "unfinished-launch"]
 
 
-def test_a_recording_without_steps_includes_launches_of_all_threads() -> None:
+def test_a_recording_without_steps_begins_at_the_first_launch_of_any_thread() -> None:
     """One thread launches work between 1000 and 1021 us, another thread from 0 to 5 us. The work ends at 1040 us."""
     trace = imported(call(1, 0, 5, tid=2), call(2, 1000), call(3, 1020), kernel(10, 500, 1), kernel(1030, 10, 3))
     assert (trace.steps.start_ns.tolist(), trace.steps.duration_ns.tolist()) == ([0], [1_021_000])
@@ -189,7 +189,7 @@ def test_idle_time_is_unknown_in_a_recording_of_a_graph_capture(captured: int, p
     assert limit is not None and limit.limit == ("unknown" if problems else "host")
 
 
-def test_a_capture_that_began_before_the_recording_lasts_until_its_end_call() -> None:
+def test_launches_in_a_graph_capture_that_began_before_the_recording_need_no_kernels() -> None:
     end = call(2, 40, name="cudaStreamEndCapture")
     assert imported(call(1, 10), end, call(3, 50), kernel(100, 5, 3)).problems == {}
     assert imported(call(1, 10), end, call(3, 50), kernel(20, 5, 1)).problems == {"lost-kernel": 1}
@@ -206,7 +206,7 @@ def test_a_launch_recorded_as_two_calls_needs_only_one_kernel(ids: tuple[int, in
 # --- events that Kineto does not write
 
 
-def test_begin_and_end_events_are_joined() -> None:
+def test_a_begin_event_and_its_end_event_become_one_event() -> None:
     """The inner end closes the inner begin, threads are kept apart, and the arguments of the end event are used too."""
     begin = {"ph": "B", "cat": "cpu_op", "name": "aten::outer", "pid": 1, "tid": 1, "ts": 10, "args": {"External id": 3}}
     inner = begin | {"name": "aten::inner", "ts": 20, "args": {}}
@@ -278,7 +278,7 @@ def test_the_json_of_another_program_is_rejected_in_one_line(data: bytes) -> Non
     assert "\n" not in str(raised.value)
 
 
-def test_several_recordings_in_one_file_are_all_read() -> None:
+def test_all_recordings_in_one_file_are_imported() -> None:
     first = text(span("aten::a", 10**9, 5), call(1, 10**9 + 1), kernel(10**9 + 10, 5, 1))
     second = text(span("aten::b", 10**9 + 2, 5), call(1, 10**9 + 3), kernel(10**9 + 12, 7, 1))
     for between in (b"", b"\n", b"\r\n\r\n"):
@@ -288,7 +288,7 @@ def test_several_recordings_in_one_file_are_all_read() -> None:
 
 
 @pytest.mark.parametrize(("early_us", "kind"), [(1001, "clocks-apart"), (1000, "kernel-before-launch")])
-def test_work_that_begins_long_before_its_launch_shows_that_the_clocks_disagree(early_us: int, kind: str) -> None:
+def test_clocks_disagree_if_gpu_work_begins_long_before_its_launch(early_us: int, kind: str) -> None:
     """GIVEN the only kernel begins before its launch WHEN it begins more than 1 ms before THEN idle time is unknown."""
     trace = imported(call(1, 5000), kernel(5000 - early_us, 50, 1), span("aten::a", 0, 6000))
     assert trace.problems == {kind: 1}
@@ -342,7 +342,7 @@ def test_a_copy_of_unknown_size_has_a_duration_but_no_rate() -> None:
     assert (found.count, found.bytes, found.duration_ns, found.gbps) == (1, 0, 40_000, None)
 
 
-def test_step_marks_on_the_gpu_timeline_are_kept() -> None:
+def test_an_import_keeps_step_marks_on_the_gpu_timeline() -> None:
     mark = span("ProfilerStep#5", 10, 40, "gpu_user_annotation", 7, device=0, stream=7) | {"pid": 0}
     trace = imported(call(1, 0), kernel(10, 40, 1), mark)
     row = trace.device.kind.tolist().index(DeviceKind.ANNOTATION)
@@ -395,7 +395,7 @@ def test_intel_gpu_waits_and_collective_rows_do_not_count_as_work() -> None:
     assert trace.problems == {} and busy_us(trace) == 0
 
 
-def test_kernels_of_an_intel_gpu_have_launches_and_lost_ones_are_counted() -> None:
+def test_kernels_of_intel_gpus_are_matched_to_launches_and_lost_kernels_are_counted() -> None:
     """GIVEN two ops of 10 ms on the GPU, as Kineto's XPU plugin writes them, and a copy to the host that waits for them WHEN
     the rows are read THEN each kernel has its op, the copy is a wait of 19.9 ms, and a launch without a kernel is counted."""
 
@@ -428,7 +428,7 @@ def test_amd_stream_numbers_are_marked_as_streams_or_hardware_queues(told: dict[
     assert imported(call(1, 0), kernel(10, 5, 1, **told), gpu=A100).run_of(0).stream_numbers == ""
 
 
-def test_a_stream_synchronization_row_is_assigned_to_its_stream() -> None:
+def test_an_imported_stream_synchronization_is_assigned_to_its_stream() -> None:
     """Since April 2026, the thread id is the stream number plus 1,000,000."""
     sync = span("Stream Sync", 10, 5, "cuda_sync", 1_000_007, device=0, stream=7) | {"pid": 0}
     assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]
@@ -436,7 +436,7 @@ def test_a_stream_synchronization_row_is_assigned_to_its_stream() -> None:
     assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]
 
 
-def test_a_synchronization_row_is_assigned_to_the_device_of_its_context() -> None:
+def test_an_imported_synchronization_is_assigned_to_the_device_of_its_context() -> None:
     """GIVEN kernels of device 1 and a wait in their CUDA context WHEN the wait's row has device 0 THEN the trace has only
     device 1. A wait in an unknown context keeps its device."""
     sync = span("Event Sync", 10, 5, "cuda_sync", 1, device=0, stream=-1, context=2) | {"pid": 0}
@@ -462,13 +462,13 @@ def test_a_repeated_step_in_a_file_is_read_once() -> None:
     assert imported(*once, *other).device.columns()["launch"].tolist() == trace.device.launch.tolist()
 
 
-def test_equal_kernels_of_one_graph_launch_are_not_repeated() -> None:
+def test_two_equal_kernels_of_one_graph_launch_are_both_kept() -> None:
     trace = imported(call(1, 10, name="cudaGraphLaunch"), kernel(20, 5, 1), kernel(20, 5, 1))
     assert len(trace.device) == 2 and not trace.problems
 
 
 @pytest.mark.parametrize(("late_us", "kernels", "problems"), [(2000, 4, {"clocks-late": 3}), (900, 4, {}), (2000, 3, {})])
-def test_launches_that_all_seem_to_take_milliseconds_show_that_the_clocks_disagree(
+def test_clocks_disagree_if_every_launch_seems_to_take_milliseconds(
     late_us: int, kernels: int, problems: dict[str, int]
 ) -> None:
     """Each kernel lasts 5 us and is launched 10 ms after the kernel before, so the GPU is idle. The first kernel of a
@@ -496,7 +496,7 @@ def test_clocks_disagree_if_gpu_work_ends_after_the_host_waited_for_it(
     assert limit is not None and (limit.reason == "the clocks of host and GPU disagree") is bool(problems)
 
 
-def test_calls_that_wait_for_other_work_do_not_show_that_the_clocks_disagree() -> None:
+def test_a_call_that_may_wait_for_other_work_does_not_show_that_the_clocks_disagree() -> None:
     """A call of another thread may begin before the launch, a call for a stream may wait for other work, and with two GPUs a
     call waits for one of them."""
     assert not waited_for(2000, name="cudaStreamSynchronize").problems

@@ -168,7 +168,7 @@ def columns_with_odd_values(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(columns_with_odd_values())
-def test_columns_read_in_chunks_equal_columns_read_at_once(made: list[dict[str, Any]]) -> None:
+def test_reading_columns_in_chunks_gives_the_same_result(made: list[dict[str, Any]]) -> None:
     text = orjson.dumps({"traceEvents": made})
     with in_pieces_of(1):
         arrays = read_kineto_bytes(text)

@@ -26,14 +26,14 @@ def test_a_base_time_must_be_a_plausible_integer(base: object, base_ns: int) -> 
     assert TsUnit.of({"baseTimeNanoseconds": base}, [], False) == TsUnit(False, base_ns, base_ns > 0)
 
 
-def test_stamps_above_17_minutes_count_from_1970() -> None:
+def test_timestamps_above_17_minutes_are_unix_times() -> None:
     assert [TsUnit.of({}, [5, stamp], False).epochal for stamp in (10**9, 10**9 + 1)] == [False, True]
     assert TsUnit.of({}, [0], True).epochal
     bounds = [TsUnit.name(np.array([start_ns, 2 * 10**18])) for start_ns in (12 * 10**17, 12 * 10**17 + 1)]
     assert bounds == ["recording", "unix"] and TsUnit.name(np.array([], np.int64)) == "recording"
 
 
-def test_digits_are_read_one_by_one_from_10_to_the_power_of_15_microseconds() -> None:
+def test_timestamps_from_10_to_the_15_microseconds_are_read_digit_by_digit() -> None:
     assert exact_digits(b'{"ts": 999999999999999.123}') is None
     assert exact_digits(b'{"ts": 1000000000000000.123}') == b'{"ts": 1000000000000000123}'
     assert exact_digits(b'{"ts": 1000000000000000}') is None
@@ -48,7 +48,9 @@ def test_gpus_support_dependent_launches_from_compute_capability_9_on(majors: li
 
 
 @pytest.mark.parametrize(("stamps_per_us", "duration_us"), [(1, 3000), (1000, 3)])
-def test_a_begin_and_an_end_become_an_event_with_microseconds(stamps_per_us: int, duration_us: float) -> None:
+def test_a_begin_event_and_an_end_event_are_joined_with_a_duration_in_microseconds(
+    stamps_per_us: int, duration_us: float
+) -> None:
     """GIVEN an inner and an outer event of a thread, and an end of another thread THEN the other end has no partner."""
     thread = {"pid": 1, "tid": 2, "cat": "cpu_op"}
     events = [
@@ -64,7 +66,7 @@ def test_a_begin_and_an_end_become_an_event_with_microseconds(stamps_per_us: int
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_begins_at_the_same_time_may_have_the_inner_one_first(named: bool) -> None:
+def test_two_events_that_begin_together_are_nested_correctly_in_any_order(named: bool) -> None:
     """The call ends after 2 us and its op after 7 us. Only the names, or the launch id of the call, show which ends first."""
     call, op = {"name": "cudaLaunchKernel", "args": {"correlation": 4}}, {"name": "aten::mm", "args": {}}
     events = [
@@ -89,7 +91,7 @@ def test_only_invalid_bytes_are_counted_as_invalid() -> None:
     assert _decoded("a\ufffd".encode(), problems) == "a\ufffd" and problems == {"invalid-utf8": 2}
 
 
-def test_only_objects_with_events_are_files_of_their_own() -> None:
+def test_only_json_objects_that_contain_events_count_as_separate_files() -> None:
     events, other = b'{"traceEvents": []}\n', b'{"name": 1}\n'
     assert _concatenated(events + events) == [events, events]
     assert _concatenated(events + other) == [events + other]
@@ -101,7 +103,7 @@ def groups(**held: Any) -> Groups:
     return Groups(**{"complete": {}, "memory": [], "metadata": [], "categories": set(), "stamps": [], "counters": [], **held})
 
 
-def test_events_of_other_programs_are_foreign() -> None:
+def test_events_of_other_programs_than_pytorch_are_recognized() -> None:
     assert not groups(categories={"cpu_op", "mine"}, memory=[]).is_foreign(bare=True)
     assert groups(categories={"mine"}).is_foreign(bare=True) and groups(categories={"mine"}).is_foreign(bare=False)
     assert not groups(categories={"mine"}, memory=[{}]).is_foreign(bare=True)
@@ -117,7 +119,7 @@ def test_counter_statistics_ignore_values_that_are_not_numbers() -> None:
     assert found.counter_figures() == {"GPU 0": {"smsp__inst": {"samples": 2, "mean": 2.5, "max": 4}}}
 
 
-def test_a_thread_name_needs_a_process_and_a_thread() -> None:
+def test_thread_names_without_a_process_or_thread_id_are_ignored() -> None:
     def named(pid: object, tid: object) -> dict[str, Any]:
         return {"name": "thread_name", "pid": pid, "tid": tid, "args": {"name": " main "}}
 

@@ -96,7 +96,7 @@ def test_a_step_cut_off_by_the_end_of_the_recording_is_incomplete() -> None:
         pytest.param([COPY], id="only copies"),
     ],
 )
-def test_a_repeated_sequence_that_is_not_an_iteration_is_one_step(ops: list[tuple[str, list[str]]]) -> None:
+def test_a_recording_is_one_step_if_its_repeated_ops_are_not_iterations(ops: list[tuple[str, list[str]]]) -> None:
     profile = iterations(6, ops)
     trace = profile.read()
     assert trace.provenance["steps_from"] in ("whole", "inference") and len(trace.steps) == 1
@@ -112,7 +112,7 @@ def test_a_repeated_sequence_that_is_not_an_iteration_is_one_step(ops: list[tupl
         pytest.param([8, 784], [8, 784], 1, id="a layer reads what the layer before it has written"),
     ],
 )
-def test_a_repeated_sequence_that_begins_with_new_data_is_a_step(
+def test_each_repeated_sequence_that_begins_with_new_data_is_a_step(
     kernels: list[str], first: list[int], then: list[int], count: int
 ) -> None:
     """GIVEN an inference loop without marks and copies WHEN it is imported THEN each iteration is a step of 24 us"""
@@ -135,7 +135,7 @@ def test_if_launches_are_unknown_the_recording_includes_all_gpu_work() -> None:
     assert of is not None and (of.pace_ns, of.gpu_time_ns) == (4_300 * US, 300 * US)
 
 
-def test_a_recording_without_repeated_launches_is_one_step() -> None:
+def test_a_recording_in_which_no_launches_repeat_is_one_step() -> None:
     profile = iterations(2, TRAINING)
     profile.launch("aten::sum", ["reduce"])
     assert len(profile.read().steps) == 1

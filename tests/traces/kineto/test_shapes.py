@@ -65,7 +65,7 @@ def test_calls_of_different_ops_with_equal_shapes_stay_separate() -> None:
     assert [trace.strings[i] for i in trace.host.shapes] == ["4,3;3,5", "4,3;3,5;4,5", "4,3;3,5", "4,3;3,5"]
 
 
-def test_a_tensor_list_that_the_profiler_omitted_is_marked_as_unknown() -> None:
+def test_the_shape_of_a_tensor_list_that_the_profiler_omitted_is_unknown() -> None:
     trace = recorded("aten::_foreach_add_", [[], [2, 3], []], ["TensorList", "float", "Scalar"])
     text = trace.strings[int(trace.host.shapes[0])]
     assert text == f"{UNKNOWN_LIST};2,3" and trace.strings[int(trace.host.dtypes[0])] == ";float32"
@@ -73,7 +73,7 @@ def test_a_tensor_list_that_the_profiler_omitted_is_marked_as_unknown() -> None:
     assert trace.host.shapes[0] != NONE
 
 
-def test_out_variants_are_recognized_from_the_schemas_of_torch() -> None:
+def test_ops_with_output_arguments_are_recognized_from_torchs_schemas() -> None:
     """GIVEN every op of the installed torch WHEN it is called with tensors for all its tensor arguments THEN outputs are
     recognized only for out variants, unless another overload has the same arguments."""
     wrong, right, outs = [], 0, 0
@@ -89,7 +89,7 @@ def test_out_variants_are_recognized_from_the_schemas_of_torch() -> None:
     assert right > 0.98 * outs
 
 
-def test_the_layouts_of_ops_whose_strides_or_shapes_are_missing_come_from_the_note() -> None:
+def test_the_memory_layout_is_read_from_a_separate_field_if_strides_are_missing() -> None:
     """GIVEN a file in which the strides of some ops are missing, or something else than a list."""
     last, image, strides = "channels_last", [[8, 3, 4, 5]], [[60, 1, 15, 3]]
     args: list[dict[str, Any]] = [

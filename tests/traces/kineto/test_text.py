@@ -130,14 +130,14 @@ def test_only_invalid_escapes_are_repaired() -> None:
     assert problems == {"invalid-escape": 2, "half-character": 1}
 
 
-def test_paths_that_are_not_files_or_folders(tmp_path: Path) -> None:
+def test_importing_a_missing_file_or_empty_folder_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceImportError, match="cannot be read"):
         read_kineto(tmp_path / "missing.json")
     with pytest.raises(TraceImportError, match=r"no \.json"):
         read_kineto(tmp_path)
 
 
-def test_gzip_of_several_members_and_damaged_gzip(tmp_path: Path) -> None:
+def test_gzip_files_with_several_members_or_damage_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "x.json.gz"
     path.write_bytes(gzip.compress(TEXT[:500]) + gzip.compress(TEXT[500:]))
     assert read_kineto(path).problems == {}
@@ -320,7 +320,7 @@ def test_the_parents_of_events_equal_those_of_a_full_search(drawn: list[tuple[in
         assert found[row] == (max(enclosing) if enclosing else NONE)
 
 
-def test_a_python_frame_without_an_end_ends_with_the_enclosing_span() -> None:
+def test_a_python_frame_without_an_end_lasts_as_long_as_the_enclosing_frame() -> None:
     """GIVEN a frame that starts at 20 us within a frame until 50 us and ends with the recording at 100 us THEN it ends at 50
     us. The span from 60 to 70 us belongs to the outermost frame, and a frame around everything until 100 us keeps its end. A
     frame may outlive a range that is not a frame."""
@@ -333,7 +333,7 @@ def test_a_python_frame_without_an_end_ends_with_the_enclosing_span() -> None:
     assert (parent.tolist(), ends.tolist()) == ([NONE, 0, 0, 2], end.tolist())
 
 
-def test_overlaps_are_counted_only_if_they_exceed_rounding_errors() -> None:
+def test_an_import_ignores_overlaps_caused_by_rounding() -> None:
     one = np.zeros(3, "i4")
     no_frames = np.zeros(3, bool)
     _, overlaps, _ = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]), no_frames)

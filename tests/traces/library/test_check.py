@@ -89,7 +89,7 @@ def test_a_memory_peak_above_the_memory_of_the_gpu_is_rejected(own_library: Path
     assert found(own_library, measured([10], gpu=replace(GPU, memory_bytes=0))) == [(ERROR, "the card's memory is missing")]
 
 
-def test_missing_facts_about_source_and_workload_are_reported(own_library: Path) -> None:
+def test_the_library_check_reports_a_missing_source_or_workload(own_library: Path) -> None:
     assert found(own_library, measured([10])) == []
     spread = "the variation of the step times is missing"
     assert found(own_library, replace(measured([10]), source=replace(SOURCE, spread=""))) == [(WARNING, spread)]
@@ -193,7 +193,7 @@ def test_recordings_without_the_necessary_facts_are_rejected() -> None:
             step_times_of(trace)
 
 
-def test_measurements_from_two_recordings_are_ordered_by_batch_size() -> None:
+def test_measurements_from_two_recordings_are_sorted_by_batch_size() -> None:
     """GIVEN runs at 32, 8 and again 32 THEN the later run at 32 counts."""
     gpu = gpu_of(recording())
     assert (gpu.name, gpu.device, gpu.memory_bytes) == ("v100-dgxs-32gb", "Tesla V100-DGXS-32GB", 32 << 30)

@@ -87,7 +87,7 @@ def test_the_library_has_the_published_largest_batch_sizes_that_fit() -> None:
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="needs the published measurements in ../shared/published")
-def test_the_library_has_published_figures_but_no_extrapolated_ones(tmp_path: Path) -> None:
+def test_the_library_contains_published_times_but_no_extrapolated_times(tmp_path: Path) -> None:
     models = ("resnet50", "mnasnet1_3")
     with gzip.open(PUBLISHED, "rt") as file:
         header, *lines = file
@@ -339,5 +339,5 @@ def test_the_first_error_in_an_entry_is_described(changes: dict[str, Any], error
         ("A100 MIG 3g.20gb", "A100 MIG 3g.20gb"),
     ],
 )
-def test_a_gpu_name_means_a_measured_gpu_or_the_nearest_data_sheet(typed: str, device: str) -> None:
+def test_a_gpu_name_selects_a_measured_gpu_or_else_a_data_sheet(typed: str, device: str) -> None:
     assert catalogue.device_named(typed) == device

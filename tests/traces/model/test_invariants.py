@@ -93,13 +93,13 @@ def test_a_trace_with_an_invalid_header_or_text_or_parent_is_reported_as_faulty(
     assert fault(trace) == reason
 
 
-def test_columns_have_the_length_and_kind_of_their_table() -> None:
+def test_columns_with_the_wrong_length_or_type_are_rejected() -> None:
     trace = training()
     trace.steps.kind = trace.steps.kind[:-1]
     assert fault(trace) == "steps.kind is uint8(3,), not uint8(4,)"
 
 
-def test_references_to_lost_rows_become_none_and_phases_of_lost_steps_are_removed() -> None:
+def test_a_truncated_trace_has_no_references_to_lost_rows_or_phases_of_lost_steps() -> None:
     """GIVEN steps of nn.DataParallel, the first of which is lost WHEN repaired THEN parts find their phase in its new row."""
     trace = data_parallel()
     trace.phases.step[:6] = len(trace.steps)  # the first step's phases; its forward pass is row 2
@@ -136,7 +136,7 @@ def test_references_beyond_the_last_host_event_become_none() -> None:
     assert trace.host.parent[[1, 2]].tolist() == trace.device.launch[:2].tolist() == [hosts - 1, NONE]
 
 
-def test_stages_of_a_missing_phase_lose_the_number_of_the_phase() -> None:
+def test_stages_of_a_missing_phase_no_longer_refer_to_it() -> None:
     """GIVEN parts of phases 0, 1 and 2 WHEN the step of phase 0 is missing THEN phases 1 and 2 become phases 0 and 1."""
     trace = data_parallel()
     trace.parts = trace.parts.take([0, 1, 2, 3])

@@ -83,7 +83,7 @@ def test_an_import_reads_device_properties_and_software_versions(shared_traces: 
         (None, False),
     ],
 )
-def test_is_before_is_true_only_for_a_known_and_older_release(torch: str | None, older: bool) -> None:
+def test_is_before_returns_true_only_for_a_known_older_torch_release(torch: str | None, older: bool) -> None:
     assert Machine(torch=torch).is_before(1, 11) is older
 
 

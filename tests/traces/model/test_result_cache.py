@@ -9,7 +9,7 @@ from traces.model.result_cache import cached_result, result_cache
 from traces.model.trace import Column, Trace
 
 
-def test_a_figure_is_computed_once_in_a_block_and_again_after_it() -> None:
+def test_within_a_with_block_each_figure_is_computed_only_once() -> None:
     calls = []
 
     @cached_result

@@ -69,7 +69,7 @@ def test_a_replay_names_the_recording(notes: ReplayNotes | None, recorded: Run, 
     assert Trace(runs={0: Run(replay=notes)}).is_replay_of(Trace(runs={0: recorded})) is is_replay_of
 
 
-def test_a_replay_is_compared_as_such_only_with_its_own_recording() -> None:
+def test_a_trace_counts_as_a_replay_only_of_the_recording_that_it_replayed() -> None:
     """GIVEN two recordings from the same source, whose steps differ by 1 ns WHEN a replay knows the first one's fingerprint
     THEN it is a replay of the first recording and of its copy with another time base, but not of the second one."""
     first, moved, second, none = (Trace(runs={0: Run(RECORDER)}) for _ in range(4))
@@ -103,19 +103,19 @@ class Longer(Facts):
     more: tuple[int, ...] = ()
 
 
-def test_json_of_facts_omits_empty_optional_fields() -> None:
+def test_the_json_of_a_result_omits_empty_optional_fields() -> None:
     assert as_json(Facts("a")) == {"name": "a", "colour": "red", "always": None}
     full = Facts("a", notes=["b"], count=0)
     assert as_json(full) == {"name": "a", "colour": "red", "notes": ["b"], "count": 0, "always": None}
     assert as_json({1: (Facts("a"),)}) == {"1": [{"name": "a", "colour": "red", "always": None}]}
 
 
-def test_facts_can_be_extended_by_more_fields() -> None:
+def test_a_dataclass_can_be_copied_into_one_with_more_fields() -> None:
     assert extended(Longer, Facts("a", count=2), more=(1,)) == Longer("a", count=2, more=(1,))
     assert extended(Longer, Facts("a"), name="b", more=(2,)) == Longer("b", more=(2,))
 
 
-def test_texts_are_found_by_index_and_by_content() -> None:
+def test_the_string_table_finds_texts_by_index_and_by_content() -> None:
     strings = Trace().strings
     first, second = strings.add("gemm"), strings.add("relu")
     assert (strings.find("gemm"), strings.find("relu"), strings.find("add")) == (first, second, NONE)
@@ -150,7 +150,7 @@ def test_a_lazy_column_is_computed_once_and_only_if_it_is_read() -> None:
         _ = both.start_ns  # type: ignore[attr-defined]
 
 
-def test_pieces_of_a_lazy_table_are_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lazily_loaded_table_is_decoded_one_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
     def table(number: int) -> Sizes:

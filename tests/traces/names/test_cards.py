@@ -187,7 +187,7 @@ def test_a_gpu_has_the_properties_of_its_compute_capability(
         ("AMD Instinct MI300X", 256, False),  # Infinity Cache, which is larger than L2
     ],
 )
-def test_the_largest_cache_and_the_convolution_algorithm_depend_on_the_gpu_model(
+def test_the_cache_size_and_the_convolution_algorithm_depend_on_the_gpu_model(
     name: str, cache_mib: int, uses_winograd: bool
 ) -> None:
     card = card_of(name)

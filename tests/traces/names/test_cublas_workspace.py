@@ -27,7 +27,7 @@ def test_the_torch_release_decides_whether_cublas_workspaces_are_kept(release: R
         (12, None, 32 * MIB), (13, (2, 14), 8320 * KIB),
     ],
 )  # fmt: skip
-def test_the_default_size_by_compute_capability(major: int, release: Release | None, size: int) -> None:
+def test_the_default_workspace_size_depends_on_the_compute_capability(major: int, release: Release | None, size: int) -> None:
     assert workspace_bytes(major, None, release) == workspace_bytes(major, "NVIDIA A100", release) == size
 
 

@@ -31,7 +31,7 @@ def test_every_package_is_found_in_a_checkout_and_in_an_installation(installed: 
     assert package_folder("replayer", installed) == installed.parent / "replayer"
 
 
-def test_an_installed_tool_knows_its_own_files(installed: Path) -> None:
+def test_the_installed_package_recognizes_its_own_files(installed: Path) -> None:
     """GIVEN the wheel's folders WHEN Dynamo or a profile asks THEN each file belongs to the tool."""
     program = """
 import inspect

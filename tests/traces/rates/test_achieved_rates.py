@@ -37,7 +37,7 @@ def one_op(
     return row
 
 
-def test_an_op_that_fits_in_the_cache_can_exceed_the_memory_bandwidth() -> None:
+def test_an_op_whose_data_fits_in_the_cache_can_exceed_the_memory_bandwidth() -> None:
     # GIVEN 1 Mi elements in place: 8 MiB move, 4 MiB are touched, in 5 us: 1678 GB/s
     row = one_op("aten::relu_", "1024,1024", "float32", 5)
     assert row.cached == IN_CACHE and row.bytes_share == pytest.approx(8 * 2**20 / 5000 / 900)
@@ -65,7 +65,7 @@ def test_an_op_that_partly_fits_in_the_cache_is_marked() -> None:
         (6 * 2**18 + 1, 1, None),
     ],
 )
-def test_the_cache_size_decides_which_ops_can_exceed_the_memory_bandwidth(
+def test_only_ops_that_fit_in_the_cache_can_exceed_the_memory_bandwidth(
     elements: int, took_us: float, cached: str | None
 ) -> None:
     row = one_op("aten::relu_", str(elements), "float32", took_us)
@@ -92,7 +92,9 @@ def test_the_bytes_of_an_op_are_unknown_if_they_imply_an_impossible_bandwidth() 
         ("gemm", 500, 34.36 / 156),  # float32 is not
     ],
 )
-def test_float32_products_on_tensor_cores_are_rated_as_tf32(kernel: str, took_us: float, share: float) -> None:
+def test_float32_matrix_products_on_tensor_cores_are_compared_with_the_tf32_peak(
+    kernel: str, took_us: float, share: float
+) -> None:
     """2 x 2048 ^ 3 FLOPs are 17.18 G."""
     row = one_op("aten::mm", "2048,2048;2048,2048", "float32;float32", took_us, kernel, A100)
     assert row.flops_share == pytest.approx(share, rel=1e-3) and row.tflops == pytest.approx(17.18 * 1000 / took_us, rel=1e-3)
@@ -140,7 +142,7 @@ def test_flops_of_attention_depend_on_the_tensor_layout() -> None:
     assert attention_flops("_flash_attn_varlen_forward", (*packed, (3,), (3,))) == (0, False)
 
 
-def test_attention_faster_than_the_peak_is_rated_as_causal() -> None:
+def test_attention_faster_than_the_gpus_peak_is_counted_as_causal_attention() -> None:
     # GIVEN 4 x 1 x 8 x 4096 x 4096 x 128 FLOPs, 68.7 G; float16 has 312 TFLOP/s: all of them take 220 us
     shapes, dtypes = ";".join(["1,8,4096,128"] * 3), ";".join(["float16"] * 3)
     whole = one_op("aten::_scaled_dot_product_flash_attention", shapes, dtypes, 300, card=A100)
@@ -149,7 +151,7 @@ def test_attention_faster_than_the_peak_is_rated_as_causal() -> None:
     assert whole.flops is not None and causal.flops == whole.flops // 2
 
 
-def test_the_gradient_of_a_mean_counts_as_one_value_per_sum() -> None:
+def test_the_traffic_of_a_means_gradient_counts_broadcast_values_once() -> None:
     row = one_op("aten::div", "32,2048,7,7", "float32", 24)
     assert row.bytes == 2 * 4 * 32 * 2048 * 49  # an op on its own reads and writes
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
@@ -193,7 +195,7 @@ def test_the_output_shape_of_a_convolution_is_not_taken_from_its_bias() -> None:
     assert row.flops == 2 * (8 * 64 * 64) * (8 * 3 * 3) and not row.flops_bounded
 
 
-def test_the_output_size_of_interpolation_comes_from_the_next_op() -> None:
+def test_the_output_size_of_an_interpolation_is_taken_from_the_next_op() -> None:
     """GIVEN a resize of an image of 1 x 4 x 8 x 8, followed by a convolution of 1 x 4 x 16 x 16 THEN the resize reads 1024
     bytes and writes 4096."""
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
@@ -210,7 +212,7 @@ def test_the_output_size_of_interpolation_comes_from_the_next_op() -> None:
     assert row.bytes == 1024 + 4096
 
 
-def test_fp8_products_are_rated_by_the_fp8_peak() -> None:
+def test_fp8_matrix_products_are_compared_with_the_fp8_peak() -> None:
     """2048 ^ 3 multiply-adds are 17.18 GFLOP; an H100 has 1979 TFLOP/s in fp8. Two inputs have 4 MiB, the output has 8 MiB."""
     card = "NVIDIA H100 80GB HBM3"
     without_scales = one_op("aten::_scaled_mm", "2048,2048;2048,2048", "float8_e4m3fn;float8_e4m3fn", 20, card=card)

@@ -66,7 +66,7 @@ def test_fp32_inference_has_the_expected_error_of_fp32_training(rows: None) -> N
     assert [of and of.error for of in found] == [0.38, 0.08]
 
 
-def test_scaled_times_have_another_expected_error_and_recorded_times_none(rows: None) -> None:
+def test_scaled_times_have_an_expected_error_but_recorded_times_have_none(rows: None) -> None:
     scaled = expected_error(_estimated("Tesla T4", FULL, Origin.SCALED))
     assert scaled is not None and (scaled.work, scaled.error) == ("other shapes", 0.05)
     assert expected_error(_estimated("Tesla T4", FULL, Origin.EXACT)) is None

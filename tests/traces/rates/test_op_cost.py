@@ -43,7 +43,7 @@ def test_the_flat_buffer_that_contains_all_rnn_weights_is_not_counted_as_a_weigh
     assert found == (*weights, *([(elements,)] if is_weight else []))
 
 
-def test_attention_has_two_matrix_products_forward_and_five_backward() -> None:
+def test_flops_of_attention_are_two_matrix_products_forward_and_five_backward() -> None:
     """GIVEN 2 x 4 heads, 8 queries and 6 keys with 16 channels, and a mask of 8 x 6 before them, which is no input of a product
 
     THEN a product has 2 x (2 x 4 x 8 x 6) x 16 FLOPs, and there are 2 of them, or 5 in the backward pass.

@@ -115,13 +115,13 @@ def test_the_traffic_of_a_convolution_includes_its_output() -> None:
         ("fused_add_rms_norm", (h(8, 4), h(8, 4), h(4)), 2 * 128 + 8, 128 + 8),
     ],
 )
-def test_memory_that_an_op_reads_and_writes_counts_once_in_its_footprint(
+def test_the_memory_footprint_of_an_op_counts_a_tensor_that_it_reads_and_writes_once(
     op: str, operands: tuple[Operand, ...], moved_bytes: int, footprint_bytes: int
 ) -> None:
     assert traffic(op, op, operands) == Traffic(moved_bytes, footprint_bytes)
 
 
-def test_index_add_reads_and_writes_its_rows() -> None:
+def test_the_traffic_of_index_add_includes_reading_and_writing_its_rows() -> None:
     of = traffic("index_add", "index_add", (f(100, 4), i(6), f(6, 4)))
     assert of is not None and of.footprint_bytes == 48 + 96 + 96 + 2 * 1600
 
@@ -160,7 +160,7 @@ def test_the_traffic_of_an_inductor_kernel_on_a_slice_counts_only_the_slice() ->
     assert table == Traffic(4 * (512 + 512 + 8), 4 * (512 + 512 + 8))
 
 
-def test_without_recorded_indices_the_traffic_of_an_index_op_comes_from_its_grid() -> None:
+def test_the_traffic_of_an_index_op_is_estimated_from_its_number_of_blocks() -> None:
     """The upper triangle of 128 x 128 in 512 x 4 matrices: 512 x 4 x 8256 elements in 33024 blocks of 512 elements."""
     table, kernel = Operand((512, 4, 128, 128), 4), "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index>"
     assert indexed_traffic(table, kernel, (33024,)) == moved_once(2 * 512 * 4 * 8256 * 4)

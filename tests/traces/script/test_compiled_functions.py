@@ -45,7 +45,7 @@ def test_only_wrappers_of_trace_replay_are_replaced_by_the_original_functions() 
     assert variables.all_tensor_attrs == {"ours": original, "script's": of_the_script, "C": len, "plain": original}
 
 
-def test_a_wrapper_of_a_tensor_method_is_a_tensor_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dynamo_treats_a_wrapped_tensor_method_as_a_tensor_method(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     tolist = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", around(tolist, lambda call, tensor: call(tensor)))
@@ -75,7 +75,9 @@ class Method:
         (original, None, None),
     ],
 )
-def test_guards_read_the_original_function_of_our_wrappers(fn: object, source: object, expected: object) -> None:
+def test_dynamos_guards_check_the_original_function_instead_of_the_wrapper(
+    fn: object, source: object, expected: object
+) -> None:
     class Guarded(Method):
         """The class whose `__init__` is wrapped, and unwrapped after the test."""
 
@@ -110,7 +112,7 @@ def called_from(file: str, call: Any, *arguments: object) -> Any:
         (OUR_FILE, "model.py", "__instancecheck__", "skipped in this call"),
     ],
 )
-def test_our_functions_and_the_helpers_they_call_are_not_traced(
+def test_dynamo_does_not_trace_functions_of_trace_replay(
     caller: str, file: str, name: str, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class CatchErrorsWrapper:

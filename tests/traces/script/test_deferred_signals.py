@@ -74,7 +74,7 @@ def test_deferred_signals_can_be_nested() -> None:
     assert done == ["outer"]
 
 
-def test_an_error_in_the_protected_block_is_raised_and_signal_handlers_are_restored(handled: Callable[..., None]) -> None:
+def test_signal_handlers_are_restored_if_the_protected_block_raises_an_error(handled: Callable[..., None]) -> None:
     came = []
     handled(signal.SIGTERM, lambda number, frame: came.append(number))
     with pytest.raises(ValueError, match="disk"), deferred_signals():
@@ -121,7 +121,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", ENDS + script], capture_output=True, text=True, timeout=60)
 
 
-def test_the_exit_handler_ends_without_output_on_stderr() -> None:
+def test_the_exit_handler_prints_nothing_on_stderr() -> None:
     done = run("print('script')")
     assert (done.stdout, done.stderr, done.returncode) == ("script\nbegun\nended\n", "", 0)
 
@@ -135,7 +135,7 @@ def test_an_exit_handler_called_early_does_not_run_again() -> None:
     assert done.stdout.splitlines() == ["once", "begun", "ended"]
 
 
-def test_ctrl_c_just_before_the_exit_handler_does_not_prevent_it() -> None:
+def test_the_exit_handler_runs_even_if_ctrl_c_arrives_just_before_it() -> None:
     """The signal arrives before the interpreter calls the first of its exit hooks."""
     done = run(
         "import atexit, threading\n"

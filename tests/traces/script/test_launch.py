@@ -84,7 +84,7 @@ def test_a_child_process_reports_its_events_and_how_it_ended(
     assert found == ChildResult(returncode, 5, frozenset((5, 6, 7)), frozenset((5, 6)), frozenset((5,)))
 
 
-def test_a_launcher_that_a_signal_stopped_has_its_own_exit_code() -> None:
+def test_a_launcher_stopped_by_a_signal_keeps_its_own_exit_code() -> None:
     """torchrun ends with exit code 1 after SIGTERM. A script that handles the signal ends with exit code 0."""
     none: frozenset[int] = frozenset()
     endings = [

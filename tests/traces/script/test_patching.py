@@ -105,14 +105,14 @@ def test_an_import_callback_runs_at_the_import_or_at_once(
     assert seen == [7, 8]
 
 
-def test_an_argument_is_found_by_position_or_name() -> None:
+def test_a_wrapper_finds_an_argument_by_position_or_by_name() -> None:
     def call(one: int, two: int = 0) -> None: ...
 
     two = argument(call, "two")
     assert (two((1, 5), {}), two((1,), {"two": 6}), two((1,), {})) == (5, 6, None)
 
 
-def test_only_the_outermost_of_nested_calls_enters_the_scope() -> None:
+def test_only_the_outermost_of_nested_calls_enters_the_context_manager() -> None:
     calls, scopes = OutermostCalls(), []
 
     def scope(args: Any, kwargs: Any) -> Any:
@@ -138,7 +138,7 @@ class Heard:
         self.events.append(f"-{name}")
 
 
-def test_a_nested_phase_is_reported_once() -> None:
+def test_a_phase_that_contains_itself_is_reported_once() -> None:
     heard = Heard()
     phase = PhaseScope("backward", lambda: heard)
     with phase, phase:
@@ -155,7 +155,7 @@ def test_a_nested_phase_is_reported_once() -> None:
     assert heard.events[4:] == ["+backward", "-backward"] and len(done) == 1
 
 
-def test_a_phase_ends_without_completion_if_its_call_fails() -> None:
+def test_a_phase_whose_call_fails_ends_as_not_completed() -> None:
     heard, done = Heard(), []
     failing = PhaseScope("optimizer", lambda: heard).wrap(lambda: 1 / 0, lambda listener, args: done.append(args))
     with pytest.raises(ZeroDivisionError):

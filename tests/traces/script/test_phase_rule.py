@@ -84,7 +84,7 @@ def test_a_step_with_generator_and_critic_has_two_forward_passes() -> None:
     assert cut(*half, *half) == ["zero_grad", "forward", "loss", "backward", "optimizer"] * 2
 
 
-def test_copies_and_dropout_masks_in_a_forward_pass_belong_to_it() -> None:
+def test_copies_and_dropout_masks_do_not_end_the_forward_pass() -> None:
     assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
 
 
@@ -99,7 +99,7 @@ def test_time_between_two_phases_belongs_to_the_later_phase_unless_the_earlier_i
     ]  # fmt: skip
 
 
-def test_time_before_the_first_phase_is_phase_other_or_loader() -> None:
+def test_the_time_before_the_first_phase_belongs_to_other_or_to_the_loader() -> None:
     machine = PhaseSplitter()
     machine.begin_ns = 100
     machine.enter("h2d", 300)
@@ -148,7 +148,7 @@ def test_no_phase_ends_before_it_begins() -> None:
 
 @pytest.mark.parametrize("phase", EXPLICIT)
 @given(ops=st.lists(st.sampled_from([PLAIN, LOSS, ASIDE, READ, FORWARD]), max_size=5))
-def test_ops_inside_a_reported_phase_belong_to_it(phase: str, ops: list[int]) -> None:
+def test_ops_inside_a_reported_phase_belong_to_that_phase(phase: str, ops: list[int]) -> None:
     splitter = PhaseSplitter()
     splitter.enter(phase, 0)
     for number, kind in enumerate(ops, start=1):

@@ -171,7 +171,7 @@ def test_the_phase_optimizer_is_interrupted_by_a_closure(
     assert listener.seen[:-2] == [ENTER, LEAVE] * (1 + calls_closure) and len(wrapped) == calls_closure
 
 
-def test_a_step_runs_inside_a_given_context() -> None:
+def test_an_optimizer_step_runs_inside_the_given_context_manager() -> None:
     entered: list[str] = []
 
     @contextmanager
@@ -244,7 +244,7 @@ def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_ca
     assert listener.seen == [("module", True), "returned"]
 
 
-def test_compiled_functions_of_a_script_with_an_optimizer_are_not_reported() -> None:
+def test_calls_of_compiled_functions_are_not_reported_if_the_script_has_an_optimizer() -> None:
     """GIVEN a script with an optimizer. A compiled function may then update weights."""
     listener, optimizers = Listener(is_open=False), Optimizers()
     ScriptHooks(torch, lambda: listener, optimizers).module_calls(ModuleCalls())  # type: ignore[arg-type, return-value]

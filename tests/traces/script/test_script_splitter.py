@@ -209,7 +209,7 @@ def test_a_copy_inside_a_module_does_not_end_an_inference_step() -> None:
     assert run.steps == []
 
 
-def test_a_replay_knows_from_the_recording_whether_more_calls_follow() -> None:
+def test_a_replay_uses_the_recording_to_decide_whether_more_calls_follow_in_the_step() -> None:
     assert steps_of("evaluated evaluated", optimizer=False, more=True) == []
     assert steps_of("evaluated evaluated", optimizer=False, more=False) == ["evaluate: forward 11"]
 
@@ -223,7 +223,7 @@ def test_a_replay_knows_from_the_recording_whether_more_calls_follow() -> None:
         ("module backward", False),  # it has trained
     ],
 )
-def test_work_before_the_first_batch_belongs_to_no_step_unless_the_script_trains(set_up: str, ends: bool) -> None:
+def test_work_before_the_first_batch_belongs_to_a_step_only_if_the_script_trains(set_up: str, ends: bool) -> None:
     run = Script()
     run.do(set_up)
     run.do("loader module loss backward optimizer")
@@ -296,7 +296,7 @@ def test_a_backward_pass_inside_another_one_does_not_begin_a_step() -> None:
 
 
 @pytest.mark.parametrize(("thread", "evaluations"), [("other", 1), ("main", 2)])
-def test_only_the_loader_of_the_training_thread_is_exhausted(thread: str, evaluations: int) -> None:
+def test_only_the_training_threads_loader_can_end_an_epoch(thread: str, evaluations: int) -> None:
     """GIVEN a script that has trained WHEN its loader has no more batches THEN a repeated call is another evaluation."""
     run = Script()
     run.do("loader module loss backward optimizer loader evaluated")
@@ -327,12 +327,12 @@ def test_an_optimizer_after_a_backward_pass_may_not_end_a_step() -> None:
     assert run.steps == []
 
 
-def test_an_unseen_forward_pass_begins_after_the_loader_in_every_step() -> None:
+def test_a_step_without_module_calls_has_no_forward_phase_after_the_loader() -> None:
     steps = steps_of("loader loss backward optimizer loader loss backward optimizer")
     assert steps == ["train: loader 11 loss 11 backward 10 optimizer 11", "train: loader 12 loss 11 backward 10 optimizer 11"]
 
 
-def test_a_phase_inside_another_phase_does_not_end_it() -> None:
+def test_a_nested_phase_does_not_end_the_outer_phase() -> None:
     run = Script()
     run.splitter.enter("main", "backward", 0)
     run.do("h2d")
@@ -360,7 +360,7 @@ def test_a_module_call_in_an_explicit_phase_is_not_a_forward_pass() -> None:
     assert run.began == began
 
 
-def test_a_step_records_when_its_last_phase_ended() -> None:
+def test_a_step_stores_the_end_time_of_its_last_phase() -> None:
     run = Script()
     run.do("loader module loss backward optimizer")
     assert run.cut_steps[0].left_ns == run.cut_steps[0].end_ns == 54

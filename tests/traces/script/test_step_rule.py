@@ -89,7 +89,7 @@ def test_if_optimizers_step_in_backward_hooks_the_next_forward_pass_ends_the_ste
     assert script.ended == "TT" and script.splitter.at_stop == StepEnd.TRAINING
 
 
-def test_an_optimizer_after_backward_ends_steps_even_if_others_step_during_backward() -> None:
+def test_an_optimizer_after_backward_ends_steps_even_if_others_run_in_backward_hooks() -> None:
     """GIVEN two accumulated batches for each step of the optimizer, the first step excepted THEN the batches are one step."""
     script = Script()
     for accumulated in (1, 2, 2):

@@ -77,7 +77,7 @@ def test_a_second_attempt_replaces_the_batch_of_the_first(
     assert inputs_of(observer) == (InputTensor((batch, 3), "float32"),)
 
 
-def test_only_the_thread_of_the_first_call_is_observed() -> None:
+def test_the_workload_includes_only_modules_called_in_the_first_thread() -> None:
     observer = WorkloadObserver()
     observer.module_called(MODEL, rows(8))
     thread = Thread(target=observer.module_called, args=(OTHER, rows(8)))
@@ -88,7 +88,7 @@ def test_only_the_thread_of_the_first_call_is_observed() -> None:
     assert observer.so_far.parameters == 3 * 4 + 4 + 3 * 2 + 2
 
 
-def test_the_first_training_step_is_described_or_else_the_first_evaluation_step() -> None:
+def test_the_workload_is_read_from_the_first_training_step_or_else_evaluation_step() -> None:
     observer = WorkloadObserver()
     observer.step_ended(is_evaluation=False)  # neither a module nor a batch
     assert (observer.signature, observer.is_open) == (None, True)

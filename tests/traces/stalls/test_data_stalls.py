@@ -67,7 +67,7 @@ def test_the_last_stage_that_slows_the_pipeline_is_named(
     assert found.data_set_bytes == 10_000 * 100_000
 
 
-def test_one_batch_has_the_expected_stall_figures() -> None:
+def test_the_figures_for_loading_one_batch_are_correct() -> None:
     cached = replace(loading(400, pin_ms=5), pin_cpu_ns=30 * 3 * MS, wall_ns=30 * 450 * MS)
     found = stalls_of(run_of(100), run_of(200), [cached], 2, [], run_of(300), [loading(400, missed=4_000_000)])
     assert (found.batch_samples, found.step_batches, found.workers, found.taken_cores) == (64, 1, 2, 0)
@@ -96,7 +96,7 @@ def test_a_worker_s_waits_delay_its_batches() -> None:
     assert found.enough is not None and found.enough.workers == 20  # 400 ms in steps of 20 ms
 
 
-def test_the_workers_and_the_disk_rate_that_would_end_stalls_are_found() -> None:
+def test_stalls_finds_the_number_of_workers_and_the_disk_speed_without_waits() -> None:
     cold = [loading(400, missed=4_000_000)]
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1, 2, 4, 8], run_of(300), cold)
     assert found.enough is not None and found.enough.workers == 4  # 400 ms of work in steps of 100 ms
@@ -172,7 +172,7 @@ def test_more_prefetching_keeps_more_batches_ready() -> None:
         (27, 5, 2, 12),  # 11 are skipped, and one more for a multiple of 5
     ],
 )
-def test_training_speed_is_measured_after_prefetched_batches_in_whole_rounds_of_workers(
+def test_training_speed_excludes_prefetched_batches_and_counts_whole_rounds_of_workers(
     steps: int, workers: int, prefetch: int, first: int
 ) -> None:
     """GIVEN a step i that lasts i ms THEN the mean step is halfway between the first and the last counted step."""

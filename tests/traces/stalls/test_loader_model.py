@@ -73,7 +73,7 @@ def test_a_loader_without_workers_or_cores_is_rejected(workers: int, cores: int)
         simulate_loader(BatchCost(1), workers=workers, cores=cores, step_ns=1)
 
 
-def test_a_slow_batch_delays_the_batches_after_it() -> None:
+def test_a_slow_batch_delays_all_later_batches() -> None:
     """GIVEN that every other batch takes three times as long THEN one worker has the mean throughput, and two have that of the
     slow batch."""
     costs = [BatchCost(cpu_ns=100_000_000), BatchCost(cpu_ns=300_000_000)]
@@ -100,7 +100,7 @@ def test_only_the_requested_steps_are_averaged() -> None:
 
 
 @pytest.mark.parametrize(("read_bytes", "seeks", "batch_ms"), [(0, 7, 7), (0, 16, 16), (5_000_000, 0, 5), (5_000_000, 13, 18)])
-def test_each_seek_of_a_batch_costs_its_latency(read_bytes: int, seeks: int, batch_ms: int) -> None:
+def test_each_disk_seek_delays_a_batch_by_the_latency(read_bytes: int, seeks: int, batch_ms: int) -> None:
     """A disk of 1 GB/s takes 1 ms per seek. The script and the CPU take less."""
     disk = Disk(1e9, latency_ns=MS)
     run = simulate_loader(BatchCost(1000, read_bytes, seeks), workers=2, cores=2, step_ns=MS, disk=disk)

@@ -30,7 +30,9 @@ CHILD = frozenset((5,))
         (ChildResult(0, 5, CHILD, CHILD, CHILD), "the script ran no step"),
     ],
 )
-def test_an_empty_run_has_one_reason(result: ChildResult, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_recorded_nothing_is_explained_with_one_reason(
+    result: ChildResult, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     explain_empty_run(result, "recorded", "ran no step")
     assert capsys.readouterr().err == (said and f"trace: nothing was recorded: {said}\n")
 
@@ -46,7 +48,7 @@ def test_an_empty_run_has_one_reason(result: ChildResult, said: str, capsys: pyt
         (255, "the script ended with exit code 255"),
     ],
 )
-def test_a_shell_adds_128_to_the_number_of_a_signal(code: int, text: str) -> None:
+def test_the_exit_code_of_a_script_killed_by_a_signal_is_128_plus_its_number(code: int, text: str) -> None:
     assert ending_text(code) == text
 
 

@@ -50,7 +50,7 @@ def test_the_progress_line_shows_steps_and_remaining_time() -> None:
     ("steps_left", "left"),
     [(59, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"), (7384, "2 h 3 min")],
 )
-def test_the_remaining_time_is_in_seconds_minutes_or_hours(steps_left: int, left: str) -> None:
+def test_the_remaining_time_is_shown_in_seconds_or_minutes_or_hours(steps_left: int, left: str) -> None:
     assert progress_text(1, 1 + steps_left, 1.0).endswith(f", 1 steps/s, {left} left")
 
 

@@ -87,7 +87,7 @@ def test_the_text_about_a_late_rank_shows_the_busy_time_of_its_busiest_gpu(limit
         (2, "the host needs 40.0 µs of a 100.0 µs step and runs ahead"),
     ],
 )
-def test_a_host_that_runs_ahead_is_described_by_the_time_it_needs(steps: int, reason: str) -> None:
+def test_the_text_about_a_host_that_runs_ahead_shows_how_long_the_host_needs(steps: int, reason: str) -> None:
     of = paced(steps=steps, pace_ns=100 * US, host_ns=40 * US, host_runs_ahead=True, mean=None)
     text = bottleneck_text(replace(summarize(training(steps=4)), pace=of, bottleneck=PaceLimit("device", None, None)))
     assert text == f"The GPU limits the speed: {reason}."

@@ -118,7 +118,7 @@ def json_in_short(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_the_output_of_a_sequence_of_commands(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_sequence_of_commands_prints_the_golden_output(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said = []
     for words in map(str.strip, SESSIONS[name].strip().splitlines()):
         code = run(words.split())

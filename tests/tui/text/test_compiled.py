@@ -40,7 +40,7 @@ def test_lines_about_compiled_code_and_graphs_show_their_shares_of_gpu_work() ->
     assert (compiled_line(None), graphs_line(figures)) == ("", "")
 
 
-def test_the_table_of_compilations_has_a_row_for_each_compiled_code() -> None:
+def test_the_table_of_compilations_has_separate_rows_for_forward_and_backward_code() -> None:
     figures = compiled_figures(recording())
     assert figures is not None
     compiled = (Compilation("0/1", False, 7, 90_000), Compilation("0/1", True, 7, 40_000))
@@ -268,7 +268,7 @@ def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> Non
     assert [row[0] for row in compiled_tables(sides, ("A", "B"))[1].rows] == ["0/0 b", "0/0 a"]
 
 
-def test_a_single_row_of_fused_ops_has_no_sum() -> None:
+def test_a_table_with_a_single_row_of_fused_ops_has_no_row_for_the_sum() -> None:
     assert [row[0] for row in compiled_tables([None, None], ("A", "B"), FUSED[1:2])[5].rows] == ["add, relu -> add_relu"]
 
 

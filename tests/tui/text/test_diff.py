@@ -49,7 +49,7 @@ def test_diff_of_two_recordings() -> None:
     assert_golden("diff_recordings", _text(two_recordings()))
 
 
-def test_diff_of_a_recording_and_its_replay() -> None:
+def test_diff_shows_the_expected_lines_for_a_recording_and_its_replay() -> None:
     assert_golden("diff_replay", _text(a_replay()))
 
 
@@ -70,7 +70,7 @@ def test_a_memory_peak_beyond_the_tolerance_is_mentioned_beside_pass() -> None:
     assert "Memory is not judged, but differs by -90.0 %." in sentences
 
 
-def test_the_gpus_are_named_if_they_differ() -> None:
+def test_diff_names_the_gpus_if_both_traces_used_different_gpus() -> None:
     trace = training(2)
     (gpu,) = trace.devices
     other = replace(trace, devices=[replace(gpu, name="Tesla T4")])
@@ -110,14 +110,14 @@ def test_diff_of_empty_traces_says_that_nothing_can_be_compared() -> None:
     assert "do not show" in text and "NOT JUDGED" in text
 
 
-def test_diff_of_phase_grained_traces_says_that_ops_are_unknown() -> None:
+def test_diff_of_traces_with_only_phase_times_says_that_ops_are_unknown() -> None:
     text = _text(compare(phase_grained(), phase_grained(4)))
     assert "The ops that launched GPU work are unknown" in text
     assert "Phases between CUDA events" in text and "GPU busy time, by" not in text
 
 
 @pytest.mark.parametrize("comparison", [two_recordings(), a_replay()], ids=["recordings", "replay"])
-def test_text_fits_narrow_terminals_and_colour_adds_only_colour_codes(comparison: Comparison) -> None:
+def test_colour_changes_only_colour_codes_and_text_fits_narrow_terminals(comparison: Comparison) -> None:
     for width in (72, 80, 100):
         assert max(map(len, _text(comparison, width=width).splitlines())) <= width
     coloured = _text(comparison, colour=True)

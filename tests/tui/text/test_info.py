@@ -26,7 +26,7 @@ from tui.text.bottleneck import bottleneck_text
 from tui.text.info import info_text, note_sentences
 
 
-def test_info_on_a_recording_with_kernels() -> None:
+def test_info_shows_the_expected_lines_for_a_recording_with_kernels() -> None:
     trace = training(steps=10, jitter_us=(0, 3))
     trace.steps.kind[0] = StepKind.WARMUP
     trace.lacks = ["call stacks"]
@@ -53,7 +53,7 @@ def test_info_says_that_a_gpu_was_not_recorded_if_ops_run_only_on_gpus(inner: st
     assert f"  GPU       {gpu}\n" in info_text(summarize(trace), "v100.msgpack", details=False)
 
 
-def test_info_on_a_recording_with_phase_times_only() -> None:
+def test_info_shows_the_expected_lines_for_a_recording_with_phase_times_only() -> None:
     assert_golden("info_phase", info_text(summarize(phase_grained()), "p100-no-cudnn"))
 
 
@@ -83,7 +83,7 @@ def test_long_provenance_is_truncated() -> None:
     assert "and 18 more (--json shows all)" in text and "fact 23" not in text
 
 
-def test_text_fits_narrow_terminals_and_colour_adds_only_colour_codes() -> None:
+def test_colour_changes_only_colour_codes_and_text_fits_narrow_terminals() -> None:
     trace = training()
     trace.strings.texts[trace.strings.find("volta_sgemm_nn")] = "void " + "very_long_kernel_name<" * 20
     summary = summarize(trace)
@@ -299,7 +299,7 @@ def test_info_calls_a_replay_a_replay_and_does_not_count_phases_as_kernels() -> 
         assert ("kernels  " in text) is (made.grain == "kernel")
 
 
-def test_info_shortens_similar_kernel_names_so_that_they_differ() -> None:
+def test_info_keeps_similar_kernel_names_different_when_shortening_them() -> None:
     """GIVEN two kernels whose names differ only at the end WHEN the names are cut THEN the lines show the ends."""
     trace = training()
     names = [f"multi_tensor_apply_kernel<{'long' * 40}, {operator}>" for operator in ("Sqrt", "Lerp")]
@@ -317,7 +317,7 @@ def test_info_says_that_a_recording_has_no_ops() -> None:
     assert "  a recording of every kernel, without ops" in info_text(summarize(trace), "t", details=False)
 
 
-def test_info_names_the_mean_of_steps_that_vary() -> None:
+def test_info_shows_the_mean_step_time_if_step_times_vary() -> None:
     summary = summarize(training(steps=4))
     assert summary.pace is not None
     mean = MeanStep(400_000_000, "host", 0.5, 300_000_000)

@@ -72,7 +72,7 @@ def test_the_memory_sentence_says_whether_the_run_fits(changed: dict[str, Any], 
     assert sentence.startswith(f"cuda:0: {said}")
 
 
-def test_the_peak_of_the_whole_trace_is_shown_if_it_exceeds_the_compared_peak_by_more_than_5_percent() -> None:
+def test_diff_shows_a_memory_peak_outside_the_compared_steps_if_it_is_5_percent_higher() -> None:
     known: dict[str, Any] = {"capacity_given": False, "replayed_peak_bytes": 100 * MIB}
     assert memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=105 * MIB)}) == []
     [sentence] = memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=106 * MIB)})
@@ -88,6 +88,6 @@ def test_memory_differences_that_do_not_matter_are_not_reported(changed: dict[st
     assert memory_sentences({"cuda:0": of(**changed)}) == []
 
 
-def test_the_memory_of_a_recording_is_shown_without_a_limit() -> None:
+def test_no_sentence_about_memory_is_printed_if_the_memory_limit_is_unknown() -> None:
     plain = {key: value for key, value in asdict(of()).items() if key.startswith(("recorded", "replayed"))}
     assert memory_sentences({"cuda:0": MemoryComparison(**plain)}) == []

@@ -38,7 +38,7 @@ def by_their_counterparts(first: Trace, second: Trace) -> Axis:
 
 
 @pytest.mark.parametrize("by", [by_wall, by_step, by_their_counterparts])
-def test_every_time_between_the_first_and_the_last_step_is_shown(by: object) -> None:
+def test_alignment_shows_every_time_between_the_first_and_last_step(by: object) -> None:
     recorded = training(steps=3)
     replayed = replay_of(recorded, stretch=1.3)
     axis = by(recorded, replayed)  # type: ignore[operator]
@@ -81,7 +81,7 @@ def test_matching_kernels_start_together_when_aligned_by_kernels() -> None:
         assert None not in positions and abs(positions[0] - positions[1]) <= ANCHOR_NS, row  # type: ignore[operator]
 
 
-def test_the_work_before_the_first_step_ends_at_its_start_in_both_traces() -> None:
+def test_alignment_by_step_draws_the_first_steps_of_both_traces_together() -> None:
     recorded, replayed = training(steps=1), training(steps=1)
     replayed.device.start_ns[0] -= 30 * MS  # a long set-up
     axis = by_step(recorded, replayed)
@@ -97,7 +97,7 @@ def test_traces_without_steps_are_aligned_by_wall_time() -> None:
         assert [side.position(MS) for side in axis.sides] == [0, 0]
 
 
-def test_a_span_of_a_recorded_step_appears_under_every_replay_of_it() -> None:
+def test_an_event_of_a_recorded_step_is_drawn_beside_every_replay_of_the_step() -> None:
     recorded = training(steps=2)
     axis = by_step(recorded, replay_of(recorded))
     assert len(axis.sides[0].positions(int(recorded.device.start_ns[0]))) == 2

@@ -32,7 +32,7 @@ def written_out(slots: Slots, number: int) -> list[int | None]:
 
 
 @given(SLOTS, st.lists(st.integers(0, 60), min_size=2, max_size=9, unique=True))
-def test_the_pieces_of_an_axis_contain_each_shown_nanosecond_once(slots: Slots, cuts: list[int]) -> None:
+def test_the_time_axis_is_split_into_pieces_without_gaps_or_overlaps(slots: Slots, cuts: list[int]) -> None:
     axis, edges = axis_of(slots), sorted(cuts)
     for number, side in enumerate(axis.sides):
         shown = written_out(slots, number)
@@ -77,7 +77,7 @@ def test_an_axis_finds_all_positions_of_several_times(slots: Slots, times: list[
 
 
 @given(SLOTS, st.integers(1, 7))
-def test_the_busy_time_of_all_columns_adds_up_to_that_of_the_axis(slots: Slots, width: int) -> None:
+def test_the_busy_times_of_all_columns_add_up_to_the_busy_time_of_the_axis(slots: Slots, width: int) -> None:
     """Coverage over columns of any width equals coverage over the whole axis. Gaps do not count, and repeats count again."""
     axis = axis_of(slots)
     lane = Lane([0, 11, 30], [8, 9, 30], [0, 1, 0])
@@ -88,7 +88,7 @@ def test_the_busy_time_of_all_columns_adds_up_to_that_of_the_axis(slots: Slots, 
             assert covered.sum() == lane.covered(whole.from_ns, whole.to_ns)[kind].sum()
 
 
-def test_time_before_the_first_common_event_is_aligned_at_its_end() -> None:
+def test_the_times_before_the_first_matching_event_end_together_in_both_traces() -> None:
     # GIVEN a replay that took 30 to get ready, and a recording that took 10
     axis = axis_of([((90, 10), (470, 30)), ((100, 50), (500, 40))], flush_right=1)
     recorded, replayed = axis.sides
@@ -106,7 +106,7 @@ def test_the_closest_of_several_positions_that_show_a_time_is_chosen() -> None:
     assert axis.slots_ns.tolist() == [0, 10]
 
 
-def test_a_column_is_drawn_as_a_gap_if_no_time_is_at_its_middle() -> None:
+def test_a_column_is_drawn_as_a_gap_if_its_middle_shows_no_time() -> None:
     """GIVEN a trace that fills 4 of 10 ns on the time axis WHEN columns are 2 ns wide THEN the columns with the middles 5, 7
     and 9 are gaps."""
     side = axis_of([((100, 10), (200, 4))]).sides[1]

@@ -30,7 +30,7 @@ def test_the_height_of_a_bar_is_rounded_to_eighths_of_a_line(busy_ns: int, lines
     assert eighths(np.array([busy_ns]), np.array([1000]), lines).tolist() == [expected]
 
 
-def test_changes_up_to_the_tolerance_have_no_sign() -> None:
+def test_changes_within_the_tolerance_are_drawn_without_a_sign() -> None:
     """A longer or shorter time is shown even where the work differs."""
     change = np.array([0.5, 0.25, 0.0, -0.25, -0.5, 0.5, 0.0, 0.0])
     is_other = np.array([False] * 5 + [True, True, True])
@@ -56,7 +56,7 @@ def busy_of(matrix: list[int], other: list[int], instants: list[int] | None = No
     )
 
 
-def test_columns_with_the_same_busy_time_but_other_work_are_marked() -> None:
+def test_columns_with_equal_busy_time_but_different_kinds_of_work_are_marked() -> None:
     """GIVEN columns of 1000 ns WHEN 40, 50 or 51 ns of one kind become another kind THEN 5 % is still the same work."""
     first = busy_of([100, 100, 100, 0], [0, 0, 0, 0])
     second = busy_of([60, 50, 49, 0], [40, 50, 51, 0])
@@ -64,7 +64,7 @@ def test_columns_with_the_same_busy_time_but_other_work_are_marked() -> None:
     assert "".join(map(str, row.glyphs.tolist())) == "==~ "
 
 
-def test_a_column_has_events_if_either_trace_has_work_or_an_event_of_no_duration() -> None:
+def test_a_column_has_events_if_either_trace_has_any_event_there() -> None:
     first, second = busy_of([5, 0, 0, 0, 0], [0] * 5, [0, 0, 1, 0, 0]), busy_of([0, 5, 0, 0, 0], [0] * 5, [0, 0, 0, 1, 0])
     assert has_events(first, second).tolist() == [True, True, True, True, False]
     both = busy_of([5], [0], [0])
@@ -81,5 +81,5 @@ def test_memory_curves_differ_if_they_deviate_from_a_constant_offset() -> None:
 @pytest.mark.parametrize(
     ("text", "shown"), [("gemm", "gemm"), ("a\tb", "a·b"), ("µs", "µs"), ("漢字", "··"), ("e\u0301", "e·")]
 )
-def test_each_character_of_a_name_takes_one_column(text: str, shown: str) -> None:
+def test_characters_that_do_not_fit_one_column_are_replaced_in_names(text: str, shown: str) -> None:
     assert one_column_each(text) == shown

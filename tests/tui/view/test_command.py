@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_view_prints_the_summary_without_a_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_view_prints_the_summary_if_there_is_no_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["view", "a.msgpack"]) == 0
     brief = info_text(summarize(training()), "a.msgpack", details=False, width=100, colour=False)
     assert capfd.readouterr() == (brief + "\n", "")
@@ -114,7 +114,7 @@ print(sorted({{"textual", "torch"}} & sys.modules.keys()))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_the_arithmetic_of_lanes_imports_only_numpy() -> None:
+def test_the_modules_that_compute_lanes_import_only_numpy() -> None:
     program = "import sys, tui.view.scene.lanes, tui.view.scene.axis\n"
     program += "print(sorted({'textual', 'rich', 'msgpack'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

@@ -33,13 +33,13 @@ def test_the_app_draws_mirrored_and_swapped_rows_of_two_traces() -> None:
     assert_golden("view_pair_mirrored_swapped", text_of(window))
 
 
-def test_names_are_drawn_if_there_is_room() -> None:
+def test_the_app_draws_names_of_events_if_there_is_room() -> None:
     window = Window(lone_scene(), COLUMNS, HEIGHT)
     window.fit(0, 100 * US)
     assert_golden("view_zoomed", text_of(window))
 
 
-def test_a_phase_grained_trace_is_drawn_beside_a_kernel_grained_one() -> None:
+def test_the_app_draws_a_trace_with_only_phase_times_beside_a_trace_with_kernels() -> None:
     scene = whole(("published.msgpack", phase_grained()), ("recorded.msgpack", training(steps=3)))
     assert_golden("view_phase_against_kernel", text_of(Window(scene, COLUMNS, HEIGHT)))
 
@@ -60,7 +60,7 @@ def test_the_app_draws_a_folded_and_an_unfolded_call_stack() -> None:
     assert_golden("view_stack", text_of(window))
 
 
-def test_an_empty_trace_is_drawn_with_an_empty_ruler() -> None:
+def test_the_app_draws_an_empty_trace_with_an_empty_ruler() -> None:
     for scene in (whole(("t", Trace())), whole(("A", Trace()), ("B", Trace()))):
         steps, times = text_of(Window(scene, 40, 10)).splitlines()
         assert (steps.split(), times.split()[:2]) == ([], ["╷0", "ns"])

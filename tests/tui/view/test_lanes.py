@@ -32,7 +32,7 @@ def owners(spans: list[tuple[int, int, int]]) -> dict[int, int]:
 
 
 @given(SPANS, st.lists(st.tuples(TIMES, st.integers(0, 30)), min_size=1, max_size=8))
-def test_busy_time_of_a_lane_equals_a_count_of_covered_nanoseconds(
+def test_the_busy_time_of_a_lane_equals_the_number_of_busy_nanoseconds(
     spans: list[tuple[int, int, int]], windows: list[tuple[int, int]]
 ) -> None:
     ordered = sorted(spans, key=lambda span: span[0])
@@ -45,7 +45,7 @@ def test_busy_time_of_a_lane_equals_a_count_of_covered_nanoseconds(
 
 
 @given(SPANS, st.lists(TIMES, min_size=2, max_size=10))
-def test_busy_time_of_adjacent_windows_adds_up(spans: list[tuple[int, int, int]], cuts: list[int]) -> None:
+def test_busy_times_of_adjacent_time_ranges_add_up(spans: list[tuple[int, int, int]], cuts: list[int]) -> None:
     lane, edges = lane_of(spans), sorted(cuts)
     whole = lane.covered(edges[:1], edges[-1:])
     for kind, parts in lane.covered(edges[:-1], edges[1:]).items():

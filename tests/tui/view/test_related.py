@@ -47,7 +47,7 @@ def test_a_backward_op_belongs_to_the_last_forward_op_before_it(row: int, partne
         assert other is not None and (other.table, other.number) == ("device", partner)
 
 
-def test_an_op_launches_the_work_of_the_calls_inside_it() -> None:
+def test_gpu_work_of_nested_calls_is_shown_for_the_op_around_them() -> None:
     """GIVEN an op from 0 to 10 ns, a call that begins inside it, one that begins at its end, and one of another thread."""
     trace = Trace(threads=[Thread(0, 1), Thread(0, 2)])
     trace.host = HostSpans.of(

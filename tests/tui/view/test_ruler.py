@@ -82,7 +82,7 @@ def test_a_label_may_end_in_the_last_column(start_ns: int, times: str) -> None:
         (999_999, 1, "999.999 µs"), (10**6, 10**5, "1.0 ms"), (10**9, 10**9, "1 s"), (2 * 10**9, 10**7, "2.00 s"),
     ],
 )  # fmt: skip
-def test_tick_labels_have_as_many_decimals_as_neighbours_need(at_ns: int, every_ns: int, text: str) -> None:
+def test_tick_labels_have_enough_decimals_to_differ_from_their_neighbours(at_ns: int, every_ns: int, text: str) -> None:
     assert tick_text(at_ns, every_ns) == text
 
 

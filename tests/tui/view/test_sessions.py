@@ -90,21 +90,21 @@ def test_keys_on_two_traces() -> None:
     assert_golden("session_two_traces", session(rich_pair(), keys))
 
 
-def test_keys_on_one_trace_in_a_small_terminal() -> None:
+def test_the_app_reacts_to_keys_on_one_trace_in_a_small_terminal() -> None:
     keys = ["right", "w", "down", "down full_stop", "full_stop", "enter", "escape", "u", "u", "z", "z", "j"]
     keys += ["f", "f", "v", "d", "right", "v", "f", "escape escape", "t", "right", "right", "right"]
     keys += ["2", "t", "pagedown", "m", "h"]
     assert_golden("session_one_trace", session(whole(("a.msgpack", numbered(side_tables()))), keys, size=(78, 20)))
 
 
-def test_keys_on_traces_with_many_gpus() -> None:
+def test_the_app_reacts_to_keys_on_traces_with_many_gpus() -> None:
     keys = ["down", "z", "down", "full_stop", "k", "z", "Z", "Z", "pagedown", "p", "left_curly_bracket", "right_curly_bracket"]
     keys += ["ampersand G P U enter", "escape", "n", "t", "enter", "t", "end", "full_stop", "enter", "escape"]
     scene = whole(("A", crowd(devices=3, streams=5)), ("B", crowd(devices=3, streams=5, kernels=5)))
     assert_golden("session_ranks", session(scene, keys))
 
 
-def test_keys_on_traces_with_phases_and_stages() -> None:
+def test_the_app_reacts_to_keys_on_traces_with_phases_and_stages() -> None:
     keys = ["down full_stop", "full_stop", "enter", "escape", "k", "n", "n", "v", "right right right", "v", "escape escape"]
     keys += ["c", "c", "down", "full_stop", "enter", "escape", "down down", "full_stop", "enter", "escape", "t", "right", "t"]
     scene = whole(("A", data_parallel()), ("B", phase_grained(steps=4)))

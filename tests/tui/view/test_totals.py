@@ -18,7 +18,7 @@ NAMES = ["mm", "mm.out", "relu"]
         (51, Totals("mm.out", 4, 101, 10, 51)),
     ],
 )
-def test_names_with_one_key_are_added_and_get_the_name_with_the_most_time(of_out_ns: int, total: Totals) -> None:
+def test_totals_of_similar_names_are_added_under_the_name_with_the_most_time(of_out_ns: int, total: Totals) -> None:
     """GIVEN mm once for 10 ns and twice for 20 ns, mm.out once, and relu three times for 5 ns."""
     names, weights = np.array([0, 2, 1, 0]), np.array([1, 3, 1, 2])
     found = totals_by_name(

@@ -35,7 +35,7 @@ def test_kernels_are_categorized_by_name(name: str, category: Category) -> None:
     assert of_kernel(name) is category
 
 
-def test_copies_are_recognized_whatever_their_names() -> None:
+def test_copies_and_memsets_are_recognized_by_kind_instead_of_name() -> None:
     trace = one_event()
     trace.device.kind[:] = DeviceKind.MEMSET
     assert of_device(trace, np.arange(1)).tolist() == [Category.COPY]
@@ -57,7 +57,7 @@ def test_each_device_and_stream_has_a_row() -> None:
     assert all(len(track.lane) == 6 for track in tracks.values())
 
 
-def test_phases_of_a_phase_grained_trace_are_drawn_on_the_gpu() -> None:
+def test_the_app_draws_phases_on_the_gpu_if_there_are_no_kernels() -> None:
     (key, track), *others = gpu_tracks(phase_grained()).items()
     assert not others and key.kind is TrackKind.GPU and track.table == "phases"
     assert isinstance(track.lane, Lane) and len(track.lane) == 15  # five phases with device times in each of three steps
@@ -183,7 +183,7 @@ def test_a_memory_chart_ends_at_the_memory_limit_of_its_gpu(
 
 @pytest.mark.parametrize("traces", [1, 2])
 @pytest.mark.parametrize("makes_memory", [True, False])
-def test_rows_grow_if_the_window_has_free_lines(traces: int, makes_memory: bool) -> None:
+def test_rows_become_taller_if_the_window_has_free_lines(traces: int, makes_memory: bool) -> None:
     """GIVEN windows of every height THEN the rows fit into the window. Rows grow to the next size when the window has enough
     lines for it."""
     scene = Scene.of(*(("a", training()), ("b", training(jitter_us=(5,))))[:traces]).with_host()

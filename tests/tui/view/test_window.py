@@ -50,7 +50,7 @@ def _call(name: str, argument: object, rows: ShownRows) -> None:
 
 @given(st.sampled_from(range(len(SCENES))), MOVES)
 @example(0, [("resize", 1), ("move", 1), ("align", Alignment.STEP)])  # the other axis shows no time where the cursor stood
-def test_any_sequence_of_moves_keeps_the_window_valid(number: int, moves: list[tuple[str, object]]) -> None:
+def test_the_window_stays_valid_after_any_sequence_of_moves(number: int, moves: list[tuple[str, object]]) -> None:
     scene = SCENES[number]
     window = Window(scene, 80, 20)
     for name, argument in moves:
@@ -108,12 +108,12 @@ def test_zooming_keeps_a_position_in_its_column(window: Window) -> None:
 
 
 @pytest.mark.parametrize("outside_ns", [45_999, 134_001])
-def test_zooming_around_a_position_outside_the_window_keeps_its_middle(window: Window, outside_ns: int) -> None:
+def test_zooming_around_a_position_outside_the_window_keeps_the_windows_middle(window: Window, outside_ns: int) -> None:
     window.zoom(0.5, outside_ns)
     assert (window.start_ns, window.end_ns) == (68_000, 112_000)
 
 
-def test_the_time_range_of_a_window_has_limits(window: Window) -> None:
+def test_the_window_cannot_be_zoomed_beyond_its_limits(window: Window) -> None:
     window.zoom(0.0001)  # a column is not narrower than a nanosecond
     assert window.ns_per_column == 1
     window.resize(10, 4)
@@ -210,7 +210,7 @@ def test_the_view_position_is_kept_when_more_of_the_trace_is_loaded() -> None:
     assert window.at_home
 
 
-def test_each_row_of_a_comparison_has_three_lines() -> None:
+def test_each_row_for_two_traces_has_lines_for_both_traces_and_their_difference() -> None:
     window = Window(pair_scene(), 100, 20)
     parts = [line.part for line in window.rows.lines if line.row == 0]
     assert parts == [LinePart.FIRST, LinePart.SECOND, LinePart.DIFFERENCE]
@@ -220,7 +220,7 @@ def test_each_row_of_a_comparison_has_three_lines() -> None:
     assert all(window.scene.rows[line.row].kind is not TrackKind.MEMORY for line in window.rows.lines)
 
 
-def test_going_to_a_hidden_row_unhides_it() -> None:
+def test_going_to_an_event_in_a_hidden_row_shows_the_row() -> None:
     window = Window(pair_scene(), 100, 8)
     window.change_rows(lambda rows: rows.toggle("host"))
     row = next(n for n, row in enumerate(window.scene.rows) if row.kind is TrackKind.HOST)
@@ -242,7 +242,7 @@ def test_a_window_can_have_any_size(size: tuple[int, int]) -> None:
     assert len(window.edges_ns) == size[0] + 1
 
 
-def test_the_view_of_a_single_trace_starts_at_its_first_step() -> None:
+def test_the_app_starts_at_the_first_step_of_a_single_trace() -> None:
     # GIVEN a replay, whose memory and first copies come seconds before the first step
     trace = training(steps=4)
     first_ns = int(trace.steps.start_ns.min())

@@ -141,7 +141,7 @@ def test_the_text_of_a_ruler_tick_depends_on_the_tick_interval(at_ns: int, every
     assert tick_text(at_ns, every_ns) == text
 
 
-def test_ruler_intervals_are_rounded_up_to_round_numbers() -> None:
+def test_ruler_intervals_are_rounded_up_to_1_or_2_or_5_times_a_power_of_ten() -> None:
     assert [round_ns(least) for least in (0.5, 1, 1.1, 3, 7, 11, 499)] == [1, 1, 2, 5, 10, 20, 500]
 
 
@@ -198,7 +198,7 @@ def test_nested_ops_with_the_same_canonical_name_match_the_same_op() -> None:
         assert step_of(scene, other) == 2
 
 
-def test_a_span_in_only_one_trace_has_no_counterpart() -> None:
+def test_an_event_in_only_one_trace_has_no_counterpart() -> None:
     recorded = training()
     recorded.host.name[0] = recorded.strings.add("my own range")
     scene = whole(("a", recorded), ("b", replay_of(training())))
@@ -220,7 +220,7 @@ def test_a_span_in_only_one_trace_has_no_counterpart() -> None:
         ("parts", 0, ["part of a phase"]),
     ],
 )  # fmt: skip
-def test_details_are_shown_for_every_kind_of_event(table: str, number: int, lines: list[str]) -> None:
+def test_the_app_shows_details_for_every_kind_of_event(table: str, number: int, lines: list[str]) -> None:
     scene = whole(("t", side_tables()))
     found = details(scene, span(scene, 0, table, number), Alignment.STEP, 0)
     assert not [line for line in lines if line not in found], found
@@ -411,7 +411,7 @@ def test_the_table_of_a_time_range_adds_up_its_events() -> None:
     assert rows["GPU busy"][2] == 4 * US and rows["GPU idle"][2] == 0 and rows["volta_sgemm_nn"][4] == 1
 
 
-def test_analyses_agree_with_info_and_diff() -> None:
+def test_the_apps_analyses_agree_with_info_and_diff() -> None:
     lone, pair = lone_scene(), pair_scene()
     assert pair.comparison is not None
     analyses = summarize(lone.traces[0]).analyses

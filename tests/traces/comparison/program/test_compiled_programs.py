@@ -21,7 +21,7 @@ from traces.model.workload import InputTensor, Sameness, WorkloadSignature
         ((("triton_tem_fused_mm_0", 9), ("triton_poi_fused_relu_0", 1)), Sameness.CANNOT_BE_TOLD, "only one trace is compiled"),
     ],
 )
-def test_an_eager_and_a_compiled_trace_of_one_program_have_the_same_products(
+def test_eager_and_compiled_traces_of_one_program_have_the_same_matrix_products(
     compiled: tuple[tuple[str, int], ...], sameness: Sameness, reason: str
 ) -> None:
     """GIVEN a matrix product, an addition and a ReLU WHEN compilation fuses the addition and the ReLU THEN both traces have the
@@ -30,7 +30,7 @@ def test_an_eager_and_a_compiled_trace_of_one_program_have_the_same_products(
     assert found.sameness is sameness and found.reason.startswith(reason)
 
 
-def test_compiled_traces_with_more_products_are_different_programs() -> None:
+def test_compiled_traces_with_different_numbers_of_matrix_products_are_different_programs() -> None:
     """GIVEN two compiled traces with the same 20 fused kernels, and with one and four matrix products THEN 40 % of the products
     are the same."""
     fused = [("triton_poi_fused_relu_0", 1)] * 20
@@ -45,7 +45,9 @@ def test_compiled_traces_with_more_products_are_different_programs() -> None:
         (("add", "mul_add_gelu", "mul"), Sameness.OTHER_PROGRAM),
     ],
 )
-def test_compiled_traces_that_fuse_differently_have_the_same_products(fused: tuple[str, ...], sameness: Sameness) -> None:
+def test_compiled_traces_that_fuse_ops_differently_have_the_same_matrix_products(
+    fused: tuple[str, ...], sameness: Sameness
+) -> None:
     """GIVEN two compiled traces with different fused kernels, as after a graph break THEN they are the same program if their
     matrix products are the same, and if their kernels are named after the same layers."""
     names = [[f"triton_poi_fused_{name}_{i}" for i, name in enumerate(of)] for of in (("add_mul", "relu_add"), fused)]
@@ -112,7 +114,7 @@ def test_compiled_traces_without_matrix_products_must_share_90_percent_of_their_
     assert (found and (found.sameness, found.reason)) == (reason and (Sameness.OTHER_COMPILATION, reason))
 
 
-def test_the_first_layer_by_name_that_only_compiled_code_contains_is_reported() -> None:
+def test_diff_names_a_layer_that_only_the_compiled_code_contains() -> None:
     compiled = running(("triton_poi_fused_silu_0", 1), ("triton_poi_fused_gelu_mish_1", 1))
     assert compare(running(("add", 2)), compiled).verdict.reason == "compiled code contains gelu, but the eager trace does not"
 

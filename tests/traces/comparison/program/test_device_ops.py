@@ -41,7 +41,7 @@ def test_copies_made_by_a_hook_count_as_calls_of_the_script() -> None:
         assert found.sameness is Sameness.SAME_PROGRAM, found.reason
 
 
-def test_ops_under_vmap_are_compared_by_the_op_that_really_runs() -> None:
+def test_an_op_that_vmap_replaces_is_compared_as_the_replacing_op() -> None:
     """GIVEN a trace in which vmap runs mm as bmm, and a trace with bmm instead THEN both traces have the same program."""
     kernels = [(12, "gemm"), (32, "batched gemm")]
     vmapped = _launched([("mm", 10, 10), ("mm", 30, 10), ("bmm", 31, 8)], kernels)
@@ -94,7 +94,7 @@ def test_attention_has_the_shapes_of_the_outermost_op() -> None:
     assert found.sameness is Sameness.SAME_PROGRAM, found.reason
 
 
-def test_a_kernel_without_shapes_does_not_have_the_shapes_of_its_graph() -> None:
+def test_a_kernel_without_shapes_does_not_get_the_shapes_of_the_compiled_graph() -> None:
     """GIVEN two traces of one fused kernel without recorded shapes WHEN only one trace has the shapes of the compiled graph's
     inputs THEN the traces have the same program."""
     kernel, product = ("triton_poi_fused_0", 12, 8, list[list[int]]()), ("aten::mm", 30, 10, [[8, 4], [4, 8]])
@@ -186,7 +186,7 @@ def test_a_cast_inside_a_convolution_counts_as_a_call_but_a_layout_copy_does_not
     assert verdict_of(recorded, replayed)[0] is True and verdict_of(replayed, recorded)[0] is True
 
 
-def test_an_inner_op_that_only_one_trace_has_does_not_count_as_a_call() -> None:
+def test_an_inner_op_that_occurs_in_only_one_trace_does_not_count_as_a_call() -> None:
     """GIVEN a recorded loss gradient with a `fill_` and an op of its name inside WHEN a replay has only the outer op, with both
     kernels THEN the program is the same."""
     loss, operands = "aten::mse_loss_backward", "32,8;32,8"

@@ -11,7 +11,7 @@ from traces.comparison.program.op_numbers import _times, other_numbers
 from traces.model.trace import HostKind
 
 
-def test_the_most_frequent_op_that_only_one_trace_has_is_named() -> None:
+def test_diff_names_the_most_frequent_op_that_only_one_trace_contains() -> None:
     """GIVEN thirty relu per step WHEN the other trace also calls tanh twice and sigmoid once per step."""
     relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(30)]
     more = [Call(f"aten::{name}", "4,4", 40, name) for name in ("sigmoid", "tanh", "tanh")]
@@ -28,7 +28,7 @@ def test_a_program_with_more_layers_has_the_same_ops_with_more_calls() -> None:
     assert reason.endswith("times in the first trace and 40 times in the second")
 
 
-def test_a_rare_op_is_not_missing_from_a_shorter_trace() -> None:
+def test_a_rare_op_may_be_absent_from_a_shorter_trace() -> None:
     """GIVEN twenty steps, four of which call tanh WHEN the other trace has 3 or 6 steps THEN 0.6 or 1.2 calls are expected."""
     relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(3)]
     often = training(steps=20, made=[*relus, Call("aten::tanh", "4,4", 40, "tanh")])
@@ -39,7 +39,7 @@ def test_a_rare_op_is_not_missing_from_a_shorter_trace() -> None:
         assert verdict_of(seldom, often)[0] is same and verdict_of(often, seldom)[0] is same
 
 
-def test_counts_up_to_two_are_written_as_words() -> None:
+def test_one_call_is_written_as_once_and_two_calls_as_twice() -> None:
     assert [_times(count) for count in (1, 2, 3, 1.5, 0.3333)] == ["once", "twice", "3 times", "1.5 times", "0.333 times"]
 
 

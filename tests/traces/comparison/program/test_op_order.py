@@ -58,7 +58,7 @@ def steps(*names: str) -> list[DeviceOp]:
         (("abcdef", "abcdef"), ("fedcba", "abcdef"), None),  # one step in the same order is enough
     ],
 )
-def test_the_step_whose_order_differs_least_is_described(
+def test_the_reason_describes_the_step_with_the_fewest_moved_calls(
     ours: tuple[str, ...], theirs: tuple[str, ...], moved: str | None
 ) -> None:
     expected = "" if moved is None else f"the same ops in another order: {moved}"

@@ -22,7 +22,7 @@ from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.floats(0.2, 5))
-def test_traces_of_different_length_and_speed_show_the_same_program(ours: int, theirs: int, pace: float) -> None:
+def test_traces_of_the_same_program_may_differ_in_length_and_speed(ours: int, theirs: int, pace: float) -> None:
     assert verdict_of(training(ours), training(theirs, stretch=pace))[0] is True
 
 
@@ -157,7 +157,7 @@ def test_equal_phases_and_times_do_not_show_that_the_program_is_the_same() -> No
     assert verdict_of(phase_grained(), Trace())[0] is None
 
 
-def test_a_study_that_timed_only_two_passes_may_be_of_a_script_with_an_optimizer() -> None:
+def test_a_published_measurement_without_an_optimizer_phase_can_match_a_script_with_one() -> None:
     workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 3), "float32"),))
     study, replay = phase_grained(), phase_grained()
     study.workload = replay.workload = workload
@@ -173,7 +173,7 @@ def test_a_study_that_timed_only_two_passes_may_be_of_a_script_with_an_optimizer
     )
 
 
-def test_without_kernels_workload_signatures_show_whether_the_program_is_the_same() -> None:
+def test_workload_signatures_are_compared_if_there_are_no_kernels() -> None:
     published, replay, smaller, other = phase_grained(), phase_grained(5), phase_grained(5), phase_grained(5)
     published.workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 8), "float32"),), optimizer="SGD")
     replay.workload = replace(published.workload, batch_bytes=1024)
@@ -249,7 +249,7 @@ def test_two_programs_count_as_the_same_if_a_few_calls_differ(
     assert reasons[0].startswith(then) and reasons[1].startswith(reason)
 
 
-def test_casts_of_mixed_precision_are_not_other_ops() -> None:
+def test_casts_for_mixed_precision_do_not_count_as_different_ops() -> None:
     """GIVEN a program with two matrix products in float32 WHEN each of them gets two casts and computes in float16 THEN the
     programs differ in their dtypes, and not in 2 of 3 op names. Copies without a change of the dtype remain other ops."""
     products = [Call("aten::mm", "64,64;64,64", at, "sgemm") for at in (31, 41)]
