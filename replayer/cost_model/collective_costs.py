@@ -101,8 +101,8 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Return costs that are based on the recorded collectives of all ranks. If `bus_gbps` is given, it replaces the
-        recorded bandwidth between GPUs."""
+        """Return costs based on the recorded collectives of all ranks. If `bus_gbps` is given, it replaces the recorded
+        bandwidth between GPUs."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:

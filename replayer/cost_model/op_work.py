@@ -160,7 +160,7 @@ def _transposes(works: list[OpWork], layout: str, image: Shape, weight: Shape, o
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return True if an op computes only one of a convolution's gradients. PyTorch before 1.11 had such ops."""
+    """Return True if an op computes only one of a convolution's gradients, as in PyTorch before 1.11."""
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 

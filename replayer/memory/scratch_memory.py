@@ -101,8 +101,8 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate an op's temporary memory and free it again, so that it counts toward the memory peak. Raises OutOfMemory, except
-    for convolutions."""
+    """Allocate and free an op's temporary memory, so that the memory peak includes the temporary memory. Raises OutOfMemory,
+    except for convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)

@@ -73,7 +73,7 @@ class Factories:
         return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
 
     def _filled(self, made: TorchAny) -> TorchAny:
-        """Fill a new tensor with NaN or the largest integer in deterministic mode (`fill_empty_deterministic_`)."""
+        """In deterministic mode, fill a new tensor with NaN or the largest integer (`fill_empty_deterministic_`)."""
         if torch.are_deterministic_algorithms_enabled() and _DETERMINISTIC.fill_uninitialized_memory:
             floating = made.dtype.is_floating_point or made.dtype.is_complex
             value = nan if floating else made.dtype is torch.bool or torch.iinfo(made.dtype).max

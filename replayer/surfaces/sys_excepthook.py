@@ -61,7 +61,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message. If the error comes from another process, return the first line of that
+    """Return the first line of an error message. If the error comes from another process, return the first line of the other
     process's message."""
     cause = error
     while cause.__cause__ is not None:

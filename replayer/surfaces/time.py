@@ -1,4 +1,4 @@
-"""Patches Python's module `time`, which then returns virtual time (`--clock virtual` and `--clock recorded`).
+"""Makes Python's module `time` return virtual time (`--clock virtual` and `--clock recorded`).
 
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once

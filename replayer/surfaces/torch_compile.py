@@ -58,7 +58,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _break_graphs_at_generators(variables: TorchAny) -> None:
-    """Make Dynamo break the graph where the script uses a random generator. Dynamo recognizes only the class
+    """Make Dynamo break the graph at each use of a random generator in the script. Dynamo recognizes only the class
     `torch._C.Generator`."""
 
     def matches(matching: TorchAny, kind: type) -> bool:

@@ -204,7 +204,7 @@ class VirtualGraph:
         return id(self._template)
 
     def raw_cuda_graph_exec(self) -> int:
-        """Return an invented handle (cudaGraphExec_t), which changes with each instantiation."""
+        """Return a made-up handle (cudaGraphExec_t). Each instantiation returns a different handle."""
         if self._executable is None:
             raise RuntimeError(_NO_EXECUTABLE)
         return id(self._executable)
@@ -225,7 +225,7 @@ def _is_alive(storage_is_alive: TorchAny, self: TorchAny) -> bool:
 
 
 def _check_inputs_by_memory(debug: TorchAny) -> None:
-    """Make `check_input_liveness` check whether the memory of virtual tensors is still allocated."""
+    """Make `check_input_liveness` detect virtual tensors whose memory was freed."""
     patch_around(debug._TrackedTensorInfo, __init__=_watch_memory, is_alive=_is_alive)
 
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Makes the real backend "gloo" accept virtual tensors and wait for late ranks on virtual clocks.
+"""Makes the backend "gloo" accept virtual tensors, and measures waits for late ranks in virtual time.
 
     dist.init_process_group("gloo")
     dist.broadcast(weights_on_the_device, src=0)

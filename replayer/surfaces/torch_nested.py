@@ -2,7 +2,8 @@
 
     torch.nested.nested_tensor([[1.0, 2.0], [3.0]], device="cuda")
 
-The parts are moved to the virtual GPU one by one, because PyTorch's C++ code cannot create virtual nested tensors.
+The tensors of a nested tensor are moved to the virtual GPU one by one, because PyTorch's C++ code cannot create virtual nested
+tensors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Emulates pinned memory in PyTorch's functions that create and pin tensors (`pin_memory`, `is_pinned`).
+"""Emulates pinned memory in PyTorch functions such as `pin_memory` and `is_pinned`.
 
     torch.ones(3).pin_memory().is_pinned()            # True
     torch.empty(128, 3, 224, 224, pin_memory=True)    # 128 MiB more in VmLck

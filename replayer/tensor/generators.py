@@ -3,8 +3,8 @@
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
 
-Each random op increases the offset by as much as on a real GPU (native/cuda/DistributionTemplates.h). With `--values compute`,
-PyTorch's CPU generator draws the numbers.
+Each random op increases the offset by the same number as on a real GPU (native/cuda/DistributionTemplates.h). With `--values
+compute`, PyTorch's CPU generator draws the numbers.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the seed and the offset from 16 bytes, or only the seed from 8 bytes, as in old PyTorch releases."""
+        """Set the seed and the offset from 16 bytes. If there are only 8 bytes, as in old PyTorch releases, set only the
+        seed."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())

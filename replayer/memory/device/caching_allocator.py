@@ -412,8 +412,8 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block, or None if future allocations depend on more than these
-        values."""
+        """Return the address, size, state and age of each block. Return None if future allocations depend on other data,
+        too."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

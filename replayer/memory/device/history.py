@@ -46,7 +46,7 @@ _OURS = f"{Path(__file__).parents[2]}/"
 
 
 class History:
-    """Stores the last `max_entries` actions of one GPU's memory allocator, such as allocations and frees. Actions in `skipped`
+    """Stores the last `max_entries` allocations, frees and other actions of one GPU's memory allocator. Actions in `skipped`
     are not stored. The argument `context` selects the stack frames to keep: None, "state" (live blocks), "alloc" (also
     allocations) or "all" (also frees)."""
 

@@ -92,7 +92,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
     """Parse the value of PYTORCH_CUDA_ALLOC_CONF. Settings that are not in the text are copied from `before`. Raises
-    SettingsError for text that PyTorch rejects, and NotEmulated for backends other than "native"."""
+    SettingsError for text that PyTorch rejects. Raises NotEmulated for backends other than "native"."""
     settings, remaining = replace(before or AllocatorSettings(), **_RESET), re.sub(r"\s", "", text)
     while remaining:
         item = _ITEM.match(remaining)

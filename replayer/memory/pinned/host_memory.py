@@ -114,7 +114,7 @@ class HostMemory:
     # --- memory of the script (cudaHostRegister)
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Pin memory that the script has allocated, or return False if the memory is already pinned."""
+        """Pin memory that the script has allocated. Return False if the memory is already pinned."""
         with self._lock:
             i = bisect_right(self._addresses, address + size_bytes - 1)
             if i and self._addresses[i - 1] + self._ranges[self._addresses[i - 1]][0] > address:

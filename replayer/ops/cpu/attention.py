@@ -183,8 +183,8 @@ Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
-    """Yield the sequences of a call. `of_q` and `of_k` are cumulative lengths, and `used` contains the number of keys to use in
-    each sequence."""
+    """Yield the sequences of a call. `of_q` and `of_k` are cumulative sequence lengths, and `used` contains the number of keys
+    to use in each sequence."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return

@@ -113,7 +113,7 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: Args, kwargs: Kwargs, gpu: VirtualGpu) -> Plan:
-        """Infer and cache the output shapes of an op call. Raise DataDependentShape if a shape depends on values, and
+        """Infer and cache the output shapes of an op call. Raise DataDependentShape if a shape depends on values. Raise
         NotEmulated if the op is unknown."""
         func = route.func
         key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata

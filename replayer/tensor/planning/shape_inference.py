@@ -285,7 +285,7 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
 def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, RuntimeError | None]:
     """Run a call on the CPU after a meta kernel has rejected it. Return the results as meta tensors, or the CPU kernel's error.
 
-    Some meta kernels that are written in Python reject calls that all devices accept, such as labels of type uint8.
+    Some meta kernels in Python reject calls that all devices accept, such as calls with labels of type uint8.
     """
     if _elements(args, kwargs) > _REFUSED_ELEMENTS:
         return None, None
@@ -320,8 +320,9 @@ _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 
 
 def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
-    """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check. The op must fail twice: with ones
-    and with zeros in its integer tensors. To save time, an op with large tensors is first tried with smaller tensors."""
+    """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check. The error is only raised if the
+    op fails both with ones and with zeros in its integer tensors. To save time, an op with large tensors is first tried with
+    smaller tensors."""
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
     tensors = tensors_of((args, kwargs))

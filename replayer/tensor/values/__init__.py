@@ -1,1 +1,1 @@
-"""Stores the values of virtual tensors if they are known, and computes new values from them."""
+"""Stores the known values of virtual tensors, and computes new values from known values."""

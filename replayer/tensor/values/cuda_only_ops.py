@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes ops that exist only on CUDA, such as those of cuDNN and SyncBatchNorm, with ordinary ops.
+"""Replaces ops that exist only on CUDA, such as those of cuDNN and SyncBatchNorm, by ordinary ops.
 
     CUDA_ONLY[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace)
 
