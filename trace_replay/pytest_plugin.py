@@ -156,7 +156,7 @@ class GpuSession:
         self._not_computed = 0
 
     def use(self, wanted: StartOptions | None) -> None:
-        """Start a virtual GPU with the given options, or stop the running one (None)."""
+        """Start a virtual GPU with the options `wanted`. With None, stop the running virtual GPU."""
         if wanted == self._used:
             return
         self.stop()
@@ -198,7 +198,7 @@ def _of_marker(item: pytest.Item) -> StartOptions | None:
         return None
     known = [name for name in StartOptions.__annotations__ if name != "what"]
     if marker.kwargs.keys() - set(known) or len(marker.args) > 1:
-        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.gpu takes a GPU's name and the options {', '.join(known)}")
+        raise pytest.UsageError(f"{item.nodeid}: `@pytest.mark.gpu` takes only a GPU's name and the options {', '.join(known)}")
     options = {"what": marker.args[0], "values": item.config.getoption("--gpu-values"), **marker.kwargs}
     return cast(StartOptions, options)
 

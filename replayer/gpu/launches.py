@@ -308,7 +308,7 @@ class ScriptLaunches(LaunchPath):
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another GPU. The current streams of both GPUs wait for each other before and after the copy, as in
+        """Launch a copy to another GPU. Before and after the copy, the current streams of both GPUs wait for each other, as in
         PyTorch's Copy.cu."""
         if self._peerless and threading.get_ident() in self._peerless:
             return

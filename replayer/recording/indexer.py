@@ -98,7 +98,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # In a recording without steps, host times are not corrected (factor 1).
+        # If the recording has no steps, host times are not corrected (factor 1).
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
@@ -144,13 +144,13 @@ class RecordingIndexer:
     def _blocked(self) -> None:
         # see Note [Active host time]
         trace, host = self.trace, self.trace.host
-        # Calls that free memory, such as `cudaFree`, do not wait in a replay.
+        # Calls that free memory, such as `cudaFree`, do not make the host wait in a replay.
         calls = synchronous_calls(trace, self.rank)
         documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If the GPU was already idle, a synchronizing call counts as CPU time.
+        # If the GPU was already idle, the time of a synchronizing call counts as CPU time.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
         # The replay repeats the recorded delay between the launch and the start of a copy.

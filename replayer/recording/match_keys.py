@@ -1,4 +1,4 @@
-"""Creates dictionary keys that find the recorded calls of an op.
+"""Creates the dictionary keys by which recorded op calls are found.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -42,7 +42,7 @@ class RecordedKeys:
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def graph_of(self, row: int) -> str:
-        """Return the number of the CUDA graph that the call launches, or ""."""
+        """Return the number of the CUDA graph that the row's host call launches, or ""."""
         return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:

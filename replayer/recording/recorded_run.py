@@ -32,7 +32,7 @@ from traces.rates.op_cost import flops, size_bytes
 
 class RecordedRun:
     def __init__(self, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> None:
-        """Index the steps of one rank. All kernels except communication take `slowdown` times as long."""
+        """Index the steps of one rank. Multiply the durations of all kernels, except communication, by `slowdown`."""
         self.trace = trace
         self.slowdown = slowdown
         self.devices = [device for device in trace.devices if device.rank == rank]

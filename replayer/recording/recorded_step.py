@@ -22,7 +22,7 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """Stores one recorded op call. Times are in nanoseconds since the start of the phase."""
+    """Stores one recorded op call. All times are in nanoseconds since the start of the phase."""
 
     start_ns: int
     end_ns: int
@@ -131,7 +131,7 @@ class RecordedStep:
         return names.count("backward"), names.count("optimizer")
 
     def differs_by_ns(self, other: RecordedStep) -> int:
-        """Return the total duration of the phases that only one of the two steps contains."""
+        """Return the total duration of the phases that are in only one of the two steps."""
         either = {**self.segments, **other.segments}
         return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
 

@@ -1,4 +1,4 @@
-"""Stores the ops that a script captures in a CUDA graph, and executes them at each launch.
+"""Stores the ops that a script captures in a CUDA graph, and executes them each time the graph is launched.
 
     capture = GraphCapture(stream, thread, mode="global", refuse=error)
     capture.add_work(simulator.play_node, stream, signature, None)      # instead of playing it

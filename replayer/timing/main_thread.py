@@ -1,4 +1,4 @@
-"""Finds out whether the main thread waits for a thread that sleeps.
+"""Finds out whether the main thread waits for another thread that sleeps.
 
     watch = MainThreadWatch()
     sleep(0.1)

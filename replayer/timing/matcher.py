@@ -1,7 +1,7 @@
 """Finds a recorded call for each op of the script.
 
 An EXACT match is a recorded call of the same op with the same shapes and dtype. An EQUIVALENT match is a recorded op with
-another name that does the same computation on the same shapes. A SCALED match is a recorded call of the same op with other
+another name that does the same computation on the same shapes. A SCALED match is a recorded call of the same op with different
 shapes.
 
     matcher = StepMatcher(recording.choice.training(0), recording.keys, histories={})

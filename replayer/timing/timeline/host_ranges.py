@@ -4,8 +4,8 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-The script's threads only store integers. The start and end times of module calls are computed later, in the thread that writes
-the trace file.
+The script's threads only store integers. The thread that writes the trace file computes the start and end times of module
+calls.
 """
 
 from __future__ import annotations
