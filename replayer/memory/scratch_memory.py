@@ -31,7 +31,7 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Winograd workspaces]
 
 
 def winograd_workspaces(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes that a convolution allocates (positive) and frees (negative)."""
+    """Return the bytes of a convolution's allocations (positive) and frees (negative)."""
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:
         return ()

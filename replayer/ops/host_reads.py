@@ -55,7 +55,7 @@ class HostReads:
 
     def _fill(self, run: TorchFunction, at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # If the fill value is a GPU tensor, the host waits for the GPU and reads it.
+            # If the fill value is a GPU tensor, the host waits for the GPU and reads the value.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 

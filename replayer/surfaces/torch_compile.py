@@ -44,7 +44,6 @@ def install(torch_module: ModuleType) -> None:
     decided = torch_module._C._conv_determine_backend_memory_format
 
     def memory_format(data: TorchAny, weight: TorchAny, kind: TorchAny) -> TorchAny:
-        """Return the memory layout of a convolution's result for Dynamo."""
         return conv_format(data, weight) if data.device.type == "cuda" else decided(data, weight, kind)
 
     patch(torch_module._C, _conv_determine_backend_memory_format=memory_format)

@@ -115,5 +115,5 @@ def _handle(stream: TorchAny) -> int:
 
 
 def _fire(what: str, *handles: int) -> None:
-    # The import is here, because most scripts do not need this module.
+    # Import the module only when needed, because most scripts do not need it.
     getattr(importlib.import_module("torch.cuda._gpu_trace"), f"{what}Callbacks").fire_callbacks(*handles)

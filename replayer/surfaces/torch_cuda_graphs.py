@@ -204,7 +204,7 @@ class VirtualGraph:
         return id(self._template)
 
     def raw_cuda_graph_exec(self) -> int:
-        """Return a made-up handle (cudaGraphExec_t). Each instantiation returns a different handle."""
+        """Return a made-up handle (cudaGraphExec_t). Each instantiation changes the handle."""
         if self._executable is None:
             raise RuntimeError(_NO_EXECUTABLE)
         return id(self._executable)

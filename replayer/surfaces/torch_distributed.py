@@ -138,7 +138,7 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
 
 
 def _no_split_source(source: TorchFunction, group: TorchAny, *args: TorchAny) -> TorchAny:
-    """Return None for a virtual NCCL group, which C++ code cannot split."""
+    """Return None for a virtual NCCL group, because C++ code cannot split the group."""
     return None if isinstance(group, VirtualNccl) else source(group, *args)
 
 

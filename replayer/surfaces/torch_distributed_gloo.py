@@ -239,7 +239,7 @@ def _call(name: str, method: TorchFunction, self: TorchAny, *args: TorchAny, **k
 
 
 def _described(name: str, args: Sequence[TorchAny]) -> str:
-    """Describe a call, such as "all_reduce of 3 float32 elements (SUM)"."""
+    """Return the description of a call, such as "all_reduce of 3 float32 elements (SUM)"."""
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)] if name in _SAME_SIZES else []
     options = [f"from rank {arg.rootRank}" for arg in args if name == "broadcast" and hasattr(arg, "rootRank")]
     options += [str(arg.reduceOp.op).rpartition(".")[2] for arg in args if hasattr(arg, "reduceOp")]
@@ -295,7 +295,7 @@ def _monitored_barrier(
 
 
 def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run an operation on copies in host memory. See Note [Gloo and tensors on the device]."""
+    """Run an operation on copies of the tensors in host memory. See Note [Gloo and tensors on the device]."""
     pairs: list[tuple[TorchAny, TorchAny]] = []
     known = True
 

@@ -278,7 +278,7 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # PyTorch shows some warnings only once. With `set_warn_always`, a warning that is hidden here can still be shown later.
+    # PyTorch shows some warnings only once. With `set_warn_always`, PyTorch can still show a hidden warning later.
     # `warnings.catch_warnings` would show the script's earlier warnings again.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]

@@ -196,7 +196,7 @@ def other_device(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Runtime
 
 
 def type_name(value: object) -> str:
-    """Return the name of a value's type in error messages of PyTorch's C++ code."""
+    """Return the name that error messages of PyTorch's C++ code use for the type of a value."""
     kind = type(value)
     plain = kind.__module__ == "builtins" or isinstance(value, torch.Tensor)
     return kind.__name__ if plain else f"{kind.__module__}.{kind.__name__}"

@@ -4,7 +4,7 @@
     x = torch.zeros(2, 3, device="cuda")
     type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True
 
-In Python code, the device of a virtual tensor is "cuda:0". In PyTorch's C++ code, the device is "lazy:0".
+In Python code, the device of a virtual tensor is "cuda:0". In PyTorch's C++ code, the device of a virtual tensor is "lazy:0".
 
 Note [Lazy]
     Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has C++ guards only for CPU,

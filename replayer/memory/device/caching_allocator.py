@@ -37,7 +37,7 @@ Layout = tuple[tuple[int, int, bool, int, int], ...]
 class DeviceMemory:
     """Emulates the memory of one GPU. Threads may call the methods concurrently. `outside_bytes` is the memory of the CUDA
     context and the NCCL buffers. `tie_rule` chooses among free blocks of the same size. `host_now_ns` returns the calling
-    thread's virtual time, and `wait_until_ns` blocks the thread until a virtual time. Defaults of `settings` come from the
+    thread's virtual time, and `wait_until_ns` blocks the thread until a virtual time. By default, the settings are read from
     environment variables."""
 
     def __init__(

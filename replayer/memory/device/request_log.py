@@ -55,7 +55,7 @@ class RequestLog:
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """Log that a block was freed, if it was allocated after the log began."""
+        """Log that a block was freed. Ignore blocks that were allocated before the log began."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))

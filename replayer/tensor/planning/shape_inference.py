@@ -197,7 +197,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         _refuse_shapes(func, args, kwargs)
     try:
         result = without_warnings(lambda: func(*args, **kwargs)) if _has_out(func) else func(*args, **kwargs)
-        # Some meta kernels return another dtype than CPU and CUDA kernels.
+        # Some meta kernels return a different dtype than CPU and CUDA kernels.
         differs = all(isinstance(made, torch.Tensor) for made in (result, on_cpu)) and result.dtype is not on_cpu.dtype
         return result.to(on_cpu.dtype) if differs and not func._schema.is_mutable else result
     except NotImplementedError as missing:

@@ -87,7 +87,7 @@ def fills_allocation(tensor: TorchAny) -> bool:
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Store the values of a tensor; None means unknown. The tensor must fill its memory allocation."""
+    """Store the values of a tensor. None means that the values are unknown. The tensor must fill its memory allocation."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
     if values is not None and (meta.is_conj or meta.is_neg):
