@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Implements the futures of collectives. `future.wait()` makes the current CUDA stream wait.
+"""Implements the futures of collectives. `future.wait()` makes the current CUDA stream wait for the collective.
 
     future = work.get_future()                      # done at once, like NCCL's future
     halved = future.then(lambda done: done.value()[0] / 2)

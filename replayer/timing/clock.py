@@ -151,7 +151,7 @@ class VirtualClock(Clock):
         self.resume()
 
     def replays(self) -> None:
-        """Call this method when a replay starts in this process."""
+        """Called when a replay starts in this process."""
 
 
 class RecordedClock(VirtualClock):

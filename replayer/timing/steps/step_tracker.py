@@ -100,7 +100,7 @@ class WorkloadCheck:
         self._is_same = True
 
     def is_same(self) -> bool:
-        """Return False if the workloads of the script and the recording are known to differ."""
+        """Return False if the script is known to be a different program than the recorded one."""
         recorded, script = self._recorded, self._script
         if recorded is None or not script.is_open:
             return self._is_same

@@ -13,7 +13,7 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Stores the numbers for the report of a replay, starting with the first training step."""
+    """Stores the numbers for the report of a replay. Most numbers are counted from the first training step."""
 
     # device time by the origin of its duration
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})
