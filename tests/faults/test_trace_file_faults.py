@@ -265,7 +265,7 @@ def test_a_stream_rejects_every_write_after_a_failed_one(tmp_path: Path, monkeyp
         with pytest.raises(TraceWriteError, match="No space left on device"):
             stream.add_strings(["a text that does not compress: 0123456789 abcdefghijklmnopqrstuvwxyz"])
 
-    with pytest.raises(TraceWriteError, match="a write failed before"):
+    with pytest.raises(TraceWriteError, match="an earlier write failed"):
         stream.add_strings(["one more"])
     stream.close()
 

@@ -5,8 +5,8 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-The host is the reason for idle time before the launch of the next kernel. The GPU is the reason for idle time between the
-launch and the start of a kernel. The reasons are:
+Idle time before the launch of the next kernel is attributed to the host. Idle time between the launch and the start of a kernel
+is attributed to the GPU. The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);

@@ -84,7 +84,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Divides ranks into those that are shown separately (`first`) and those that are similar (`similar`)."""
+    """Divides ranks into those that stand out and are shown separately (`first`), and similar ones (`similar`)."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()

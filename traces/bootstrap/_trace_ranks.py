@@ -117,8 +117,8 @@ def _skip_static_destructors() -> None:
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # C calls exit functions in reverse order. `fflush` is called first and writes buffered output. Then `_exit` ends the
-    # process without running destructors.
+    # C calls exit functions in reverse order: first `fflush` writes buffered output, then `_exit` ends the process without
+    # destructors.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 
@@ -130,7 +130,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
         if number != signal.SIGINT or not _in_foreground_of_a_terminal():
             _signal_all(running, number)
 
-    # For each signal, Python writes a byte to this pipe, from which the parent process reads.
+    # For each signal, Python writes a byte to this pipe. The parent process reads the bytes.
     signals, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)

@@ -120,7 +120,7 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Fork this process into ranks. Exceptions are printed here, because Python hides exceptions in `sitecustomize`."""
+    """Fork this process into ranks. This file prints exceptions itself, because Python hides exceptions in `sitecustomize`."""
     try:
         with by_fork.path_of(sys.argv[0]):
             if by_fork.is_there(session.trigger):

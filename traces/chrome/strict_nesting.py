@@ -35,7 +35,7 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
 def nested_ends(
     tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
 ) -> Column:
-    """Return end times with which no events overlap partially. With `keep_later`, the earlier of two overlapping events is
+    """Return end times that leave no partially overlapping events. With `keep_later`, the earlier of two overlapping events is
     always shortened. Events in the mask `uncut` are never shortened."""
     # see Note [Strict nesting]
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)

@@ -53,7 +53,7 @@ _WAIT = -1.0  # in place of a GPU time, which is never negative: the host waits
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection[str] = ()) -> Run:
-    """Return a copy of a run with the profiler's estimated cost, from steps with and without the profiler."""
+    """Return a copy of a run with the profiler's cost, which is estimated from steps with and without the profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     kinds = comparable_steps(trace, rank, steps)

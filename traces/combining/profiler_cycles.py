@@ -25,7 +25,7 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """Return the recordings of each process in time order, as indices. `names` contains file names and ranks."""
+    """Return the indices of each process's recordings in time order. `names` contains file names and ranks."""
     groups: dict[Hashable, list[int]] = {}
     for place, (recording, name) in enumerate(zip(recordings, names, strict=True)):
         groups.setdefault(_process(recording, *name), []).append(place)

@@ -191,7 +191,6 @@ class _Side:
 def _sides(
     traces: tuple[Trace, Trace], steps: _BothSides, by_phase: bool, gpus: tuple[int, int] = (1, 1)
 ) -> tuple[list[_Side], list[dict[str, str]]]:
-    """Return the GPU work of both traces, and the kinds of kernels from `_kinds_by_place`."""
     launched = [_work_by_launch(trace, own, by_phase, count) for trace, own, count in zip(traces, steps, gpus, strict=True)]
     kinds = _kinds_by_place([_without_ops(trace, own) for trace, own in zip(traces, steps, strict=True)])
     ops = [_with_ops(launched[side], launched[1 - side], kinds[side]) for side in (0, 1)]

@@ -73,7 +73,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # If a compiled region has no graph, its GPU work belongs to the region as a whole.
+    # If a compiled region has no graph, its GPU work is assigned to the region itself.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
     # If torch.compile finds nothing to compile in a function, the function's calls have neither a graph nor GPU work.

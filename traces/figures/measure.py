@@ -368,7 +368,8 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return the innermost selected event around each CPU event, or NONE. A selected event counts as around itself."""
+    """For each CPU event, return the innermost selected event that contains it, or NONE. A selected event counts as around
+    itself."""
     parent = np.append(host.earlier_parent, NONE)
     found = _last_of_chain(np.where(np.append(wanted, True), np.arange(len(parent)), parent))[:-1]
     return np.where(found < len(host), found, NONE)

@@ -25,7 +25,7 @@ def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
     try:
         import pandas
     except ModuleNotFoundError as error:
-        raise TraceError(f"{table}: pandas is not installed; run: pip install pandas") from error
+        raise TraceError(f"{table}: pandas is not installed; run `pip install pandas`") from error
 
     def categories(column: np.ndarray, texts: Sequence[str]) -> pandas.Categorical:
         used, codes = np.unique(column, return_inverse=True)

@@ -133,7 +133,7 @@ class FrameWriter:
 
     def add(self, kind: int, content: bytes, codec: int = STORED, payload: bytes | None = None) -> None:
         if len(content) > MAX_CONTENT_BYTES:
-            raise ValueError(f"a frame of {len(content)} bytes; the format's limit is {MAX_CONTENT_BYTES}")
+            raise ValueError(f"a frame has {len(content)} bytes, but the format's limit is {MAX_CONTENT_BYTES}")
         payload = content if payload is None else payload
         length = FRAME.size - _COUNTED_FROM + len(payload)
         head = FRAME.pack(FRAME_MARKER, length, kind, codec, len(content), zlib.crc32(payload), 0)[:_HEAD_CRC]

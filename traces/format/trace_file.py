@@ -152,7 +152,7 @@ class TraceStream:
 
     def _write(self, frame: bytes) -> None:
         if self._file is None:
-            raise TraceWriteError(self.path, "the stream is closed, or a write failed before")
+            raise TraceWriteError(self.path, "the stream is closed, or an earlier write failed")
         try:
             _write_all(self._file, frame)
         except OSError as error:  # the file ends inside a frame after a failed write, so nothing may be appended

@@ -59,7 +59,7 @@ def assemble(
     sources: Iterable[Source], problems: Counter[str], *, skip_others: bool = False, marks_are_steps: bool = False
 ) -> Trace:
     """Build one trace from the contents of profiler files. Raises TraceImportError if no file can be read, or if the rank of a
-    file is unknown. With `skip_others`, files without profiler events raise no error."""
+    file is unknown. With `skip_others`, files without profiler events are skipped."""
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
     failure = TraceImportError("contains no recording")

@@ -54,7 +54,7 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
 def step_times_of(trace: Trace) -> RunOfCell:
     """Return the step times of a recording. Raises TraceLibraryError."""
     if trace.workload is None or trace.workload.parameters is None:
-        raise TraceLibraryError("the recording has no workload signature (what was trained): record it again")
+        raise TraceLibraryError("the recording has no workload signature, so the trained model is unknown; record it again")
     batch = batch_of(trace.workload)
     if batch is None:
         raise TraceLibraryError("the inputs of the recorded model do not share a batch size")

@@ -1,4 +1,4 @@
-"""Computes unions of time intervals, and finds the time window around a given time.
+"""Computes unions of time intervals, and finds the time window that contains a given time.
 
     busy = Intervals(start_ns=[0, 5, 20], end_ns=[10, 12, 30])
     busy.start_ns, busy.end_ns      # array([0, 20]), array([12, 30])
@@ -55,8 +55,8 @@ class Intervals:
 
 
 def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
-    """For each time, return the index of the interval [start, end) around it, or NONE. The intervals must be sorted and must
-    not overlap."""
+    """For each time, return the index of the interval [start, end) that contains it, or NONE. The intervals must be sorted and
+    must not overlap."""
     times = np.asarray(time_ns)
     if not len(start_ns):
         return np.full(len(times), NONE)
@@ -65,8 +65,8 @@ def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) around a given time. Windows may have owners, such as ranks. An owner's windows must
-    not overlap."""
+    """Finds the time window [start, end) that contains a given time. Windows may have owners, such as ranks. An owner's windows
+    must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)

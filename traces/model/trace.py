@@ -579,7 +579,7 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return a rank's machine. If the machine was not recorded, assume that all ranks ran on equal machines."""
+        """Return the machine of a rank. If it was not recorded, return that of another rank."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:

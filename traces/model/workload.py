@@ -79,7 +79,7 @@ class WorkloadSignature:
             raise ValueError(f"invalid workload signature: {error}") from None
         sizes = [size for tensor in made.inputs or () for size in tensor.shape]
         if min([*(getattr(made, name) or 0 for name in _COUNTS), *(made.modules or {}).values(), *sizes], default=0) < 0:
-            raise ValueError("the workload signature has a count below 0")
+            raise ValueError("the workload signature contains a negative count")
         return made
 
     def with_model(
@@ -164,8 +164,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Remove wrappers of networks if the scripts have different numbers of them. Remove loss modules if only one script has
-    any, because the other one may call a loss function."""
+    """If the scripts have different numbers of modules that wrap networks, remove these modules. If only one script has loss
+    modules, remove them, because the other script may call a loss function."""
     if of.modules is None or beside.modules is None:
         return of
     left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}

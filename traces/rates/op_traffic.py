@@ -134,7 +134,7 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
-    """Return the output's gradient and the weight among the inputs of convolution_backward. The order of the inputs depends on
+    """Find the output's gradient and the weight among the inputs of convolution_backward. The order of the inputs depends on
     the PyTorch release. The gradient is the input with as many channels as the weight has output channels."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]

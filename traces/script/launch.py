@@ -69,9 +69,9 @@ def run_child(
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
     """Run `python WORDS...` with the recorder or the replayer in the child process. `options_of_package` contains the options
-    of the recorder ("tracer") or the replayer ("replayer"). If `ranks` is given, the child process forks `ranks` processes. The
-    function `meanwhile` is called with the id of the child process while the child process runs. Raises FileNotFoundError if
-    the script does not exist."""
+    of the recorder ("tracer") or the replayer ("replayer"). If `ranks` is given, the child process forks `ranks` processes.
+    `meanwhile` is called with the child's process id while the child process runs. Raises FileNotFoundError if the script does
+    not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)

@@ -127,7 +127,7 @@ def _remove(items: list[Any], value: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    # The wrapper is recognized by identity, because torch.jit.script would otherwise compile the source code of `value`.
+    # The wrapper is recognized by its id. Otherwise, torch.jit.script would compile the source code of `value`.
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)
@@ -270,9 +270,8 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a function, so that each call is one phase. The function `begins` is called before the phase, with the listener
-        and the call's arguments. After a call without an exception, `completed` is called with the listener and the positional
-        arguments."""
+        """Wrap a function, so that each call is one phase. `begins` is called with the listener and the call's arguments before
+        each phase. After a call without an exception, `completed` is called with the listener and the positional arguments."""
         scope, hearing, phase = self, self._listener, self.phase
 
         @stands_for(call)

@@ -81,7 +81,7 @@ def test_a_frame_has_at_most_the_content_that_the_format_allows(monkeypatch: pyt
     parts = parts_of((DATA, b"ten bytes.", STORED), (DATA, b"", STORED))
     monkeypatch.setattr(frames, "MAX_CONTENT_BYTES", 10)
     assert len(scan(b"".join(parts)).frames) == 2 and parts_of((DATA, b"ten bytes.", STORED)) == parts[:2]
-    with pytest.raises(ValueError, match="a frame of 11 bytes; the format's limit is 10"):
+    with pytest.raises(ValueError, match="a frame has 11 bytes, but the format's limit is 10"):
         parts_of((DATA, b"eleven byte", STORED))
     monkeypatch.setattr(frames, "MAX_CONTENT_BYTES", 9)
     with pytest.raises(Damaged, match=r"impossible frame length 23 \(10 decompressed\)"):

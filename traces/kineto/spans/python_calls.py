@@ -32,7 +32,7 @@ from traces.names.own_packages import IN_SCRIPTS
 
 SHORT_NS = 10_000
 
-# If a file name begins with an entry of `sys.path`, the profiler leaves this entry out.
+# The profiler removes entries of `sys.path` from the beginning of file names.
 _PREFIXES = (*(f"{folder.parent.as_posix()}/" for folder in IN_SCRIPTS.values()), "trace_replay/public/", "trace_replay/")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "

@@ -28,7 +28,7 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Return the threads, sorted by role such as "main" or "loader", and each thread's position among them."""
+    """Return the threads sorted by role, such as "main" or "loader", and the position of each thread in this list."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():
