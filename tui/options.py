@@ -57,9 +57,9 @@ def share(text: str, name: str) -> float:
     """Return 0.05 for "5%" or "0.05". Raise BadParameter for "5", because the user may mean "5%"."""
     number, percent = text.strip().removesuffix("%").rstrip(), text.strip().endswith("%")
     if not re.fullmatch(r"\d+\.?\d*|\.\d+", number):
-        raise typer.BadParameter(f"{text!r} is not a share; write 5% or 0.05", param_hint=name)
+        raise typer.BadParameter(f"{text!r} is not a percentage; write 5% or 0.05", param_hint=name)
     if not percent and float(number) >= 1:
-        raise typer.BadParameter(f"{number} has no unit; write {number}% or a share such as 0.05", param_hint=name)
+        raise typer.BadParameter(f"{number} has no unit; write {number}%, or a fraction such as 0.05", param_hint=name)
     return float(number) / (100 if percent else 1)
 
 

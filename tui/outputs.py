@@ -47,7 +47,7 @@ def require_writable(path: Path | None) -> None:
     if path is None:
         return
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder; give a file name in it", str(path))
+        raise IsADirectoryError(errno.EISDIR, "this is a folder; give the name of a file in it", str(path))
     folder = path.absolute().parent
     if not folder.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such folder; create it first", str(folder))

@@ -83,5 +83,5 @@ def load_replayable(name: str) -> tuple[Path, Trace]:
         trace = load(path)
     if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):
         cut = next((f" ({lack})" for lack in trace.lacks if "truncated" in lack), "")
-        raise TraceError(f"{name}: no GPU work to replay{cut}; record on a GPU, with CUDA activities enabled")
+        raise TraceError(f"{name} contains no GPU work to replay{cut}; record on a GPU, with CUDA activities enabled")
     return path.resolve(), trace

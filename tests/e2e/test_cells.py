@@ -213,9 +213,9 @@ def test_a_script_can_halve_its_batch_after_running_out_of_memory(library: Path,
         (["--gpu", "v10"], "the library has no GPU v10 (did you mean v100"),
         (["--gpu", "h100"], "the library has no measurements of h100, only of a100, "),
         (["--trace", "v100/resnet5"], "the library has no v100/resnet5 (did you mean resnet50"),
-        (["--gpu", "v100", "--trace", "v100/resnet50"], "--gpu v100 and --trace v100/resnet50 both choose the times"),
-        (["--gpu", "v100", "--strict"], "--strict needs recorded ops"),
-        (["--trace", "p100", "--estimate"], "--estimate needs --gpu"),
+        (["--gpu", "v100", "--trace", "v100/resnet50"], "`--gpu v100` and `--trace v100/resnet50` both choose the GPU times"),
+        (["--gpu", "v100", "--strict"], "`--strict` needs recorded ops"),
+        (["--trace", "p100", "--estimate"], "`--estimate` needs `--gpu`"),
     ],
 )
 def test_impossible_requests_are_reported_before_anything_runs(

@@ -126,7 +126,7 @@ def test_a_script_can_catch_the_out_of_memory_error_and_continue(trace: Path, tm
     ("size", "said"),
     [
         ("much", "trace: 'much' is not a memory size; write 7.79GiB, 16GB or 8000MiB"),
-        ("8GiB,8GiB", "trace: --gpu-memory gives 2 sizes for 1 devices; give one size, or one per device"),
+        ("8GiB,8GiB", "trace: --gpu-memory has 2 sizes for 1 GPUs; give one size, or one per GPU"),
     ],
 )
 def test_an_invalid_size_is_reported_in_one_line(trace: Path, tmp_path: Path, size: str, said: str) -> None:

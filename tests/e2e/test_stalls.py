@@ -87,9 +87,9 @@ def test_stalls_report_slow_preprocessing_and_the_workers_needed(tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--disk", "fast", "train.py", "0"], "'fast' is not a disk; write ssd, hdd, own, or a rate such as 530MB/s"),
-        (["--disk", "ssd", "--cached", "120%", "train.py", "0"], "give a share from 0 to 100 %"),
-        (["--cached", "20%", "train.py", "0"], "add for example --disk ssd"),
+        (["--disk", "fast", "train.py", "0"], "'fast' is not a disk; write ssd, hdd or own, or a speed such as 530MB/s"),
+        (["--disk", "ssd", "--cached", "120%", "train.py", "0"], "give a value from 0 to 100 %"),
+        (["--cached", "20%", "train.py", "0"], "add, for example, `--disk ssd`"),
         (["--cores", "0,x", "train.py", "0"], "--cores '0,x' is not a list of core counts"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(stalls_command, "file_in_folder", full)
     monkeypatch.setattr(stalls_command, "gpu_and_blank_trace", lambda choice: (None, Trace()))
     monkeypatch.setattr(stalls_command, "save", full)
-    with pytest.raises(TraceError, match="is full, and the runs are stored there; set TMPDIR to another folder"):
+    with pytest.raises(TraceError, match="has no space left for the files of the runs; set TMPDIR to another folder"):
         stalls_command.run(StallsOptions(["train.py"], gpu="v100"))
 
 
@@ -126,7 +126,7 @@ def test_a_disk_that_fills_up_during_a_run_is_reported_without_a_comparison(tmp_
     words = ["unshare", "-rm", "sh", "-c", f"{command} --trace t.msgpack --json train.py 0.0001"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (2, "")
-    said = "is full, and the runs are stored there; set TMPDIR to another folder"
+    said = "has no space left for the files of the runs; set TMPDIR to another folder"
     assert done.stderr.splitlines()[-1] == f"trace: {small} {said}"
 
 

@@ -248,7 +248,7 @@ def test_the_batch_size_is_replaced_in_the_script_arguments(words: list[str], op
 
 def test_a_batch_argument_that_the_script_lacks_is_rejected(script: Any) -> None:
     ran = script()
-    with pytest.raises(TraceError, match="the script has no argument 2"):
+    with pytest.raises(TraceError, match="the script has no argument number 2"):
         run(FitOptions(["train.py", "8"], "v100-sxm2-16gb", batch_option="2"))
     assert ran.batches == [8]
 

@@ -77,7 +77,7 @@ def test_show_prints_all_facts_of_an_entry(own: Path, capfd: pytest.CaptureFixtu
     assert told(capfd, "show", "p100-no-cudnn")[0] == 0
     code, out, said = told(capfd, "show", "p100")
     assert code == 0 and "ResNet-18" in out and "p100 is now called p100-no-cudnn" in said
-    assert "v100 is a GPU of the library, name one of its networks, such as v100/alexnet" in told(capfd, "show", "v100")[2]
+    assert "v100 is a GPU; name one of its networks, such as v100/alexnet" in told(capfd, "show", "v100")[2]
     assert "did you mean resnet50" in told(capfd, "show", "v100/resnet5")[2]
     assert "did you mean vgg11" in told(capfd, "show", "v100/VGG11")[2]
     assert run(["info", "v100/resnet50@32"]) == 0 and "115.5 ms" in capfd.readouterr().out
@@ -97,7 +97,7 @@ def test_a_file_of_step_times_can_be_shown_before_it_is_added(own: Path, capfd: 
     code, out, _ = told(capfd, "show", "one.cells")
     assert code == 0 and "standard deviation between steps: forward 2.5 to 10.0 %" in out
     assert facts(capfd, "show", "one.cells")["spread_ns"] == {"forward": [100, 100, 100]}
-    assert told(capfd, "show", "two.cells")[2].startswith("trace: two.cells contains 2 cells (g9/net, g9/other); add it")
+    assert told(capfd, "show", "two.cells")[2].startswith("trace: two.cells contains 2 entries (g9/net, g9/other); add")
 
 
 def test_a_second_library_entry_with_the_same_name_is_rejected(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_user_entries_can_be_added_used_and_removed(own: Path, capfd: pytest.Cap
     assert catalogue.find_cell("g9/other").workload.parameters == 7
     code, _, err = told(capfd, "add", "two.cells")
     assert code == 2 and "the library already has g9/net" in err
-    assert told(capfd, "add", "two.cells", "--name", "g9/third")[2].startswith("trace: two.cells contains 2 cells; --name")
+    assert told(capfd, "add", "two.cells", "--name", "g9/third")[2].startswith("trace: two.cells contains 2 entries; `--name`")
     # A recording of phases becomes a cell, one without a signature stays a recording.
     assert facts(capfd, "add", "run.msgpack")["added"] == ["g9/run"]
     assert catalogue.find_cell("g9/run").batches.tolist() == [2]
@@ -229,7 +229,7 @@ def test_every_bundled_file_passes_the_library_check() -> None:
 def test_measurements_of_one_gpu_cannot_be_replayed_on_several(own: Path) -> None:
     """GIVEN the bundled library, whose only recording of two GPUs is p100x2-no-cudnn."""
     require_phases_enough(strict=False, gpus=1)
-    with pytest.raises(TraceLibraryError, match=r"--gpus 2 cannot use them; .* and --trace p100x2-no-cudnn is a recording$"):
+    with pytest.raises(TraceLibraryError, match=r"`--gpus 2` cannot use .* or `--trace` with the recording p100x2-no-cudnn$"):
         require_phases_enough(strict=False, gpus=2)
-    with pytest.raises(TraceLibraryError, match=r"--gpus 3 cannot use them; --estimate estimates each op$"):
+    with pytest.raises(TraceLibraryError, match=r"`--gpus 3` cannot use them; use `--estimate` to estimate each op$"):
         require_phases_enough(strict=False, gpus=3)

@@ -54,7 +54,7 @@ def test_a_sweep_over_gpus_divides_the_batch_but_a_sweep_over_ranks_does_not(rec
 
 @pytest.mark.parametrize(
     ("sweep", "error"),
-    [("colour,batch,size", "not colour, size"), (",", "not nothing"), ("batch", "give it with --recorded-batch N")],
+    [("colour,batch,size", "not colour, size"), (",", "not nothing"), ("batch", "give it with `--recorded-batch N`")],
 )
 def test_a_sweep_over_an_unknown_quantity_is_rejected(sweep: str, error: str, recorded_batch: dict[str, int]) -> None:
     recorded_batch["batch"] = 0

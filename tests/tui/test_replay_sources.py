@@ -102,9 +102,9 @@ def test_an_estimated_recording_has_no_pytorch_release() -> None:
 @pytest.mark.parametrize(
     ("trace", "gpu", "estimate", "told"),
     [
-        ("run.msgpack", "v100", False, "both choose the times"),
+        ("run.msgpack", "v100", False, "both choose the GPU times"),
         ("", "h100", False, "has no measurements of h100"),
-        ("run.msgpack", "", True, "--estimate needs --gpu"),
+        ("run.msgpack", "", True, "`--estimate` needs `--gpu`"),
     ],
 )
 def test_contradictory_options_are_rejected(trace: str, gpu: str, estimate: bool, told: str) -> None:
@@ -167,7 +167,7 @@ def test_one_memory_size_applies_to_all_gpus() -> None:
     assert config_for(trace, config, "4GiB").gpu_memory_bytes == (4 << 30,)
     two = replace(config, gpus=2)
     assert config_for(trace, two, "4GiB,8GiB").gpu_memory_bytes == (4 << 30, 8 << 30)
-    with pytest.raises(TraceError, match="gives 3 sizes for 2 devices"):
+    with pytest.raises(TraceError, match="has 3 sizes for 2 GPUs"):
         config_for(trace, two, "4GiB,8GiB,8GiB")
 
 
@@ -203,7 +203,7 @@ def asked(**options: Any) -> StallsOptions:
     [
         ({}, "no GPU given"),
         ({"gpu": "v100", "cached": "101%"}, "--cached 101% is out of range"),
-        ({"gpu": "v100", "cached": "50%"}, "--cached needs a disk"),
+        ({"gpu": "v100", "cached": "50%"}, "`--cached` needs a disk"),
     ],
 )
 def test_stalls_requires_a_gpu_and_for_a_cache_also_a_disk(options: dict[str, Any], told: str) -> None:

@@ -72,7 +72,7 @@ def test_imported_files_are_removed_when_the_command_ends(folder: Path) -> None:
 
 def test_errors_name_the_profiler_recording_and_not_the_imported_file(folder: Path) -> None:
     Path("idle.json").write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2}]}')
-    with pytest.raises(TraceError, match=r"^idle\.json: no GPU work to replay"):
+    with pytest.raises(TraceError, match=r"^idle\.json contains no GPU work to replay"):
         load_replayable("idle.json")
 
 

@@ -90,7 +90,7 @@ def by_function(first: str, second: str, json: bool) -> int:
     ]
     if lacking:
         who = "neither trace has" if len(lacking) == 2 else f"{lacking[0]} has no"
-        raise TraceError(f"{who} Python stacks; record with trace record --stacks, or profile with with_stack=True")
+        raise TraceError(f"{who} Python stacks; record with `trace record --stacks`, or profile with `with_stack=True`")
     if json:
         functions = [extended(FunctionFacts, change, delta_ns=change.delta_ns) for change in changes]
         print(json_text(DiffByFunctionFacts(functions)))

@@ -315,5 +315,5 @@ def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
         at, before = place
         return [*words[:at], f"{before}{batch}", *words[at + 1 :]]
     if option.isdigit():
-        raise TraceError(f"--batch-option {option}: the script has no argument {option}")
+        raise TraceError(f"--batch-option {option}: the script has no argument number {option}")
     return [*words, *([option, str(batch)] if option.startswith("-") else [f"{option}={batch}"])]

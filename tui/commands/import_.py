@@ -28,9 +28,9 @@ _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
 def run(recording: Path, output: Path | None, json: bool) -> int:
     target = output or Path(default_name(recording))
     if target.exists() and recording.exists() and target.samefile(recording):
-        raise TraceError(f"{target}: would overwrite the recording itself; give another file with -o")
+        raise TraceError(f"{target} is the recording itself; give another output file with `-o`")
     if output is None and target.exists():
-        raise TraceError(f"{target} already exists; give -o {target} to replace it, or -o with another file name")
+        raise TraceError(f"{target} already exists; replace it with `-o {target}`, or give another file name with `-o`")
     require_writable(target)
     with working(f"reading {recording}"):
         trace = read_kineto(recording)

@@ -179,9 +179,9 @@ def show(name: str, json: bool) -> int:
         viewable(name)  # raises an error that explains the problem
         name = FORMER_NAMES[name]
     if "/" not in name and name in {gpu.name for gpu in gpus()}:
-        listed = f"trace library list --gpu {name} lists its {counted(len(models(name)), 'network')}"
+        listed = f"`trace library list --gpu {name}` lists its {counted(len(models(name)), 'network')}"
         as_one = f"name one of its networks, such as {name}/{models(name)[0]}"
-        raise TraceLibraryError(f"{name} is a GPU of the library, {as_one}; {listed}")
+        raise TraceLibraryError(f"{name} is a GPU; {as_one}. {listed}")
     entry = next((entry for entry in all_entries() if entry.name == name), None)
     if entry is not None and entry.kind == "recording":
         recording = extended(RecordingFacts, entry.facts(), path=str(find(name)))
@@ -208,7 +208,7 @@ def _shown_cell(name: str) -> LibraryCell:
     cells = read_cells(path).cells()
     if len(cells) != 1:
         names = ", ".join([*(cell.name for cell in cells[:3]), *(["..."] if len(cells) > 3 else [])])
-        raise TraceLibraryError(f"{path} contains {counted(len(cells), 'cell')} ({names}); add it, then show a cell by name")
+        raise TraceLibraryError(f"{path} contains {len(cells)} entries ({names}); add the file, then show an entry by its name")
     return cells[0]
 
 
@@ -222,7 +222,7 @@ def add(path: Path, name: str, json: bool) -> int:
         gpu_name, model = _parted(name)
         gpu = replace(gpu, name=gpu_name)
         if file is not None and len(cells) != 1:
-            raise TraceLibraryError(f"{path} contains {counted(len(cells), 'cell')}; --name needs a file with one cell")
+            raise TraceLibraryError(f"{path} contains {len(cells)} entries; `--name` needs a file with one entry")
         cells = [replace(cell, gpu=gpu, model=model) for cell in cells]
     if file is None and trace.grain == "phase" and trace.workload is not None:
         step_times_of(trace)  # raises an error that names the missing data
@@ -230,10 +230,11 @@ def add(path: Path, name: str, json: bool) -> int:
     names = [cell.name for cell in cells] or [f"{gpu.name}/{model}"]
     known = {entry.name for entry in all_entries()}
     if twice := sorted(known.intersection(names)):
-        raise TraceLibraryError(f"the library already has {twice[0]}; give another --name, or trace library remove {twice[0]}")
+        remedy = f"give another name with `--name`, or use `trace library remove {twice[0]}`"
+        raise TraceLibraryError(f"the library already has {twice[0]}; {remedy}")
     target = user_folder() / gpu.name / f"{model}{SUFFIX if cells else TRACE_SUFFIX}"
     if target.exists():
-        raise TraceLibraryError(f"{target} already exists; give another --name")
+        raise TraceLibraryError(f"{target} already exists; use `--name` with another name")
     target.parent.mkdir(parents=True, exist_ok=True)
     if cells:
         write_cells(target, gpu, cells, {} if file is None else file.shared)

@@ -85,12 +85,12 @@ def _sweep(recorded: Trace, options: PredictOptions, conditions: Conditions) -> 
     axes = [axis.strip() for axis in options.sweep.split(",") if axis.strip()]
     unknown = [axis for axis in axes if axis not in ("gpus", "batch", "nproc")]
     if unknown or not axes:
-        raise TraceError(f"--sweep takes gpus, nproc and batch, not {', '.join(unknown) or 'nothing'}")
+        raise TraceError(f"`--sweep` accepts gpus, nproc and batch, not {', '.join(unknown) or 'nothing'}")
     with working("reading the ops"):
         predictor = Predictor(recorded)
     batch = conditions.batch or conditions.recorded_batch or predictor.recorded_batch()
     if "batch" in axes and not batch:
-        raise TraceError("the batch size of the recording is unknown; give it with --recorded-batch N")
+        raise TraceError("the batch size of the recording is unknown; give it with `--recorded-batch N`")
     batches = [max(round(batch * times), 1) for times in _BATCHES] if "batch" in axes else [conditions.batch]
     under = "nproc" if "nproc" in axes else "gpus"
     counts = _GPUS if under in axes else (getattr(conditions, under),)

@@ -64,10 +64,10 @@ def run_sweep(record: RecordOptions) -> int:
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:
-        raise TraceError(f"-o {output}: a sweep writes a file of cells; name it {output.with_suffix(SUFFIX).name}")
+        raise TraceError(f"-o {output}: `--sweep` writes a {SUFFIX} file; name it {output.with_suffix(SUFFIX).name}")
     require_writable(output)
     if output.exists():
-        raise TraceError(f"{output} already exists; give another file with -o, or move it away")
+        raise TraceError(f"{output} already exists; move it away, or give another file name with `-o`")
     measured: list[Trace] = []
     with tempfile.TemporaryDirectory(prefix="trace-sweep-") as folder:
         for number, value in enumerate(sweep.values):

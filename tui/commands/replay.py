@@ -59,7 +59,7 @@ def run(replay: ReplayOptions) -> int:
     prediction = None
     if replay.on_gpu or replay.host_speed != 1:
         if source.gpu is not None:
-            raise TraceError("--on-gpu and --host-speed cannot be combined with --gpu; give a recording with --trace")
+            raise TraceError("`--on-gpu` and `--host-speed` cannot be combined with `--gpu`; use `--trace` with a recording")
         from replayer.prediction.predict import predict
 
         prediction = predict(recorded, conditions, strict=replay.strict)
@@ -119,7 +119,7 @@ def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConf
 def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
     given = tuple(parse_sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:
-        raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size, or one per device")
+        raise TraceError(f"--gpu-memory has {len(given)} sizes for {devices} GPUs; give one size, or one per GPU")
     return given
 
 
@@ -164,7 +164,7 @@ def require_whole_timeline(timelines: Mapping[int, Trace], result: ChildResult) 
     child process has printed the reason."""
     main = timelines.get(result.pid)
     if main is not None and not result.returncode and "truncated-file" in main.problems:
-        raise TraceError("nothing was saved: the end of the replay's timeline is missing")
+        raise TraceError("nothing was saved, because the replay's timeline is incomplete")
 
 
 def _estimate_sentence(prediction: Prediction) -> str:

@@ -88,12 +88,12 @@ def is_gpu_name(name: str) -> bool:
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
     if gpu and trace:
-        raise TraceLibraryError(f"--gpu {gpu} and --trace {trace} both choose the times; give only one of them")
+        raise TraceLibraryError(f"`--gpu {gpu}` and `--trace {trace}` both choose the GPU times; use only one of them")
     if gpu:
         if lacks_measurements(gpu):
             if not estimate:
                 known = f"the library has no measurements of {gpu}, only of {', '.join(of.name for of in gpus())}"
-                raise TraceLibraryError(f"{known}; add --estimate to estimate each op")
+                raise TraceLibraryError(f"{known}; add `--estimate` to estimate the time of each op")
             return None
         try:
             files = files_of(gpu)
@@ -105,7 +105,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
         name = trace.partition("@")[0]
         return LibraryChoice((cell_file(name).path,), name.partition("/")[2], estimate)
     if estimate:
-        raise TraceLibraryError("--estimate needs --gpu, or a --trace of the library such as v100/resnet50")
+        raise TraceLibraryError("`--estimate` needs `--gpu`, or `--trace` with a library name such as v100/resnet50")
     return None
 
 
@@ -210,11 +210,12 @@ def _played(replayed: Trace) -> tuple[LibrarySteps, ...]:
 
 def require_phases_enough(strict: bool, gpus: int) -> None:
     if strict:
-        raise TraceLibraryError("--strict needs recorded ops, but the library's measurements have only phases; drop it")
+        raise TraceLibraryError("`--strict` needs recorded ops, but the library has only times of phases; omit `--strict`")
     if gpus > 1:
         several = [entry.name for entry in entries() if len(load(entry.name).devices) >= gpus]
-        instead = "--estimate estimates each op" + (f", and --trace {' or '.join(several)} is a recording" if several else "")
-        raise TraceLibraryError(f"the library's measurements are of one GPU, so --gpus {gpus} cannot use them; {instead}")
+        recordings = f", or `--trace` with the recording {' or '.join(several)}" if several else ""
+        instead = f"use `--estimate` to estimate each op{recordings}"
+        raise TraceLibraryError(f"the library has times of single GPUs only, so `--gpus {gpus}` cannot use them; {instead}")
 
 
 def file_in_folder(folder: Path, name: str) -> Path:

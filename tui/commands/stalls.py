@@ -61,7 +61,7 @@ def disk_of(text: str) -> Disk:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())
     if match is None or float(match["rate"]) <= 0:
-        raise TraceError(f"{text!r} is not a disk; write ssd, hdd, own, or a rate such as 530MB/s or 160MB/s,8ms")
+        raise TraceError(f"{text!r} is not a disk; write ssd, hdd or own, or a speed such as 530MB/s or 160MB/s,8ms")
     rate = float(match["rate"]) * 1000 ** " kmg".index((match["unit"] or " ").lower())
     latency_ns = float(match["latency"] or 0) * (1_000_000 if (match["time"] or "").lower() == "ms" else 1_000)
     return Disk(rate, round(latency_ns))
@@ -78,14 +78,14 @@ def counts_of(text: str) -> tuple[int, ...]:
 def run(options: StallsOptions) -> int:
     cached, cores = share(options.cached, "--cached"), counts_of(options.cores)
     if not options.gpu and not options.trace:
-        raise TraceError("no GPU given; use --gpu with a GPU of the library (--gpu v100) or --trace with a recording")
+        raise TraceError("no GPU given; use `--gpu` with a GPU of the library such as v100, or `--trace` with a recording")
     choice = choice_of(options.trace, options.gpu, options.estimate)
     path = None if choice is not None or options.gpu else load_replayable(options.trace)[0]
     disk = disk_of(options.disk) if options.disk not in ("", OWN_DISK) else None
     if not 0 <= cached <= 1:
-        raise TraceError(f"--cached {cached:.0%} is out of range; give a share from 0 to 100 %")
+        raise TraceError(f"--cached {cached:.0%} is out of range; give a value from 0 to 100 %")
     if cached and not options.disk:
-        raise TraceError("--cached needs a disk; add for example --disk ssd")
+        raise TraceError("`--cached` needs a disk; add, for example, `--disk ssd`")
     runs: list[tuple[str, str, Disk | None, CacheShare | None]] = [
         ("with a batch in memory", "synthetic", None, None),
         ("with cached data", "real", None, None),
@@ -108,7 +108,7 @@ def run(options: StallsOptions) -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         full = tempfile.gettempdir()
-        raise TraceError(f"{full} is full, and the runs are stored there; set TMPDIR to another folder") from error
+        raise TraceError(f"{full} has no space left for the files of the runs; set TMPDIR to another folder") from error
     (ready, _), cached_run, *cold = done
     for message in library_messages(ready):
         say(message)

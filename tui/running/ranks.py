@@ -1,6 +1,6 @@
 """Checks whether this machine has enough memory for all ranks.
 
-    require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 11.9 GiB, and 4.0 GiB are available
+    require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 11.9 GiB, but only 4.0 GiB are available
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def require_ranks(count: int, available: int | None) -> None:
     if available is not None and needed > available:
         most = max((available - SHARED_BYTES) // RANK_BYTES, 1)
         raise TraceError(
-            f"{count} ranks need about {size_text(needed)} of memory, and {size_text(available)} are available; "
+            f"{count} ranks need about {size_text(needed)} of memory, but only {size_text(available)} are available; "
             f"use at most {most} ranks"
         )
     if machine < count:
-        say(f"{count} ranks run as {count // machine} machines of {machine} GPUs (PyTorch numbers at most {MOST_DEVICES})")
+        say(f"{count} ranks run as {count // machine} machines of {machine} GPUs (PyTorch supports at most {MOST_DEVICES})")
 
 
 def require_torchrun(words: list[str]) -> None:
     found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
     if found is not None and int(found[1]) > MOST_DEVICES:
         raise TraceError(
-            f"torchrun {found[0].strip()}: PyTorch numbers at most {MOST_DEVICES} GPUs of a machine; "
-            f"use several nodes, or trace replay --nproc, which makes machines of {MACHINE_DEVICES} GPUs"
+            f"torchrun {found[0].strip()}: PyTorch supports at most {MOST_DEVICES} GPUs per machine; "
+            f"use several nodes, or `trace replay --nproc`, which simulates machines of {MACHINE_DEVICES} GPUs"
         )
 
 

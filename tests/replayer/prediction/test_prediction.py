@@ -169,7 +169,7 @@ def test_work_that_does_not_depend_on_the_batch_does_not_scale() -> None:
         (("--link-gbps", "90000"), "no link between GPUs moves 90000 GB/s"),
         (("--gpus", "2", "--nproc", "2"), "give only one of them"),
         (("--length", "7"), "--length 7: give the recorded and the new length"),
-        (("--sweep", "colour"), "--sweep takes gpus, nproc and batch, not colour"),
+        (("--sweep", "colour"), "`--sweep` accepts gpus, nproc and batch, not colour"),
     ],
 )
 def test_impossible_requests_are_reported_in_one_line(

@@ -28,7 +28,7 @@ def test_ranks_that_do_not_fit_in_memory_are_rejected() -> None:
     with pytest.raises(TraceError) as caught:
         require_ranks(64, 3344 * MIB - 1)
     assert str(caught.value) == (
-        "64 ranks need about 3.3 GiB of memory, and 3.3 GiB are available; use at most 63 ranks"
+        "64 ranks need about 3.3 GiB of memory, but only 3.3 GiB are available; use at most 63 ranks"
     )  # 63 x 46 MiB + 400 MiB fit
     require_ranks(0, 0)  # no ranks at all
     require_ranks(64, None)
@@ -36,14 +36,14 @@ def test_ranks_that_do_not_fit_in_memory_are_rejected() -> None:
 
 def test_the_split_into_machines_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     require_ranks(256, None)
-    assert capsys.readouterr().err == "trace: 256 ranks run as 32 machines of 8 GPUs (PyTorch numbers at most 128)\n"
+    assert capsys.readouterr().err == "trace: 256 ranks run as 32 machines of 8 GPUs (PyTorch supports at most 128)\n"
     require_ranks(128, None)
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("option", ["--nproc-per-node=200", "--nproc_per_node 200", "--nproc-per-node 129"])
 def test_torchrun_with_too_many_ranks_for_a_machine_is_rejected(option: str) -> None:
-    with pytest.raises(TraceError, match="PyTorch numbers at most 128 GPUs of a machine"):
+    with pytest.raises(TraceError, match="PyTorch supports at most 128 GPUs per machine"):
         require_torchrun(["-m", "torch.distributed.run", *option.split(), "train.py"])
     require_torchrun(["-m", "torch.distributed.run", "--nproc-per-node=128", "train.py"])
     require_torchrun(["train.py"])
