@@ -538,8 +538,8 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
 
 
 def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
-    """Return the kernels that only this trace contains, by their neighbors: the nearest kernels before and after that both
-    traces contain."""
+    """Return the kernels that only this trace contains, by their neighbors: the nearest kernels that both traces contain,
+    before and after them."""
     found: dict[tuple[str, str], set[str]] = {}
     for stream in streams:
         before, run = "", set[str]()

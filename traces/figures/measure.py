@@ -110,8 +110,9 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step that compile no code. The profiler slows later steps. If these
-    are few, add later steps that ran without the profiler. For a script that only evaluates, leave out the slow first steps."""
+    """Return evaluation steps that compile no code and ran without the profiler. The profiler slows later steps, so steps after
+    the first profiled step are only used if there are few others. For a script that only evaluates, leave out the slow first
+    steps."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace) & ~compiles_in_evaluation(trace)
     if (steps.kind == StepKind.EVALUATION).all():

@@ -21,7 +21,7 @@ def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
     """Return one table of `trace`, such as "steps", as a data frame. Raises TraceError without pandas."""
     kind = TABLES.get(table)
     if kind is None:
-        raise TraceError(f"{table}: not a table of a trace; choose one of: {', '.join(TABLES)}")
+        raise TraceError(f"{table} is not a table of a trace; choose one of: {', '.join(TABLES)}")
     try:
         import pandas
     except ModuleNotFoundError as error:

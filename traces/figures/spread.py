@@ -134,7 +134,7 @@ def _changes_repeat(values: Column, period: int, mean: float) -> bool:
 
 
 def slow_starts(values: Column) -> int:
-    """Return the number of slow steps at the beginning, for example steps that compile code."""
+    """Return how many steps at the beginning are slow, for example because they compile code."""
     most = max(len(values) - FEWEST_STEADY, 0)
     return next((i for i in range(most) if values[i] < SLOW_START * np.median(values[i + 1 :])), most)
 

@@ -116,8 +116,7 @@ _MOST_THREADS = 1 << 16  # of one file; a damaged file may name any thread
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace: replace row numbers of missing rows by NONE, and name threads without a name after their
-    number."""
+    """Repair a truncated trace: replace row numbers of missing rows by NONE, and name unnamed threads after their number."""
     seen = min(int(trace.host.thread.max(initial=-1)) + 1, _MOST_THREADS)
     trace.threads += [Thread(trace.ranks[0], number) for number in range(len(trace.threads), seen)]
     kept = trace.phases.step < len(trace.steps)

@@ -3,7 +3,7 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may have different arguments, so the order of their input shapes is ignored.
+Ops with the same canonical name may take different arguments, so the order of their input shapes is ignored.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def test_an_empty_pandas_frame_has_all_columns() -> None:
 
 
 def test_a_missing_pandas_or_an_unknown_table_raises_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(traces.TraceError, match=r"^kernels: not a table of a trace; choose one of: steps, phases, host, "):
+    with pytest.raises(traces.TraceError, match=r"^kernels is not a table of a trace; choose one of: steps, phases, host, "):
         traces.to_pandas(traces.Trace(), "kernels")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(traces.TraceError, match=r"^host: pandas is not installed; run `pip install pandas`$"):

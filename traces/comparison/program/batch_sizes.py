@@ -16,10 +16,10 @@ from traces.model.layouts import Shape
 def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
-    """Return the two batch sizes if the shapes of ops differ only in the first dimension, and always by the same factor. The
-    batch size is the smallest first dimension, because some ops have larger ones, such as a matrix product over all tokens.
-    `replicas` is the ratio of nn.DataParallel replicas, second trace to first trace. Ops that nn.DataParallel does not split
-    see the whole batch, so their first dimension may differ by this ratio."""
+    """Return the two batch sizes if op shapes differ only in the first dimension, always by the same factor. The batch size is
+    the smallest first dimension, because some ops have larger ones, such as a matrix product over all tokens. `replicas` is the
+    ratio of nn.DataParallel replicas, second trace to first trace. Ops that nn.DataParallel does not split see the whole batch,
+    so their first dimension may differ by this ratio."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None

@@ -294,7 +294,7 @@ def _set_devices_of_syncs(spans: DeviceSpans, context: Column) -> None:
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Return the values of "External id", which was "external id" before 2022."""
+    """Profiles from before 2022 contain the key "external id" instead of "External id"."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 
@@ -362,7 +362,7 @@ def _configs(texts: Sequence[bytes], strings: Strings) -> Column:
 
 
 def _id(numbers: Column) -> Column:
-    """Replace the CUDA graph id 0, which means no CUDA graph, by NONE."""
+    """The CUDA graph id 0 means no CUDA graph."""
     return np.where(numbers > 0, numbers, NONE)
 
 
@@ -374,7 +374,7 @@ def _with_fallback(column: Column, fallback: Values) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Return stream numbers. Since April 2026, Kineto adds 1,000,000 to the stream numbers of synchronization events."""
+    """Since April 2026, Kineto adds 1,000,000 to the stream numbers of synchronization events."""
     streams = _with_fallback(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS
