@@ -332,7 +332,7 @@ app.add_typer(
     gate_files,
     name="gate",
     rich_help_panel=FILES,
-    help="Write limits on step time and memory to a file, which `trace diff --gate` checks in continuous integration.",
+    help="Write limits on step time and memory to a file for `trace diff --gate`.",
     epilog="$ trace gate init v100.msgpack -o budgets.toml",
 )
 

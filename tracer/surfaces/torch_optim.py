@@ -4,8 +4,8 @@
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-A `step` that torch.compile has compiled gets the profiler range "optimizer". Each call of the script's closure gets the
-profiler range "Optimizer.closure".
+If torch.compile has compiled an optimizer's `step`, the recorder adds the profiler range "optimizer". Each call of the script's
+closure gets the profiler range "Optimizer.closure".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wraps torch.utils.data. During the phase "loader", the script waits for a batch.
+"""Wraps torch.utils.data. The phase "loader" is the time in which the script waits for a batch.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...

@@ -108,7 +108,7 @@ class StepWriter:
 
     def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
         """Write the first `count` steps of a sequence of equal steps. The list `ticks_ns` contains the times of the CUDA
-        events; it is empty without a GPU."""
+        events, and is empty without a GPU."""
         steps, start_ticks_ns = run.steps[:count], NONE if run.start is None else run.start.ticks_ns
         alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns, rank)
         row = self._output.count("steps") + alike.steps

@@ -71,7 +71,7 @@ def counts_of(text: str) -> tuple[int, ...]:
     """Parse numbers such as "1,2,4". Raise TraceError for invalid text."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and 0 < int(part) <= MOST_WORKERS for part in parts):
-        raise TraceError(f"--cores {text!r} is not a list of core counts; write 1,2,4 (at most {MOST_WORKERS})")
+        raise TraceError(f"--cores {text!r} is not a list of core counts; write counts up to {MOST_WORKERS}, such as 1,2,4")
     return tuple(map(int, parts))
 
 

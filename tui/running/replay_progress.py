@@ -4,7 +4,7 @@
         run_child(..., meanwhile=meanwhile)
     # trace: step 40 of 500, 2.1 steps/s, 3 min 39 s left
 
-The expected number of steps comes from the script's options or from the recording.
+The total number of steps comes from the script's options or from the recording.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
     """Align two traces by matching kernels. If two matching kernels are more than 5 µs (ANCHOR_NS) apart, insert a gap before
-    the earlier one."""
+    the earlier kernel."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
