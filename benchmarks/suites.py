@@ -703,9 +703,9 @@ AFTER = """
 * "Run on both" counts the tests that pass on the CPU and run on the virtual GPU. "Right" is the share of these tests that pass,
     or fail as on a GPU.
 * "CUDA only" counts the tests that the CPU skips or does not have, and that run on the virtual GPU.
-* "Skipped" counts the tests that the suite skips on the virtual GPU, such as tests that need only a CPU.
+* "Skipped" counts the tests that the suite skips on the virtual GPU, such as tests for the CPU only.
 * Tests are skipped if a file or package is missing. Only the table below counts these tests.
-* A test counts only if it ended in both runs.
+* A test is counted only if it ended both on the CPU and on the virtual GPU.
 
 ## Differences
 

@@ -62,7 +62,7 @@ def main() -> None:
     )
     parser.add_argument("--results", type=Path, default=DOCS.parent / "out" / "study", help="the folder for the cells")
     parser.add_argument("--tables", default="times,versions,epochs", metavar="A,B", help="which to make [default: %(default)s]")
-    parser.add_argument("--vgg16", action="store_true", help="also train VGG16, which takes hours")
+    parser.add_argument("--vgg16", action="store_true", help="also train VGG16, which takes about an hour")
     args = parser.parse_args()
     names = [name for name in args.tables.split(",") if name] + ["vgg16"] * args.vgg16
     if unknown := set(names) - TABLES.keys():
@@ -112,7 +112,7 @@ def with_table(page: str, name: str, table: str) -> str:
     before, begin, rest = page.partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not (begin and end):
-        raise SystemExit(f"dataparallel_study.md has no place for the table {name}")
+        raise SystemExit(f"dataparallel_study.md contains no HTML comments that mark the place of the table {name}")
     return f"{before}{begin}\n{table}{end}{after}"
 
 

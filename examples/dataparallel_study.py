@@ -74,9 +74,9 @@ def parse_arguments() -> argparse.Namespace:
         command.add_argument("--epochs", type=int, default=0, help="maximum number of epochs to train from scratch [0: none]")
         command.add_argument(
             "--loss-target", type=float, default=0.04,
-            help="stop training when the mean loss of an epoch is below this",
+            help="stop training when the mean loss of an epoch is below this value",
         )
-        command.add_argument("--images", type=int, default=1024, help="in an epoch")
+        command.add_argument("--images", type=int, default=1024, help="number of images per epoch")
 
     tables = commands.add_parser("table", help="print the results as a Markdown table, and save a picture with `--picture`")
     tables.add_argument(

@@ -122,7 +122,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise SystemExit(
-            "dataparallel_study: the picture needs matplotlib: pip install matplotlib, or the extra `study` of this project"
+            "dataparallel_study: the picture needs matplotlib; install it with `pip install matplotlib`"
         ) from None
     measured = [row for row in rows if "step_ms" in row]
     if not measured:

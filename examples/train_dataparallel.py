@@ -22,7 +22,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet18")
     parser.add_argument("--device-ids", default="", metavar="0,1", help="indices of the GPUs to train on [default: all]")
-    parser.add_argument("--batch-size", type=int, default=128, help="of all replicas together")
+    parser.add_argument("--batch-size", type=int, default=128, help="number of images per step, in all replicas together")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=4, help="DataLoader workers; 0 loads in the main process")

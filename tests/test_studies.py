@@ -102,7 +102,7 @@ def test_the_data_parallel_page_contains_every_table_and_the_library_times(tmp_p
     page = (DOCS / "dataparallel_study.md").read_text()
     for name in (*made.TABLES, "library"):
         assert "| a |" in made.with_table(page, name, "| a |\n")
-    with pytest.raises(SystemExit, match="has no place for the table none"):
+    with pytest.raises(SystemExit, match="mark the place of the table none"):
         made.with_table(page, "none", "")
     rows = [
         {"model": "resnet18", "gpus": 1, "batch_size": 128, "computation_ms": 100.0},

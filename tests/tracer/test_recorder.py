@@ -75,7 +75,7 @@ def test_the_reported_overhead_is_zero_if_recorder_calls_take_no_time(bench: Ben
     assert cost.calls >= 12 * 8 and (cost.spent_ns, cost.per_step_ns, cost.set_up_ns) == (0, 0, 0)
 
 
-def test_the_overhead_per_step_and_the_one_time_overhead_add_up_to_all_recorder_time(
+def test_step_overhead_and_one_time_overhead_add_up_to_all_recorder_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN a clock that advances by 1 ns per reading, and whose every 20th step waits until the file is written."""

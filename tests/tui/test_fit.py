@@ -274,7 +274,7 @@ def test_a_common_option_name_in_a_comment_is_ignored(
     assert "-b is in the script's source, but -b 4 failed" in " ".join(facts["notes"])
 
 
-def test_fit_predicts_no_other_batch_sizes_if_the_option_does_not_set_the_batch_size(
+def test_fit_predicts_only_one_batch_size_if_the_option_does_not_set_it(
     script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script(default=12, times=3)

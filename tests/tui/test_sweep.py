@@ -123,7 +123,7 @@ def test_a_sweep_reads_the_batch_size_from_the_model_inputs(sweep: Any, capsys: 
 
 
 @pytest.mark.parametrize(("sizes", "kept"), [("8,16", None), ("8,17", 17)])
-def test_the_first_batch_size_that_failed_is_kept_only_if_it_exceeds_all_measured_ones(
+def test_a_failed_batch_size_is_kept_only_if_it_exceeds_all_measured_sizes(
     sweep: Any, sizes: str, kept: int | None
 ) -> None:
     """GIVEN a model with two inputs per sample THEN batch 16 was measured, so batch 16 is not the first batch that is too

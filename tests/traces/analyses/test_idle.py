@@ -123,7 +123,7 @@ def test_idle_time_before_a_late_first_kernel_has_an_unknown_reason(late_ns: int
     assert spans.reason[spans.end_ns == launched_ns + late_ns].tolist() == [reason]
 
 
-def test_a_gpu_counts_as_idle_until_the_last_gpu_of_its_process_ends_the_last_step() -> None:
+def test_a_gpu_is_idle_while_another_gpu_of_its_process_still_works() -> None:
     """GIVEN a step that launches 2 ms of work on one GPU and 8 ms on another one THEN both are measured for 9 ms, and the first
     one is idle for 1 ms before its work and for 6 ms after it. No launch ends the idle time after the host's step."""
     trace = a_trace([(0, 4)], [Work(0, 1, 3), Work(0, 1, 9, device=1)], devices=(0, 0))

@@ -142,7 +142,7 @@ def test_phases_of_old_recordings_are_scaled_by_the_stored_factors() -> None:
     assert clean_phases(trace, 1) == {"forward": 100, "loss": 50}
 
 
-def test_stages_of_profiled_steps_get_the_same_share_of_a_phase_as_in_unprofiled_steps() -> None:
+def test_stages_of_profiled_steps_get_the_relative_times_of_unprofiled_steps() -> None:
     """GIVEN clean steps in which scatter begins at 100 and ends at 200 of 1000 ns, and two replicas run from 500 to 900
     WHEN a profiled step took 2000 ns THEN its scatter, too, begins at 100 and ends at 200, and its replicas, in another order,
     run from 500 to 900. A moment in the middle of the replicas stays in the middle."""

@@ -114,7 +114,7 @@ def test_memory_peaks_are_compared_without_the_first_step_and_without_compiling_
     assert compare(recorded, early).memory["cuda:0"].compared_bytes == (300, 700)
 
 
-def test_memory_peaks_are_compared_in_kinds_of_steps_that_have_memory_events_in_both_traces() -> None:
+def test_memory_peaks_are_compared_only_in_steps_with_memory_events_in_both_traces() -> None:
     """GIVEN memory events in training steps of the recording, and in training and evaluation steps of the replay THEN the peak
     in training steps is compared. GIVEN no such common kind of step THEN the peaks of the whole traces are compared."""
     recorded, replay = _with_peaks(3, {0: 300}), _with_peaks(3, {0: 300, 2: 900})

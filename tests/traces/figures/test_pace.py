@@ -222,7 +222,7 @@ def test_the_slowest_gpu_with_work_in_every_step_determines_the_step_time() -> N
     assert (of.device, of.device_ns, of.host_ns, of.limit) == (1, 12 * MS, 10 * MS, "device")
 
 
-def test_the_host_runs_ahead_only_if_gpu_work_is_queued_for_nearly_the_whole_step() -> None:
+def test_the_host_runs_ahead_only_if_gpu_work_is_almost_always_queued() -> None:
     """The host needs 10 ms per step and the device 11 ms. In one trace the next kernel is launched while the last one runs. In
     the other, the device has no work for 5 of 11 ms."""
     steps = [(10 * step, 10 * step + 10) for step in range(4)]
@@ -457,7 +457,7 @@ def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
     assert steady is not None and steady.mean is None
 
 
-def test_a_gpu_does_not_fall_behind_if_its_lag_grows_in_only_a_few_steps() -> None:
+def test_a_lag_that_grows_in_few_steps_does_not_mean_falling_behind() -> None:
     """GIVEN steps of 10 ms WHEN the device ends them 1, 4 and 4.01 ms late THEN only one of two growths counts."""
     late = [Work(10 * step, 10 * step, 10 * step + 10 + lag) for step, lag in enumerate((1, 4, 4.01))]
     of = pace(a_trace([(0, 10), (10, 20), (20, 30)], late))

@@ -208,7 +208,7 @@ def test_imported_threads_get_a_role_and_a_name() -> None:
 
 
 @pytest.mark.parametrize(("engine", "between"), [(8, [("loss", 29, 40)]), (7, [])])
-def test_an_op_of_the_main_thread_does_not_belong_to_a_backward_pass_on_another(
+def test_ops_of_the_main_thread_are_not_part_of_another_threads_backward_pass(
     engine: int, between: list[tuple[str, int, int]]
 ) -> None:
     """GIVEN two batches before one optimizer step WHEN no op has an autograd number THEN the second loss begins where the first

@@ -115,7 +115,7 @@ def test_the_traffic_of_a_convolution_includes_its_output() -> None:
         ("fused_add_rms_norm", (h(8, 4), h(8, 4), h(4)), 2 * 128 + 8, 128 + 8),
     ],
 )
-def test_the_memory_footprint_of_an_op_counts_a_tensor_that_it_reads_and_writes_once(
+def test_the_memory_footprint_of_an_op_counts_an_updated_tensor_once(
     op: str, operands: tuple[Operand, ...], moved_bytes: int, footprint_bytes: int
 ) -> None:
     assert traffic(op, op, operands) == Traffic(moved_bytes, footprint_bytes)

@@ -77,7 +77,7 @@ def test_a_server_that_has_ended_is_reported(tmp_path: Path) -> None:
     ("answers", "dropped"),
     [([BlockingIOError], True), ([None, BlockingIOError], True), ([None, None], False), ([OSError], None)],
 )
-def test_a_file_counts_as_dropped_from_the_cache_if_its_first_page_is_not_in_memory(
+def test_a_file_is_not_cached_if_its_first_page_is_not_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[type[OSError] | None], dropped: bool | None
 ) -> None:
     """The operating system answers once after each attempt to drop the file."""

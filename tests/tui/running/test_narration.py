@@ -48,7 +48,7 @@ def test_a_run_that_recorded_nothing_is_explained_with_one_reason(
         (255, "the script ended with exit code 255"),
     ],
 )
-def test_the_exit_code_of_a_script_killed_by_a_signal_is_128_plus_its_number(code: int, text: str) -> None:
+def test_exit_codes_above_128_are_reported_as_signals(code: int, text: str) -> None:
     assert ending_text(code) == text
 
 

@@ -268,7 +268,7 @@ def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> Non
     assert [row[0] for row in compiled_tables(sides, ("A", "B"))[1].rows] == ["0/0 b", "0/0 a"]
 
 
-def test_a_table_with_a_single_row_of_fused_ops_has_no_row_for_the_sum() -> None:
+def test_a_table_with_one_row_of_fused_ops_has_no_sum() -> None:
     assert [row[0] for row in compiled_tables([None, None], ("A", "B"), FUSED[1:2])[5].rows] == ["add, relu -> add_relu"]
 
 

@@ -72,7 +72,7 @@ def test_the_memory_sentence_says_whether_the_run_fits(changed: dict[str, Any], 
     assert sentence.startswith(f"cuda:0: {said}")
 
 
-def test_diff_shows_a_memory_peak_outside_the_compared_steps_if_it_is_5_percent_higher() -> None:
+def test_diff_shows_a_5_percent_higher_memory_peak_outside_the_compared_steps() -> None:
     known: dict[str, Any] = {"capacity_given": False, "replayed_peak_bytes": 100 * MIB}
     assert memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=105 * MIB)}) == []
     [sentence] = memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=106 * MIB)})

@@ -77,7 +77,7 @@ def test_an_axis_finds_all_positions_of_several_times(slots: Slots, times: list[
 
 
 @given(SLOTS, st.integers(1, 7))
-def test_the_busy_times_of_all_columns_add_up_to_the_busy_time_of_the_axis(slots: Slots, width: int) -> None:
+def test_the_busy_times_of_all_columns_add_up_to_the_total(slots: Slots, width: int) -> None:
     """Coverage over columns of any width equals coverage over the whole axis. Gaps do not count, and repeats count again."""
     axis = axis_of(slots)
     lane = Lane([0, 11, 30], [8, 9, 30], [0, 1, 0])

@@ -141,7 +141,7 @@ def test_the_text_of_a_ruler_tick_depends_on_the_tick_interval(at_ns: int, every
     assert tick_text(at_ns, every_ns) == text
 
 
-def test_ruler_intervals_are_rounded_up_to_1_or_2_or_5_times_a_power_of_ten() -> None:
+def test_ruler_intervals_are_rounded_up_to_round_numbers_such_as_20() -> None:
     assert [round_ns(least) for least in (0.5, 1, 1.1, 3, 7, 11, 499)] == [1, 1, 2, 5, 10, 20, 500]
 
 

@@ -104,7 +104,7 @@ def test_a_kernel_without_shapes_does_not_get_the_shapes_of_the_compiled_graph()
     assert found.sameness is Sameness.SAME_PROGRAM, found.reason
 
 
-def test_an_op_with_scalar_inputs_does_not_get_the_shapes_of_the_op_around_it() -> None:
+def test_an_op_with_scalar_inputs_does_not_inherit_outer_shapes() -> None:
     """GIVEN scalars that another op multiplies in one trace and the script in the other WHEN compared THEN the program is
     the same."""
     ops: list[tuple[str, int, int, list[list[int]]]] = [
@@ -157,7 +157,7 @@ def test_adding_a_bias_inside_a_convolution_does_not_count_as_a_call() -> None:
     assert verdict_of(recorded, replayed)[0] is True and verdict_of(replayed, recorded)[0] is True
 
 
-def test_a_cast_inside_a_convolution_counts_as_a_call_but_a_layout_copy_does_not() -> None:
+def test_a_cast_inside_a_convolution_is_a_call_but_a_layout_copy_is_not() -> None:
     """GIVEN a recorded convolution under autocast that casts its input and copies it to channels_last WHEN a replay has the
     cast outside the convolution, and the convolution has both other kernels THEN the program is the same."""
     operands, image = "32,3,8,8;4,3,3,3;4", "32,3,8,8;32,3,8,8"
@@ -186,7 +186,7 @@ def test_a_cast_inside_a_convolution_counts_as_a_call_but_a_layout_copy_does_not
     assert verdict_of(recorded, replayed)[0] is True and verdict_of(replayed, recorded)[0] is True
 
 
-def test_an_inner_op_that_occurs_in_only_one_trace_does_not_count_as_a_call() -> None:
+def test_inner_ops_that_occur_in_only_one_trace_are_ignored() -> None:
     """GIVEN a recorded loss gradient with a `fill_` and an op of its name inside WHEN a replay has only the outer op, with both
     kernels THEN the program is the same."""
     loss, operands = "aten::mse_loss_backward", "32,8;32,8"
