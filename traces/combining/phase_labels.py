@@ -60,8 +60,8 @@ def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
 
 
 def _occurrences(trace: Trace) -> tuple[Column, Column]:
-    """Number the phases of a step that have the same name (1, 2, ...). Return these numbers, and how many phases share the
-    name."""
+    """For each phase, return its number (1, 2, ...) among the phases with the same name in the step, and the count of those
+    phases."""
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.name, phases.step))
     step, name = phases.step[order], phases.name[order]

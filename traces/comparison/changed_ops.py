@@ -42,8 +42,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# A CUDA graph's ops are not recorded, so they are guessed from kernel names. The first matching pattern counts. A matrix
-# product's kernel may include the activation function.
+# Profilers do not record the ops of a CUDA graph, so the ops are guessed from kernel names. The first matching pattern counts.
+# A matrix product's kernel may include the activation function.
 _KINDS = {
     "normalization kernels": (
         re.compile(r"(?:rms|layer|group|batch)_?norm", re.IGNORECASE),

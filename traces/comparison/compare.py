@@ -282,7 +282,7 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
-    # `trace record` also records steps without the profiler. Imported profiles have only profiled steps.
+    # Recordings of `trace record` contain steps without the profiler, but imported profiles contain only profiled steps.
     sources = [_paced_by(of) for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)

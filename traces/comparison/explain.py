@@ -3,8 +3,8 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-If the GPU limits the step time, the GPU times of phases are compared, otherwise their host times. The largest reasons come
-first. If the host limits the step time, reasons about phases come before idle time and communication.
+If the GPU limits the step time, the GPU times of phases are compared. Otherwise, the host times of phases are compared. The
+largest reasons come first. If the host limits the step time, reasons about phases come before idle time and communication.
 """
 
 from __future__ import annotations
@@ -330,8 +330,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """For each trace, return the number by which GPU times are divided. Also return a note for the report. If the traces use
-    different numbers of GPUs, GPU times are divided by the number of GPUs."""
+    """Return a divisor of GPU times for each trace, and a note for the report. If the traces use different numbers of GPUs, GPU
+    times are divided by the number of GPUs."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

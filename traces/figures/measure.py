@@ -96,8 +96,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps after the warm-up and without the profiler. If there are none, return the first of these that
-    exist: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
+    """Return the training steps after the warm-up and without the profiler. If no such steps exist, return the first of these
+    kinds that exists: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows

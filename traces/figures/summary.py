@@ -187,7 +187,7 @@ class Outline:
 @result_cache()
 def outline(trace: Trace, whole: Trace | None = None) -> Outline:
     """Return fewer statistics than `summarize`, in less time. If `trace` has only some of the ranks, pass the trace of all
-    ranks as `whole`. Numbers of ranks, devices and events are those of `whole`."""
+    ranks as `whole`. The numbers of ranks, devices and events are taken from `whole`."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=(whole or trace).ranks,

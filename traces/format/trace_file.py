@@ -85,9 +85,9 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool = False) -> Trace:
-    """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory. A truncated file is read as
-    far as possible, and `problems["truncated-file"]` is then 1. `is_ours` turns off the memory limit. With `is_lazy`, columns
-    are decoded and checked when they are first read, so that reading a column may raise TraceFormatError."""
+    """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory. `load` reads a truncated file
+    as far as possible, and sets `problems["truncated-file"]` to 1. `is_ours` turns off the memory limit. With `is_lazy`,
+    columns are decoded and checked when they are first read, so that reading a column may raise TraceFormatError."""
     try:
         data = _read(Path(path))
         limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))

@@ -71,8 +71,8 @@ class CellSource:
 
 
 def split_provenance(provenance: Mapping[str, Json]) -> tuple[CellSource, dict[str, Json]]:
-    """Split the metadata of a recording: the source of its measurements, such as study and commit, and the rest. Raises
-    ValueError for a value of a wrong type."""
+    """Split a recording's metadata into two parts: the source of the measurements, such as study and commit, and everything
+    else. Raises ValueError for a value of a wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 

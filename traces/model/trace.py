@@ -579,11 +579,11 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine of a rank. If it was not recorded, return that of another rank."""
+        """Return the machine of a rank, or of another rank if this rank's machine was not recorded."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the `Run` of a rank. If the rank has none, return that of another rank."""
+        """Return the `Run` of a rank, or of another rank if this rank has none."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property

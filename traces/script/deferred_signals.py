@@ -76,8 +76,8 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
 
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
-    """Patch functions of `os` and `signal` that end the process without exit handlers. They call `finish` first. Before a fatal
-    signal, they call `before_signal` instead, if it is given."""
+    """Patch functions of `os` and `signal` that end the process without exit handlers, to call `finish` first. If
+    `before_signal` is given, it is called before a fatal signal instead of `finish`."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

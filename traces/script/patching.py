@@ -140,7 +140,7 @@ def _script_as(original: Any, value: Any) -> None:
 
 
 def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a wrapper of a function. torch.compile then traces the function instead of the wrapper."""
+    """Decorate a wrapper, so that torch.compile traces the wrapped function instead of the wrapper."""
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         wrapper = wraps(original)(wrapper)
