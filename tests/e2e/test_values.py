@@ -157,9 +157,11 @@ def test_processes_that_train_together_compute_the_same_values_as_without_trace(
     recorded.devices = [replace(recorded.devices[0], index=index) for index in range(2)]
     save(recorded, trace)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", _script(tmp_path, DISTRIBUTED))
-    native, replayed = _python(*torchrun, cwd=tmp_path), _replay(trace, "compute", *torchrun)
-    if "terminate called without an active exception" in native.stderr:  # PyTorch's own gloo, one time in twenty, at its exit
+    for _ in range(4):  # PyTorch's own gloo fails at exit one time in twenty, and more often on a busy machine
         native = _python(*torchrun, cwd=tmp_path)
+        if "terminate called without an active exception" not in native.stderr:
+            break
+    replayed = _replay(trace, "compute", *torchrun)
     assert native.returncode == replayed.returncode == 0, native.stderr + replayed.stderr
     ranks = [sorted(run.stdout.splitlines()) for run in (native, replayed)]
     assert ranks[0] == ranks[1] and len(ranks[0]) == 2
