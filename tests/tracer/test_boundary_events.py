@@ -51,7 +51,7 @@ def test_the_recorded_time_of_a_cuda_event_is_when_the_gpu_reaches_the_event(scr
     assert 0 <= truth[0] - taken[0].time_ns <= min(lags)
 
 
-def test_reading_events_never_blocks_the_host() -> None:
+def test_reading_cuda_events_never_blocks_the_host() -> None:
     here = Events()
     here.cuda.launch(5_000)
     event = here.take()

@@ -137,7 +137,7 @@ def test_gpu_times_come_from_the_cuda_events(bench: Bench) -> None:
     assert (device_ns["forward"], device_ns["loss"], device_ns["backward"], device_ns["optimizer"]) == (1000, 50, 2000, 100)
 
 
-def test_pending_events_never_block_the_host(bench: Bench) -> None:
+def test_pending_cuda_events_never_block_the_host(bench: Bench) -> None:
     bench.train_step()
     at_ns = bench.clock.ns
     assert len(bench.recorder._writer.pending) == 1  # the GPU is still at it

@@ -73,7 +73,7 @@ def test_a_single_point_and_a_line_of_zeros_are_drawn() -> None:
         (400.0, None),  # four times the largest value would flatten the curve
     ],
 )
-def test_a_limit_near_the_values_is_drawn_as_a_line_with_a_name(limit: float, y: float | None) -> None:
+def test_a_chart_draws_a_limit_near_its_values_as_a_labelled_line(limit: float, y: float | None) -> None:
     svg = chart(a_line([0, 100]), limit=("memory", limit))
     places = values(svg, "line limit", "x1", "x2", "y1", "y2")
     if y is None:
@@ -116,7 +116,7 @@ def test_names_and_numbers_of_bars_are_beside_the_bars() -> None:
     assert values(svg, "text label", "x", "y") == [(142, 19), (142, 49)] and 'viewBox="0 0 860 64"' in svg
 
 
-def test_only_points_marked_as_faded_are_faded() -> None:
+def test_a_chart_fades_only_the_points_marked_as_faded() -> None:
     svg = chart(a_line([1, 2], has_dots=True, faded=frozenset([1.0])))
     assert [found.endswith('faded"') for found in re.findall(r'<circle (class="[^"]*")', svg)] == [False, True]
 

@@ -124,7 +124,7 @@ def test_an_error_prints_one_line_and_exits_with_code_2(
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_the_variable_trace_debug_shows_the_traceback_of_errors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_show_a_traceback_if_trace_debug_is_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACE_DEBUG", "1")
     with pytest.raises(Exception, match="nope"):
         run(["info", "nope"])

@@ -74,7 +74,7 @@ def test_an_inference_step_takes_the_time_of_copy_and_forward_pass() -> None:
 
 
 @pytest.mark.parametrize("batch", [31, None])
-def test_a_batch_size_that_was_not_measured_has_no_measured_step_time(batch: int | None) -> None:
+def test_fit_shows_no_measured_step_time_for_an_unmeasured_batch_size(batch: int | None) -> None:
     assert KnownTimes(WORKLOAD, batch, None).step(V100) is None
 
 
@@ -173,7 +173,7 @@ def every_collective_takes_15_us(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("every_collective_takes_15_us")
-def test_communication_that_backward_does_not_hide_lengthens_a_step(names: tuple[str, ...], added_us: int) -> None:
+def test_communication_that_outlasts_the_backward_pass_lengthens_a_step(names: tuple[str, ...], added_us: int) -> None:
     found = KnownTimes(WORKLOAD, 7, with_collectives(*names)).step(A100)
     assert found is not None
     assert (found.step_ns, found.communication_ns) == ((100 + added_us) * US, added_us * US)

@@ -33,7 +33,7 @@ def test_a_json_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_writing_json_to_a_deleted_folder_leaves_nothing(tmp_path: Path) -> None:
+def test_writing_json_to_a_deleted_folder_creates_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_json(tmp_path / "gone" / "r.json", {})
     assert list(tmp_path.iterdir()) == []

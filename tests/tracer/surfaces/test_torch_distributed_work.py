@@ -167,7 +167,7 @@ def test_work_objects_written_in_python_are_recorded(notes: Notes, works: Works)
 
 
 @pytest.mark.real_time
-def test_a_failed_wait_is_not_recorded(notes: Notes, works: Works) -> None:
+def test_a_wait_for_a_collective_that_fails_is_not_recorded(notes: Notes, works: Works) -> None:
     """WHEN a class does not override the wait of C++ THEN C++ does not call the recorder's wait as an override, which would
     recurse forever."""
     work, operation = Bare(), pending()

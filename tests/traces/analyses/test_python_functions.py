@@ -104,7 +104,7 @@ def test_functions_on_other_lines_are_matched_unless_ambiguous() -> None:
     assert names.keys().isdisjoint({"modules/linear.py(130): forward", "model.py(7; 9): forward"})
 
 
-def test_recursion_counts_kernel_time_and_host_time_once() -> None:
+def test_the_times_of_a_recursive_function_are_counted_once() -> None:
     trace = made(
         (0, PYTHON, "tree.py(3): walk", 0, 90),
         (1, PYTHON, "tree.py(3): walk", 10, 80),

@@ -81,7 +81,7 @@ def test_ranks_that_are_late_by_chance_are_not_stragglers() -> None:
         ([0, 5, 30, 10], [0, 1, 3]),  # of four ranks, the second is the median
     ],
 )
-def test_ranks_with_little_lateness_are_similar(late_ns: list[int], similar: list[int]) -> None:
+def test_ranks_that_are_only_slightly_late_count_as_similar(late_ns: list[int], similar: list[int]) -> None:
     assert similar_ranks([RankLateness(rank, 5, 1, 0, of_ns) for rank, of_ns in enumerate(late_ns)]) == similar
 
 

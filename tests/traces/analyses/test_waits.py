@@ -65,7 +65,7 @@ def test_a_call_that_returns_when_gpu_work_ends_counts_as_a_wait(name: str) -> N
         ("cudaDeviceSynchronize", 5001, 5004),
     ],
 )
-def test_a_call_that_does_not_return_when_gpu_work_ends_is_not_a_wait(call: Call) -> None:
+def test_a_call_is_not_a_wait_if_no_gpu_work_ends_when_it_returns(call: Call) -> None:
     assert not len(host_waits(recorded([LAUNCH, call], [KERNEL]), 0))
 
 
@@ -174,7 +174,7 @@ def test_single_calls_that_wait_for_their_own_work_are_recognized(
     assert [(start, end) for start, end, _, _ in told(host_waits(trace, 0))] == waits
 
 
-def test_a_blocking_copy_behind_other_work_waits_from_the_start_of_its_call() -> None:
+def test_a_blocking_copy_waits_for_earlier_work_from_the_start_of_its_call() -> None:
     # GIVEN a kernel until 3000 and behind it a copy until 5008 THEN the wait began with the call
     work: list[Work] = [(0, 7, "gemm", 10, 3000, 0), (0, 7, "Memcpy DtoH (Device -> Pageable)", 3001, 5008, 1)]
     assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 5018)], work), 0)) == [(20, 5008, 1, 1)]
@@ -188,7 +188,7 @@ def test_a_blocking_copy_behind_other_work_waits_from_the_start_of_its_call() ->
         assert [(start, end) for start, end, _, _ in found] == [(40, 5008)]
 
 
-def test_a_kernel_without_a_launch_does_not_change_the_waits() -> None:
+def test_kernels_without_a_launch_call_do_not_affect_waits() -> None:
     unknown = (0, 7, "earlier", 1, 9, -1)
     queries: list[Call] = [("cudaEventQuery", at, at + 2) for at in range(100, 5100, 100)]
     trace = recorded([LAUNCH, *queries], [unknown, KERNEL])

@@ -93,7 +93,7 @@ def test_traces_without_steps_are_matched_as_a_whole() -> None:
     assert found_in(Trace(), Trace()).step.tolist() == []
 
 
-def test_swapped_kernels_are_marked_as_out_of_order() -> None:
+def test_matching_kernels_that_swapped_places_are_marked_as_out_of_order() -> None:
     first, second = training(steps=2), training(steps=2)
     begin = second.device.start_ns
     begin[1], begin[2] = int(begin[2]), int(begin[1])

@@ -68,7 +68,7 @@ def test_the_trace_with_fused_kernels_is_the_compiled_one() -> None:
         assert f"add, relu (in {trace} fused into triton_poi_fused_add_relu_0) takes {times}; on the GPU" in texts
 
 
-def test_an_eager_and_a_compiled_trace_are_explained_by_fused_ops() -> None:
+def test_explain_names_fused_ops_for_an_eager_and_a_compiled_trace() -> None:
     explanation = explain(compare(fusing(compiled=False), fusing(compiled=True)))
     texts = [reason.text for reason in explanation.reasons]
     assert explanation.caution == ""

@@ -250,7 +250,7 @@ def test_the_slowest_of_several_ranks_determines_the_step_time() -> None:
     assert (of.pace_ns, of.host_ns, of.device_ns) == (12 * MS, 12 * MS, None)
 
 
-def test_a_host_that_waits_for_a_busy_gpu_is_limited_by_the_gpu() -> None:
+def test_the_gpu_limits_the_step_if_the_host_waits_for_it() -> None:
     """Both intervals are 10 ms; the GPU is busy for 9.5 of them in one trace and for 3 in the other."""
     busy = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 0.1, t + 0.2, t + 9.7) for t in (0, 10, 20)])
     idle = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 6.6, t + 6.7, t + 9.7) for t in (0, 10, 20)])

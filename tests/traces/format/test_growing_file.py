@@ -84,7 +84,7 @@ def test_missing_threads_of_a_growing_file_belong_to_the_lowest_rank(tmp_path: P
     stream.close()
 
 
-def test_references_to_later_rows_become_valid_when_the_rows_arrive(tmp_path: Path) -> None:
+def test_references_to_rows_become_valid_when_a_growing_file_contains_the_rows(tmp_path: Path) -> None:
     # GIVEN device work that was written before the calls that launched it
     trace = training(steps=1)
     stream = TraceStream(tmp_path / "t")

@@ -42,7 +42,7 @@ def possible_ns(found: list[Kernel], dependent_launch: bool) -> list[int]:
 
 
 @given(st.lists(kernels, max_size=6), st.booleans())
-def test_kernels_of_a_stream_end_where_the_next_launch_begins(found: list[Kernel], dependent_launch: bool) -> None:
+def test_overlong_kernels_are_shortened_to_the_next_kernel_of_the_stream(found: list[Kernel], dependent_launch: bool) -> None:
     ids = np.array([kernel[4] for kernel in found], dtype=np.int64)
     columns = DeviceColumns(spans_of(found), ids, ids)
     assert durations_ns(columns, dependent_launch).tolist() == possible_ns(found, dependent_launch)

@@ -51,7 +51,7 @@ def test_the_nearest_entry_has_the_most_similar_number_of_parameters(
     assert found.cell.model == model and found.is_same is (parameters in (1000, 4000) and modules == 3)
 
 
-def test_of_two_entries_of_a_model_the_one_with_the_same_training_is_preferred(tmp_path: Path) -> None:
+def test_the_library_entry_with_the_same_kind_of_training_is_preferred(tmp_path: Path) -> None:
     cells = [a_cell("a"), a_cell("b", workload=replace(NETWORK, optimizer="AdamW")), a_cell("c")]
     write_cells(tmp_path / "g9.cells", GPU, cells, {})
     file = read_cells(tmp_path / "g9.cells")

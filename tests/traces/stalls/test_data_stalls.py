@@ -156,7 +156,7 @@ def test_evaluation_and_one_time_setup_are_not_counted_as_stalls() -> None:
     assert found.check is not None and found.check.samples_per_s == pytest.approx(640, rel=0.01)
 
 
-def test_more_prefetching_keeps_more_batches_ready() -> None:
+def test_a_larger_prefetch_factor_keeps_more_batches_ready() -> None:
     with pytest.raises(TraceError, match="train at least 21 steps"):
         training_pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
 
@@ -195,12 +195,12 @@ def test_files_that_were_not_observed_are_reported() -> None:
     assert "not counted" in note
 
 
-def test_a_busy_machine_in_the_first_run_is_reported() -> None:
+def test_stalls_reports_that_the_machine_was_busy_in_the_first_run() -> None:
     assert "this machine was busy" in "".join(stalls_of(run_of(30), run_of(20), [loading(10)], 2, []).notes)
     assert stalls_of(run_of(20.5), run_of(20), [loading(10)], 2, []).notes == []
 
 
-def test_a_busy_machine_in_the_second_run_is_reported_with_the_stall() -> None:
+def test_stalls_reports_that_the_machine_was_busy_in_the_second_run() -> None:
     """GIVEN cached data that took longer to load than the same data from the modelled disk, and longer than the GPU WHEN
     compared THEN both facts are reported."""
     found = stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(20), [loading(10)])

@@ -31,7 +31,7 @@ def test_idle_time_per_step_is_the_mean_over_all_gpus() -> None:
     assert idle_per_step({"cuda:0": idle(0, 200, data=40)})["waiting for data"] == 40 * MS
 
 
-def test_the_table_has_a_row_for_each_reason_of_idle_time() -> None:
+def test_the_idle_time_table_has_a_row_for_each_reason() -> None:
     assert idle_rows(TWO, together=False) == [["waiting for data", "10.0 ms", "30.0 ms"], ["host-bound", "5.0 ms", "0 ns"]]
     assert idle_rows(TWO, together=True) == [["waiting for data", "20.0 ms"], ["host-bound", "2.5 ms"]]
     assert idle_rows({}, together=True) == []
@@ -51,7 +51,7 @@ def test_figures_of_a_single_step_are_not_called_per_step(of: dict[str, IdleTime
     assert per_step_words(of, together=together) == words
 
 
-def test_the_sentence_names_the_three_largest_reasons_of_idle_time() -> None:
+def test_info_names_the_three_largest_reasons_for_idle_time() -> None:
     assert idle_sentence({}) == ""
     assert idle_sentence({"cuda:0": idle(4, 200)}) == "0.0 %"
     assert idle_sentence(ONE) == "30.0 %; on average per step: waiting for data 10.0 ms, host-bound 5.0 ms"

@@ -43,7 +43,7 @@ def test_the_limit_of_the_training_speed_is_described_in_one_sentence(
     assert limit_text(of, limit) == text
 
 
-def test_a_growing_lag_is_a_warning() -> None:
+def test_info_warns_if_the_lag_of_the_gpu_grows() -> None:
     assert lag_sentence(paced(falls_behind_ns=3 * US)) == "The GPU falls 3.0 µs further behind the host in each step."
     assert lag_sentence(paced(falls_behind_ns=0)) == lag_sentence(None) == ""
 

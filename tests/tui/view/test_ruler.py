@@ -12,7 +12,7 @@ from tui.view.timeline.window import Window
 MARKS = [(0, "5", 0), (100_000, "6", 1), (200_000, "7", 2)]
 
 
-def test_steps_are_marked_where_they_start() -> None:
+def test_the_ruler_marks_where_each_step_starts() -> None:
     assert step_positions(lone_scene(), Window(lone_scene()).alignment) == MARKS
 
 

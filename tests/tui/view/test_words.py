@@ -166,7 +166,7 @@ def test_a_step_label_is_written_in_full_if_there_is_space() -> None:
 # --- spans and their counterparts ---
 
 
-def test_the_counterpart_of_a_kernel_is_the_same_call_in_the_aligned_step() -> None:
+def test_the_counterpart_of_a_kernel_belongs_to_the_same_call_and_step() -> None:
     scene = pair_scene(steps=2)
     recorded, replayed = scene.traces
     kernels = [row for row in range(len(replayed.device)) if name_of(scene, span(scene, 1, "device", row)) == "softmax"]
@@ -466,7 +466,7 @@ def test_the_short_name_of_a_module_call_is_the_module() -> None:
     assert short_name("nn.Module: Linear_0") == "Linear_0"
 
 
-def test_the_short_name_of_a_wrapped_kernel_is_the_inner_kernel() -> None:
+def test_a_wrapper_kernel_is_shortened_to_the_name_of_the_inner_kernel() -> None:
     assert short_name("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16>(T1::Params)") == (
         "cutlass_80_tensorop_f16_s16816gemm_relu_f16"
     )

@@ -303,7 +303,7 @@ def test_real_batch_sizes_are_distinguished(shared_traces: Path) -> None:
     )
 
 
-def test_a_truncated_file_does_not_show_that_the_program_differs() -> None:
+def test_a_truncated_file_is_no_evidence_of_a_different_program() -> None:
     whole, cut = training(), training(made=calls(8)[:2])
     assert compare(whole, cut).verdict.same is False
     cut.problems = {"truncated-json": 1}
