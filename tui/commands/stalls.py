@@ -39,6 +39,8 @@ from tui.trace_names import load_replayable
 # A SATA SSD at the speed of its interface, and a hard disk with 7 200 rpm: half a turn takes 4.2 ms, and a seek about as long.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, and latency in ns
 OWN_DISK = "own"  # this machine's disk: each file is dropped from the page cache before reading
+# bytes in the path of TMPDIR; the path of a Unix socket has at most 103 bytes on macOS, and 107 on Linux
+_MOST_FOR_SOCKETS = 75
 _LEAST_FREE_BYTES = 16_384  # maximum size of the last block of a timeline
 _BLOCKED = "Waiting in the data set, for example for the network,"
 _NOTICEABLE_ESTIMATE = 0.01  # minimum share of GPU time to mention
@@ -133,17 +135,19 @@ def _run(
     folder: Path, options: StallsOptions, path: Path | None, choice: LibraryChoice | None, loader: str, disk: Disk | None,
     cache: CacheShare | None,
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
-    out, socket = folder / "out", folder / "storage"
+    out = folder / "out"
     out.mkdir(exist_ok=True)
     if path is None:
         path = file_in_folder(folder, "card")
         save(trace_of_card(options.gpu) if choice is None else gpu_and_blank_trace(choice)[1], path)
-    with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
-        config = ReplayConfig(loader=loader, steps=options.steps)
-        session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
-        # stdout is for the results, so the script's output goes to stderr
-        result = run_child({"replayer": session}, options.script, stdout=sys.stderr.fileno())
-    socket.unlink()
+    temporary = None if len(os.fsencode(tempfile.gettempdir())) <= _MOST_FOR_SOCKETS else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="trace-", dir=temporary) as socket_folder:
+        socket = Path(socket_folder) / "storage"
+        with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
+            config = ReplayConfig(loader=loader, steps=options.steps)
+            session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
+            # stdout is for the results, so the script's output goes to stderr
+            result = run_child({"replayer": session}, options.script, stdout=sys.stderr.fileno())
     if shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # raised even if the script handled the error
     if result.returncode:
