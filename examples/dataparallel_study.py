@@ -63,7 +63,7 @@ def parse_arguments() -> argparse.Namespace:
     )
 
     for command in (cell, grid):
-        command.add_argument("--image-size", type=int, default=224, help="enlarge the 28x28 images to this size; 64 is enough")
+        command.add_argument("--image-size", type=int, default=224, help="enlarge the 28x28 images to this size")
         command.add_argument("--pin-memory", action="store_true", help="keep the batches in page-locked memory")
         command.add_argument("--warmup", type=int, default=3, help="steps before anything is measured")
         command.add_argument(

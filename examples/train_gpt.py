@@ -52,7 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--clip", type=float, default=1.0, help="clip the gradients to this total norm")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument(
-        "--warmup", type=int, default=20, metavar="STEPS", help="number of first steps, in which the learning rate rises"
+        "--warmup", type=int, default=20, metavar="STEPS", help="number of warm-up steps, in which the learning rate rises"
     )
     parser.add_argument("--workers", type=int, default=2, help="DataLoader workers; 0 loads in the main process")
     parser.add_argument("--pin-memory", action="store_true", help="copy batches to the GPU from page-locked memory")

@@ -151,7 +151,7 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
-        """Write the data if the next write is due within `step_ns`, which is the expected time of the next step."""
+        """Write the data now if the next write would be due during the next step, which takes about `step_ns`."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))

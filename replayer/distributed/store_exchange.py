@@ -98,8 +98,8 @@ class _Wait:
     busy_s: float = 0.0
 
     def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
-        """Add the processor time that missing ranks have used since the last call. The argument `used_ns` contains each rank's
-        total processor time."""
+        """Count how long missing ranks have computed since the last call. The argument `used_ns` contains each rank's total
+        processor time."""
         longest_ns = max((now_ns - self.used_ns.get(rank, now_ns) for rank, now_ns in used_ns.items()), default=0)
         busy_s = min(max(longest_ns, 0) * 1e-9, waited_s - self.looked_s)
         self.busy_s = min(self.busy_s + busy_s, _BUSY_AT_MOST_S)

@@ -85,7 +85,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread. Its virtual time starts at that of the thread that created it."""
+        """Register the calling thread, which starts at the virtual time of the thread `maker`."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

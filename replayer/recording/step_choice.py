@@ -181,5 +181,5 @@ class StepChoice:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
-    # If input shapes alternate between recorded steps, the repeated steps alternate in the same way.
+    # The recorded steps repeat in their order, because their input shapes may alternate.
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]

@@ -17,8 +17,7 @@ def install(torch_module: ModuleType) -> None:
     """Patch the functions. Forked processes such as DataLoader workers write no timeline."""
 
     def before_signal() -> None:
-        # `finish` tells the other ranks that this rank ends. Do not call `finish` if a signal ends a rank, because such a rank
-        # sends no message on a real GPU either.
+        # `finish` would tell the other ranks that this rank ends. A rank that a signal kills tells nobody.
         distributed = torch_module.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
             state.STATE.finish()

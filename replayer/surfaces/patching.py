@@ -39,7 +39,8 @@ def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Make functions return constants. `answers` maps each function name to the constant and to the reason for it."""
+    """Make functions return constants. `answers` maps each function's name to its constant and to a reason for readers of the
+    code."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 

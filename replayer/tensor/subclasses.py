@@ -1,4 +1,4 @@
-"""Creates virtual versions of other tensor classes, such as subclasses of nn.Parameter and torchvision's tv_tensors.
+"""Creates classes for virtual tensors that also belong to another tensor class, such as nn.Parameter or torchvision's Image.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 

@@ -220,7 +220,7 @@ def test_contributed_recordings_are_checked(own: Path) -> None:
     assert "no workload signature" in texts and "it has no GPU" in texts and "e-mail address: ada@example.org" in texts
 
 
-def test_every_bundled_file_passes_the_library_check() -> None:
+def test_trace_library_check_accepts_every_bundled_file() -> None:
     files = sorted(catalogue.BUNDLED.glob("*.cells"))
     assert len(files) >= 6 and [finding for path in files for finding in check(path)] == []
     assert catalogue.faults() == []

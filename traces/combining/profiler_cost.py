@@ -133,7 +133,7 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Return the factor that makes a profiled phase about as long as without the profiler. If several factors are suitable,
+    """Return the factor that corrects a profiled phase for the profiler's slowdown. If several factors are suitable,
     return the one closest to `usual`."""
     # see Note [The clean steps decide]
     if not phase.calls:

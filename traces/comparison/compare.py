@@ -103,7 +103,6 @@ def compare(
     """Compare a recording with a replay or another recording. Each list of changes has at most `top` entries. `analyses` are
     the results of `analyse` for both traces, if they are already known."""
     repeated, repeating = steps_to_compare(recorded, other)
-    # Times are compared for the steps `timed` and `timed_other`, kernels for the steps `ours` and `theirs`.
     timed = without_profiler(recorded, repeated)
     timed, timed_other = shared_evaluations(recorded, timed, other, without_profiler(other, repeating))
     verdict = same_program(recorded, other, *steps_of_verdict(recorded, repeated, other, repeating))

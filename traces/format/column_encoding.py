@@ -69,8 +69,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Each row takes at least one byte. Readers reject tables with more rows than bytes, because a small damaged file could
-        # otherwise fill the memory (FORMAT.md).
+        # Store at least one byte per row. Readers reject a table that claims more rows than it has bytes (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

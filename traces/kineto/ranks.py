@@ -166,7 +166,7 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
         if numbers.count(number) > 1:
             second = files[numbers.index(number, numbers.index(number) + 1)]
             raise TraceImportError(
-                f"{first} and {second} are both from rank {number}; put recordings of different times into different folders"
+                f"{first} and {second} are both from rank {number}; put recordings of different runs into different folders"
             )
     return [number for number in numbers if number is not None]
 

@@ -4,8 +4,8 @@
     column_limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
     clear_dangling_references(trace)  # after a truncated file: references to lost spans become NONE
 
-Column values are limited, because the difference of two values must fit into 64 bits. REFERENCES lists the columns with row
-numbers of other tables.
+Column values are limited, because the difference of two values must fit into 64 bits. REFERENCES lists all columns that
+contain row numbers of other tables.
 """
 
 from __future__ import annotations

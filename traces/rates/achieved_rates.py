@@ -136,7 +136,7 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return two lists of FLOP/s and bytes/s: one by op, and one by op, input shapes and dtype."""
+    """Return the achieved FLOP/s and bytes/s of each op, and of each op with each of its input shapes and dtypes."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}

@@ -150,7 +150,7 @@ def _of_killed_script(recording: Trace) -> Trace:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    # Assign the rows from before `init_process_group` to the process's later rank.
+    # A process gets its rank in `init_process_group`. The rows that it wrote before get the same rank.
     recording = merge_ranks([in_order(_of_killed_script(load(part.path, is_ours=True)))])
     profiles = list[Trace]()
     for path in part.profiles:

@@ -26,7 +26,7 @@ DEFAULT_OOM_TEXT = (
     " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 
-# The message of PyTorch 2.11 and later recommends another environment variable (pytorch/pytorch#172327).
+# Since PyTorch 2.11, out-of-memory messages name PYTORCH_CUDA_ALLOC_CONF (pytorch/pytorch#172327).
 _ADVICE_OF_2_10 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
 _ADVICE_SINCE_2_11 = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"

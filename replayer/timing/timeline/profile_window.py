@@ -164,8 +164,8 @@ def with_virtual_gpu(
         pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
     ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
     ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
-    # A thread's GPU calls have times on both clocks. Use them to convert all other times of the thread. For a thread without
-    # GPU calls, use the GPU calls of all threads.
+    # For each GPU call of a thread, the time on the script's clock and on the recording's clock is known. These pairs of times
+    # convert all other times of the thread. A thread without GPU calls uses the pairs of all threads.
     of_other_threads = _Clocks(ends_own, ends_recorded)
     of_other_threads.tie_between(list(pairs.values()))
     clocks: dict[Any, _Clocks] = defaultdict(lambda: of_other_threads)

@@ -86,7 +86,7 @@ def test_weights_per_sample_have_the_dtype_of_the_table() -> None:
 @pytest.mark.parametrize(
     ("channels", "last", "kernel"), [(4, True, "nhwc_out_frame"), (3, True, "out_frame"), (4, False, "out_frame")]
 )
-def test_nearest_neighbours_of_integers_are_refused(channels: int, last: bool, kernel: str) -> None:
+def test_nearest_upsampling_rejects_integers(channels: int, last: bool, kernel: str) -> None:
     data = torch.zeros(2, channels, 3, 3, dtype=torch.int32)
     with pytest.raises(RuntimeError, match=f"upsample_nearest2d_{kernel}.*'Int'"):
         mixed_dtypes._nearest(data.contiguous(memory_format=torch.channels_last) if last else data)

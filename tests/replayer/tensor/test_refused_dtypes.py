@@ -182,7 +182,7 @@ def test_a_check_that_finds_no_error_keeps_no_memory() -> None:
     assert after == before
 
 
-def test_wrong_shapes_of_large_calls_are_errors() -> None:
+def test_large_tensors_of_wrong_shapes_are_rejected() -> None:
     """The errors have the same texts as in PyTorch's CUDA build."""
     use()
     empty: Any = partial(torch.empty, device="cuda")

@@ -76,7 +76,7 @@ def test_a_library_entry_is_read_within_20_ms() -> None:
     assert min(times) < 0.020
 
 
-def test_the_library_has_the_published_largest_batch_sizes_that_fit() -> None:
+def test_the_library_contains_the_published_largest_batch_sizes() -> None:
     ends = {model: catalogue.cell("p100", model) for model in ("resnet50", "vgg16", "densenet121", "alexnet")}
     assert {model: (of.last_batch, of.out_of_memory_batch) for model, of in ends.items()} == {
         "resnet50": (179, 180),

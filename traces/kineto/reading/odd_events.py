@@ -1,4 +1,4 @@
-"""Converts events of other tools, such as separate begin and end events.
+"""Converts the events that other tools write into Kineto's events, for example separate begin and end events.
 
     with_category({"name": "aten::mm", "args": {}})       # "cpu_op" and the event, as only names of ops begin with "aten::"
     joined_begin_and_end([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
