@@ -74,8 +74,8 @@ def register(*, compute: bool = False) -> None:
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
-    # Scripts see the default device name "privateuseone". Otherwise, a script that tests all device types would test "cuda"
-    # twice.
+    # Scripts see the default device name "privateuseone". With the name "cuda", scripts that test all device types would
+    # test it twice.
     PATCHES.set(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)

@@ -120,7 +120,7 @@ class Schedule:
         self._window = None
 
     def replaces_step(self, evaluation: bool) -> bool:
-        """Decide whether to profile a later step instead of a step that compiled code."""
+        """Decide whether to profile a later step, because torch.compile was at work in the chosen step."""
         if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
             return False
         self._replaceable -= 1

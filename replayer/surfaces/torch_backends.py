@@ -66,7 +66,7 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module.backends.cuda, **answers)
     # As on a GPU, recurrent layers such as nn.LSTM store all their weights in one buffer.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, the module `torch.backends.cudnn.rnn` is replaced by an object, too.
+    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is an object instead of a module.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

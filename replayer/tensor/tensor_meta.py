@@ -17,8 +17,10 @@ import torch
 from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
 
-BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
-OURS = ("cuda", BACKEND)  # device types of a virtual GPU
+# PyTorch's C++ code sees the device type "lazy" where scripts see "cuda".
+BACKEND = "lazy"
+OURS = ("cuda", BACKEND)
+
 # PyTorch renames types in error messages (`processErrorMsg`), but not in tensors that TorchScript prints.
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(Byte|Char|Double|Float|Half|Int|Long|Short)Type\b(?!\{{\d)")
 _OTHER_TYPE = re.compile(rf"\b{BACKEND.capitalize()}(\w+Type)\b")

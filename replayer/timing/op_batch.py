@@ -209,7 +209,7 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Executes many ops at once if only the GPU time of each phase was recorded. The single ops take no GPU time."""
+    """Executes many ops at once in replays of phase times, where single ops take no GPU time."""
 
     count: int
     signatures: list[OpSignature]

@@ -54,7 +54,7 @@ def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str)
     level = next((i for i, frame in enumerate(frames) if frame[:2] == (message.filename, message.lineno)), None)
     if level is None or not any(is_own for _, _, is_own in frames[: level + 1]):
         return
-    # This tool's Python code chooses the place of a warning with `stacklevel`. A C function always warns at its caller's line.
+    # Python code may warn at the line of a caller (`stacklevel`). A C function always warns at the line of its own caller.
     start = level if frames[0][2] else 0
     others = [frame for frame in frames[start:] if not frame[2]]
     if level - start < len(others):

@@ -505,7 +505,7 @@ def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
         in_steps = np.isin(launch_steps(trace)[rows], steps)
-        if in_steps.any():  # All steps of a replay begin at the same time if its clock stands still.
+        if in_steps.any():  # With a clock that never advances, all steps of a replay begin at the same time.
             rows = rows[in_steps]
         origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
     else:

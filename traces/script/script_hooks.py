@@ -274,7 +274,7 @@ class ScriptHooks:
                 if (tell := listener.workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
                 listener.module_called(self, grad_enabled())
-                # Module calls in a backward pass are repetitions by activation checkpointing, so the observer ignores them.
+                # Activation checkpointing calls modules again in the backward pass. The observer ignores these calls.
                 if listener.workload.is_open and running_backward() == -1:
                     listener.workload.module_called(self, described([args, kwargs]), autocast())
                 if marks is not None:

@@ -81,8 +81,8 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
     """Return a mask of the kernels and copies that end more than CLOCKS_APART_NS after a synchronization that waited for them.
-    Only synchronizations count that the launching thread calls after the launch. If the process uses several GPUs, the call may
-    have waited for another GPU, so the mask is empty."""
+    A synchronization counts only if the launching thread calls it after the launch. If the process uses several GPUs, the mask
+    is empty, because the call may have waited for another GPU."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

@@ -1,4 +1,4 @@
-"""Gives the key actions access to the app's timeline, tables and status line."""
+"""Gives functions that handle keys access to the app's timeline, tables and status line."""
 
 from __future__ import annotations
 
