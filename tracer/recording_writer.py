@@ -39,7 +39,7 @@ from traces.script.deferred_signals import deferred_signals
 
 # number of steps that may wait in memory for the GPU; if more steps wait, the oldest are written without GPU times
 _PENDING_STEPS = 1024
-# number of steps in the median step time, of which the recording overhead is a share
+# The recording overhead is compared with the median time of this number of steps.
 _USUAL_OF = 1024
 # number of steps that are processed at once, which is faster
 TOGETHER = 128

@@ -87,6 +87,11 @@ def shared_gpu(messages: Sequence[RankMessage]) -> tuple[int, int] | None:
     return None
 
 
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return text such as "ranks 1, 3"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int, rank_of: Callable[[int], str]) -> str:
     """Describe how the calls of two ranks differ. Return "" if the calls match. The argument `rank_of` names a rank."""
     mine, theirs = messages[own], messages[other]

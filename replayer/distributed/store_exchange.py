@@ -37,7 +37,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistBackendError, DistError
 
 from replayer.distributed.clock_offset import ClockOffset, boot_id, ended_key
-from replayer.distributed.rank_message import RankMessage, conflict_of, convert_each, pack, shared_gpu, unpack
+from replayer.distributed.rank_message import RankMessage, conflict_of, convert_each, pack, ranks_text, shared_gpu, unpack
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
@@ -402,8 +402,7 @@ class StoreExchange:
 
     def _ranks(self, members: Sequence[int]) -> str:
         """Return text such as "ranks 1, 3", with the rank numbers of the default process group."""
-        numbers = ", ".join(str(self._global_ranks[member]) for member in members)
-        return f"rank{'s' if len(members) > 1 else ''} {numbers}"
+        return ranks_text([self._global_ranks[member] for member in members])
 
     @contextmanager
     def _waiting(self, operation: str) -> Iterator[None]:

@@ -225,7 +225,7 @@ def _is_alive(storage_is_alive: TorchAny, self: TorchAny) -> bool:
 
 
 def _check_inputs_by_memory(debug: TorchAny) -> None:
-    """Make `check_input_liveness` detect virtual tensors whose memory was freed."""
+    """Make `check_input_liveness` detect virtual tensors after their memory was freed."""
     patch_around(debug._TrackedTensorInfo, __init__=_watch_memory, is_alive=_is_alive)
 
 

@@ -36,6 +36,7 @@ from torch.distributed import DistError
 from torch.utils._pytree import tree_leaves, tree_map
 
 from replayer.cost_model.collective_costs import gloo_ns
+from replayer.distributed.rank_message import ranks_text
 from replayer.distributed.store_exchange import StoreExchange, store_of_attempt
 from replayer.state import gpu, started
 from replayer.tensor.tensor import VirtualTensor
@@ -115,9 +116,9 @@ class GlooCall:
     def _explain(self, missing: list[int], error: RuntimeError) -> NoReturn:
         if not missing or not self._group.sees_all or self._channel != _COLLECTIVES:
             raise error
-        ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         own = self._group.global_ranks[self._group.rank]
-        raise RuntimeError(f"{ranks} of the group did not call {self._what}, but rank {own} waits for it: {error}") from None
+        text = f"{ranks_text(missing)} of the group did not call {self._what}, but rank {own} waits for it: {error}"
+        raise RuntimeError(text) from None
 
     def _missing(self) -> list[int]:
         """Return the ranks that have not called the operation."""

@@ -48,9 +48,9 @@ from traces.script.step_rule import CompiledCallable, Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# Records the module calls of one thread: a function that stores one number per start or end of a call; an object with the
-# number of launches so far, which is part of the stored number; a function from the `id()` of a module to its number or, for a
-# new module, None; and a function that numbers a new module.
+# Records the module calls of one thread. The first function stores a number at the start and at the end of each call. The
+# length of the second item is the number of launches so far. The third item returns the number of a module by its `id()`, or
+# None for a new module. The last function numbers a new module.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 # the methods of torch.Tensor with which Python code reads a value

@@ -38,8 +38,7 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return the index of the range of numbers that contains a scalar. The ranges are chosen so that a kernel accepts either
-    all scalars of a range or none."""
+    """Return the number of a scalar's range. A kernel that accepts one scalar of a range accepts all scalars of the range."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 

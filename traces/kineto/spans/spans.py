@@ -288,9 +288,11 @@ def _set_devices_of_syncs(spans: DeviceSpans, context: Column) -> None:
     """Set the device of each synchronization to the device of the work in the same CUDA context. Kineto writes device 0 if it
     does not know the device of a context."""
     works, syncs = spans.is_work & (context != ABSENT), spans.kind == DeviceKind.SYNC
-    device_of = dict(zip(context[works].tolist(), spans.device[works].tolist(), strict=True))
-    known = zip(context[syncs].tolist(), spans.device[syncs].tolist(), strict=True)
-    spans.device[syncs] = [device_of.get(of, device) for of, device in known]
+    # a file has millions of rows, but few contexts
+    contexts, last = np.unique(context[works][::-1], return_index=True)
+    devices = spans.device[works][::-1][last]
+    for own, device in zip(contexts.tolist(), devices.tolist(), strict=True):
+        spans.device[syncs & (context == own)] = device
 
 
 def _external_ids(read: cols.EventColumns) -> Column:

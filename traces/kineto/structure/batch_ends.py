@@ -52,8 +52,9 @@ class BatchEnds:
         return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
 
     def take_turns(self, marks: list[tuple[int, int]], ends_ns: list[list[int]]) -> bool:
-        """Return True if several networks are trained in turn within each step mark, as in a GAN. Each step mark must contain
-        the same number of batches. The number of ops per batch must differ more within a mark than between marks."""
+        """Return True if several networks take turns within each marked step, as in a GAN. All marked steps must have the same
+        number of batches. Within a step, the batches must differ more in their numbers of ops than the same
+        batch differs between steps."""
         ops_ns = [event.start_ns for event in self._events if not event.name]
         optimizers_ns = [event.start_ns for event in self._events if event.leads]
         sizes = []

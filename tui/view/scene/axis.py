@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The time axis is divided into *slots*, for example one per training step. A slot shows a step of each trace, and is as long as
-the longer of the two steps. A gap follows the shorter step.
+The time axis is divided into *slots*, for example one per training step. A slot shows one step of each trace. The
+longer step fills the slot, and a gap follows the shorter step.
 """
 
 from __future__ import annotations
