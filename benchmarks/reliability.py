@@ -576,8 +576,8 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
     lines += [
         f"This page was written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. The script"
     ]
-    lines += ["counts four kinds of faults: a Python traceback, an incomplete output file, a rejected file without the exit"]
-    lines += ["code 2, and more time or memory than [Bounds](#bounds) allows."]
+    lines += ["counts a fault if a command prints a Python traceback, writes an incomplete file, exits with a wrong code, or"]
+    lines += ["needs more time or memory than [Bounds](#bounds) allows."]
     lines += [""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:

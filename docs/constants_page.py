@@ -25,8 +25,8 @@ HEAD = """# Numbers that decide a verdict or an estimate
 
 This page lists the thresholds of comparisons (`traces/comparison/thresholds.py`) and the constants of estimates
 (`replayer/cost_model/constants.py`). `docs/constants_page.py` writes this page. The column `origin` shows how each number was
-found. Bold text in the column `origin` means that the number was chosen after the results of the benchmarks were known. The
-page [sensitivity.md](sensitivity.md) shows what changes if a threshold is a fifth higher or lower.
+found. **Bold** origins mark numbers that were chosen after benchmark results were known. The page
+[sensitivity.md](sensitivity.md) shows what changes if a threshold is a fifth higher or lower.
 
 ## Verdicts
 
