@@ -32,8 +32,7 @@ from replayer.tensor.tensor import VirtualTensor, alias
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, insert_first
 
-# PyTorch rejects "cuda" as the name of a new device type, but accepts "CUDA". Therefore `torch.device("cuda:0")` is the virtual
-# GPU.
+# PyTorch rejects "cuda" as the name of a new device type, but accepts "CUDA" and converts it to lower case.
 _NAME = "CUDA"
 
 
@@ -74,8 +73,7 @@ def register(*, compute: bool = False) -> None:
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
-    # Scripts see the default device name "privateuseone". With the name "cuda", scripts that test all device types would
-    # test it twice.
+    # Hide the new device name, because scripts that loop over all device types would otherwise visit "cuda" twice.
     PATCHES.set(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
@@ -90,7 +88,7 @@ def register(*, compute: bool = False) -> None:
         plans.specials[op] = checked(op, plans.specials[op])
     plans.specials[torch.ops.aten.alias.default] = alias
     plans.specials[torch.ops.aten._lazy_clone.default] = lazy_clone
-    # This setting disables nested tensors.
+    # This makes nn.TransformerEncoder use ordinary tensors instead of nested tensors.
     plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False
     if compute:
         computing = CpuCompute(plans)
@@ -121,7 +119,7 @@ class StoppedTensor(torch.Tensor):
     def __torch_function__(cls, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> NoReturn:
         raise _stopped()
 
-    @classmethod  # C++ calls this method, for example in a backward pass.
+    @classmethod  # called by PyTorch's C++ code
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None
     ) -> NoReturn:

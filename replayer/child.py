@@ -1,4 +1,4 @@
-"""Starts the virtual GPU in the script's process, and writes the timeline to a file when the script ends."""
+"""Starts the virtual GPU in a script's process, and writes the replayed timeline to a file when the script ends."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of listed kinds of calls that the recording lacks; further kinds are only counted
 _MISSING_LISTED = 50
-# With `--steps N`, a script ends after N training steps, or after 20 N steps of any kind.
+# With `--steps N`, a script that only evaluates its model ends after 20 N steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
 
-# PyTorch imports these modules only when needed. The import of torch._dynamo takes seconds and doubles PyTorch's memory use.
+# Import these large modules before the fork, so that the ranks share their memory.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
@@ -65,7 +65,7 @@ def start_here(session: Mapping[str, Any]) -> None:
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """If the script calls a torch function that is not emulated, call `listener` with an error message."""
+    """Call `listener` with an error message if the script calls a PyTorch function that the virtual GPU does not support."""
 
     def note_refusal(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
@@ -98,8 +98,7 @@ def stop_here() -> None:
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Load the recording once, before the process is forked into ranks. Each forked rank calls the returned function to start
-    its replay."""
+    """Load a recording in the parent process of all ranks. Each rank calls the returned function to start its replay."""
     replay_session = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(replay_session)
     for module in _IMPORTED_LATER:
@@ -202,7 +201,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 def _leave(session: ReplaySession) -> NoReturn:
     distributed = torch.distributed
-    # Rank 0 may host the key-value store of all ranks, so it ends last.
+    # Rank 0 may host the key-value store of all ranks, so rank 0 ends last.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

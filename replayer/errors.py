@@ -39,7 +39,7 @@ def _is_internal(frame: FrameType) -> bool:
 
 
 def warn_at_script(text: str) -> None:
-    """Show a warning with the line of Python code that called the replayer."""
+    """Show a warning that points to a line of the script, not to the replayer's code."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_internal(frame):
         frame = frame.f_back
@@ -48,8 +48,7 @@ def warn_at_script(text: str) -> None:
 
 
 class NotEmulated(NotImplementedError):
-    """Raised if a script calls a function that is not emulated. `call` is the call as written in the script, and `advice` is
-    what the user can do instead."""
+    """Raised if a script calls a function that the virtual GPU does not support."""
 
     def __init__(self, call: str, advice: str) -> None:
         super().__init__(f"{call} is not emulated by the virtual GPU: {advice}")
@@ -66,7 +65,7 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script if the library has no step times for the script's model or batch size."""
+    """Ends the script if no built-in measurement exists for the script's model and batch size."""
 
     def __init__(self) -> None:
         super().__init__(2)

@@ -11,16 +11,13 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-# The cache has a maximum size, because some scripts use new shapes in each step.
-_MOST_KEPT = 1 << 16
+_MOST_KEPT = 1 << 16  # bounded, because some scripts use new shapes in every step
 
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """Describes one call of an op. The shapes and dtypes include those of tensors in lists."""
-
     op: str  # a name with namespace but without overload ("aten::add_")
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Shape, ...]  # also of the tensors in lists
     dtypes: tuple[str, ...]
     outputs: tuple[Shape, ...] = ()  # the shapes of newly created outputs
     launches: bool = True  # False for views and other ops that never reach the device
@@ -35,7 +32,7 @@ class OpSignature:
 
 
 class KeptBySignature(dict[OpSignature, T]):
-    """Caches one value per op signature. Reading a missing value calls `make(signature)`."""
+    """Caches one value per op signature. Computes missing values with `make(signature)`."""
 
     def __init__(self, make: Callable[[OpSignature], T]) -> None:
         self._make = make

@@ -89,7 +89,7 @@ os.register_at_fork(after_in_child=STATE.after_fork)
 
 
 def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
-    """Set the function that creates the virtual GPU. All processes of a replay use the same `run_folder`."""
+    """Set the function that creates the virtual GPU."""
     STATE.make, STATE.gpu, STATE.described, STATE.forked_in_use, STATE.run_folder = make, None, None, False, run_folder
 
 
@@ -102,8 +102,8 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the object that counts the script's steps. Return None before the first use of the GPU, and while AOTAutograd
-    traces a graph."""
+    """Return the object that counts the script's steps. Return None before the script first uses the GPU, and while
+    torch.compile traces a function."""
     made = STATE.gpu
     if made is None or (STATE.compiling and STATE.compiling == threading.get_ident()):
         return None
@@ -111,7 +111,7 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync(stream: TorchAny = None) -> None:
-    """Warn or raise an error if the script has called `torch.cuda.set_sync_debug_mode`."""
+    """Warn or raise an error before the script waits for the GPU, if requested with `torch.cuda.set_sync_debug_mode`."""
     if STATE.on_sync is not None:
         STATE.on_sync(stream)
     if STATE.sync_debug_mode == 1:
@@ -125,8 +125,8 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process. Raises CUDA's error in a process that was forked after its parent process had
-    used the GPU."""
+    """Return the virtual GPU of this process. As in CUDA, this fails in a process that was forked after its parent had used the
+    GPU."""
     made = STATE.gpu
     if made is not None:
         return made

@@ -1,7 +1,6 @@
 """Replaces slow functions of PyTorch by faster ones with the same results.
 
-Each replacement is called a shortcut. If PyTorch lacks a function that a shortcut needs, the shortcut is not installed. Users
-can switch off shortcuts:
+Each replacement is called a shortcut. Users can switch off shortcuts:
 
     TRACE_WITHOUT_SHORTCUTS=dispatch_rules,override_lookup trace replay train.py
 

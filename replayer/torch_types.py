@@ -12,11 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 TorchAny: TypeAlias = Any
-"""An argument or result of a torch call, an operator, or an object that only torch's C++ describes.
-
-PyTorch's type stubs do not describe dispatch (operators, their arguments and results) and the C functions in `torch._C`. They
-also do not describe methods that torch calls with different signatures. All other values in the replayer have precise types.
-"""
+"""A value that PyTorch's type stubs do not describe: an operator, its arguments and results, or a C++ object."""
 
 Op: TypeAlias = "torch._ops.OpOverload"  # as text, because modules that run without torch import this module
 Args: TypeAlias = tuple[TorchAny, ...]

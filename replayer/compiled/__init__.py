@@ -1,1 +1,1 @@
-"""Runs compiled functions (torch.compile) on the virtual GPU. The module `backend` replaces PyTorch's compiler Inductor."""
+"""Runs functions compiled with torch.compile on the virtual GPU. The module `backend` replaces Inductor, PyTorch's compiler."""

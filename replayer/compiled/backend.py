@@ -1,5 +1,4 @@
-"""Provides the compiler backend that a replay uses in place of Inductor. A replay runs the ops of a compiled graph one by one,
-without fusing them into kernels."""
+"""Replaces Inductor, the compiler behind torch.compile. A replay runs the ops of a compiled function one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from traces.script.patching import temporarily_set
 
 
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> TorchFunction:
-    """Return a function that runs a graph traced by Dynamo. If torch.compile cannot trace the backward pass of a graph, the
-    graph runs eagerly."""
+    """Return a function that runs a graph traced by Dynamo. If the backward pass of the graph cannot be traced, the graph runs
+    eagerly."""
     # Importing AOTAutograd takes a second, so import it only when a script compiles a function.
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException

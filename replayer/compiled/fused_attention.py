@@ -1,4 +1,4 @@
-"""Runs compiled flex_attention as two fused kernels, which do not store the attention scores."""
+"""Simulates compiled flex_attention as one kernel in the forward pass and one kernel in the backward pass."""
 
 from __future__ import annotations
 

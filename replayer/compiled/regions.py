@@ -1,5 +1,5 @@
-"""Runs the graphs of compiled functions op by op on virtual tensors. If the recording contains a compiled function, the replay
-launches the function's recorded kernels."""
+"""Runs functions compiled with torch.compile on virtual tensors. If the recording contains a function, the replay launches the
+function's recorded kernels."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # Ops such as `item` already simulate their copies to the host. Skip the recorded copies to the host.
+        # Skip recorded copies to the host if ops such as `item` already simulate these copies.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()
@@ -136,7 +136,7 @@ class RegionGraph:
         return results, memory.end()
 
     def _copied_inputs(self, inputs: list[TorchAny]) -> frozenset[int]:
-        """Return the ids of the inputs that a CUDA graph copies into its own memory before each launch."""
+        """Return the ids of the allocations that PyTorch copies into the CUDA graph's memory before each launch."""
         if not self._trains or self._is_backward:
             return frozenset()
         changing = (value for i, value in enumerate(inputs) if i not in self._static_inputs)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes the results of collectives on small tensors. A script may, for example, read a result to decide when to stop.
+"""Computes the values that collectives return for small tensors. A script may read such values to decide when to stop.
 
     concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values

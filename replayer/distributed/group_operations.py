@@ -47,7 +47,7 @@ class GroupOperations:
             self._exchange.timeout_s = timeout_s
 
     def compare_clocks(self) -> None:
-        """Compare the clocks of all ranks. Call this method only for the default process group."""
+        """Compare the clocks of all ranks."""
         self._is_default, ranks = True, gpu().ranks
         ranks.read_clock_offset, ranks.deadlocks = None, DeadlockDetector(self._store, self._rank)
         ranks.read_clock_offset = self._store_exchange().offset_ns

@@ -88,7 +88,7 @@ class Options:
         self.config = NcclConfig()
 
 
-# PyTorch's type stubs lack some method names of ProcessGroup, so the type is Any.
+# PyTorch's type stubs lack some methods of ProcessGroup.
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
@@ -202,7 +202,7 @@ class VirtualNccl(_NcclGroup):
         return group
 
     def _group_start(self) -> None:
-        """Do nothing. PyTorch calls `_group_start` before it aborts all process groups."""
+        """Do nothing."""
 
     _group_end = _group_start
 

@@ -79,7 +79,7 @@ def convert_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage
 
 
 def shared_gpu(messages: Sequence[RankMessage]) -> tuple[int, int] | None:
-    """Return two ranks that use the same GPU, or None. NCCL forbids shared GPUs."""
+    """Return two ranks that use the same GPU, which NCCL forbids, or None."""
     places: dict[str, int] = {}
     for place, message in enumerate(messages):
         if message.gpu and (first := places.setdefault(message.gpu, place)) != place:
@@ -93,7 +93,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int, rank_of: Callable[[int], str]) -> str:
-    """Describe how the calls of two ranks differ. Return "" if the calls match. The argument `rank_of` names a rank."""
+    """Describe how the collective calls of two ranks differ. Return "" if the calls match."""
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:

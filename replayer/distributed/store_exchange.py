@@ -57,7 +57,7 @@ OffsetNs = Callable[[], int]
 
 
 class NotCalledInTime(RuntimeError):
-    """Raised if a rank did not call an operation within the group's timeout."""
+    """Raised if a rank does not call a collective within the process group's timeout."""
 
 
 class PendingExchange:
@@ -73,8 +73,7 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def arrives_within(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the messages of all ranks, and return True if all have arrived. The group's timeout starts
-        with the first call of this method."""
+        """Wait up to `seconds` for the messages of all ranks, and return True if all have arrived."""
         if self._messages is None:
             self._polls = self._polls or self._exchange.new_wait()
             poll = self._polls, seconds
@@ -82,8 +81,8 @@ class PendingExchange:
         return True
 
     def messages(self) -> list[RankMessage]:
-        """Return the messages of all ranks. Their times are converted to this rank's clock. Raise RuntimeError if a rank has
-        ended, calls another operation, or sends no message before the timeout."""
+        """Return the messages of all ranks, with times converted to the clock of this rank. Raise RuntimeError if a rank has
+        ended, calls a different operation, or misses the timeout."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
@@ -98,8 +97,7 @@ class _Wait:
     busy_s: float = 0.0
 
     def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
-        """Count how long missing ranks have computed since the last call. The argument `used_ns` contains each rank's total
-        processor time."""
+        """Extend the timeout by the time in which the awaited ranks used the CPU, because such ranks do not hang."""
         longest_ns = max((now_ns - self.used_ns.get(rank, now_ns) for rank, now_ns in used_ns.items()), default=0)
         busy_s = min(max(longest_ns, 0) * 1e-9, waited_s - self.looked_s)
         self.busy_s = min(self.busy_s + busy_s, _BUSY_AT_MOST_S)
@@ -107,8 +105,8 @@ class _Wait:
 
 
 class DeadlockDetector:
-    """Finds ranks that wait for each other. A deadlock must last several seconds before it is reported, because another thread
-    may still end it."""
+    """Finds ranks that wait for each other. Reports only deadlocks that last several seconds, because another thread may end a
+    shorter deadlock."""
 
     def __init__(self, store: TorchAny, rank: int) -> None:
         self._of_group: TorchAny = store_of_attempt(store)
@@ -119,8 +117,8 @@ class DeadlockDetector:
         self._of_group.set(_process_key(rank), json.dumps([boot_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
-        """Return the total time in which a rank's threads ran on a processor or waited for one. Return 0 if the rank runs on
-        another machine."""
+        """Return the total time in which a rank's threads used the CPU or waited for a free CPU. Return 0 for a rank on another
+        machine."""
         if not self._of_group.check([_process_key(rank)]):
             return 0
         boot, pid = json.loads(self._of_group.get(_process_key(rank)))
@@ -140,7 +138,7 @@ class DeadlockDetector:
         return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
 
     def end(self) -> None:
-        """Clear this rank's entry in the key-value store."""
+        """Tell the other ranks that this rank no longer waits."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -168,8 +166,7 @@ class DeadlockDetector:
 
 
 class StoreExchange:
-    """Exchanges messages through channels. A channel is a sequence of operations between the same ranks. For `offset_ns`, see
-    Note [Clocks of several processes] in clock_offset.py."""
+    """Exchanges messages through channels. A channel is a sequence of operations between the same ranks."""
 
     def __init__(
         self,
@@ -186,6 +183,7 @@ class StoreExchange:
         self._store: TorchAny = store_of_attempt(store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
+        # see Note [Clocks of several processes] in clock_offset.py
         self.offset_ns: OffsetNs = offset_ns or ClockOffset(self._store, rank, clock, timeout_s).ns
         self._numbers: dict[str, int] = {}
         self._read: dict[str, int] = {}
@@ -193,7 +191,6 @@ class StoreExchange:
         self._pieces: dict[str, int] = {}
         self._left = self._broken = False
         self._deadlocks, self._global_ranks = deadlocks, global_ranks or range(size)
-        # The name of the default group is empty.
         self._of_group = f" of group {group_name} ({self._ranks(range(size))})" if group_name else ""
         self._is_recorded = False  # among the waits of `deadlocks`
         larger = max(size / _ALL_READ_UP_TO, 1.0)
@@ -235,8 +232,8 @@ class StoreExchange:
         return convert_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. Rank 0 waits until all other ranks have ended, because it may host their key-value
-        store."""
+        """Announce that this rank ends. Rank 0 waits until all other ranks have ended, because its process may host the
+        key-value store."""
         if self._left:
             return
         self._left = True
@@ -354,10 +351,10 @@ class StoreExchange:
     def _missing_members(
         self, keys: Sequence[str], members: Sequence[int], own: RankMessage, wait: _Wait, waited_s: float
     ) -> list[int]:
-        """Return the ranks that have not sent a message yet. Raise an error after the timeout, or if a missing rank has
-        ended."""
+        """Return the ranks that have not sent a message yet. Raise an error if one of these ranks has ended, or if the timeout
+        is over."""
         is_late = waited_s >= self.timeout_s + wait.busy_s
-        # the messages name all missing ranks
+        # error messages list all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
         missing = self._missing(keys, members, len(members) if name_all else _MISSING_FOLLOWED)
         left: list[int] = []

@@ -38,8 +38,7 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, arrived_ns: Mapping[int, int]) -> None:
-        """End the process if the calls of this rank and of another rank are further apart than the timeout. The argument
-        `arrived_ns` maps each rank to the time of its call."""
+        """End the process if another rank called the collective too long before or after this rank."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         first, last = min(arrived_ns, key=arrived_ns.__getitem__), max(arrived_ns, key=arrived_ns.__getitem__)

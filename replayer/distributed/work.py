@@ -132,7 +132,7 @@ class VirtualWork(_Awaited):
             return self._pending.arrives_within(max(float(left_ns / clock.speed), 0.0) * 1e-9)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the collective. If `timeout` is given, the host also waits."""
+        """Make the current stream wait for the collective. With a timeout, the CPU also waits for the collective."""
         here = gpu()
         self._limit_ns = int(timeout // timedelta(microseconds=1) * 1_000 * here.clock.speed) if timeout else None
         if not self._arrives_before_limit():
@@ -148,8 +148,7 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # Each poll advances the rank's virtual clock. First wait for the other ranks, so that their clocks do not fall
-            # behind.
+            # Wait for the other ranks first, because each poll advances only this rank's virtual clock.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False
@@ -160,7 +159,7 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """Represents an all-gather. Its future contains one tensor with the data of all ranks."""
+    """Represents an all-gather. The method `get_future` returns the data of all ranks as one tensor."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
@@ -216,7 +215,6 @@ class CapturedWork(_Awaited):
         self._values = None
 
     def finished_ns(self) -> int:
-        """Return 0."""
         return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:

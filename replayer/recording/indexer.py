@@ -1,4 +1,4 @@
-"""Finds the step, the phase and the op of each recorded kernel, and the other kernel that it waited for.
+"""Finds the training step, the phase and the op that launched each recorded kernel.
 
     steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).recorded_steps()
 
@@ -98,7 +98,6 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # If the recording has no steps, host times are not corrected (factor 1).
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
@@ -153,7 +152,6 @@ class RecordingIndexer:
         # If the GPU was already idle, the time of a synchronizing call counts as CPU time.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
-        # The replay repeats the recorded delay between the launch and the start of a copy.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         place_of = np.full(len(trace.device), NONE)
         place_of[self.work] = np.arange(len(self.work))
@@ -287,7 +285,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # Prefer kernel times to times between CUDA events, which include waits for the host.
+        # Prefer kernel times to times between CUDA events, which include waits for the CPU.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

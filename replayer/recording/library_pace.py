@@ -118,7 +118,8 @@ class LibraryPace:
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """Look up the published step times of the module that the script calls. Raises NotInLibrary if there are none."""
+        """Look up the published step times of the module that the script calls. Raises NotInLibrary if no such times were
+        published."""
         self._call = None
         self.has_next_time = bool(self._pending.ns) and type(module).__module__ == _LOSSES
         parameters = initialized_parameters(module)
@@ -145,8 +146,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit (bytes) that is too small for the current batch, or None if the batch fits on the measured
-        GPU."""
+        """Return a memory limit (bytes) for a batch that ran out of memory on the measured GPU. Return None for other
+        batches."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None
@@ -179,8 +180,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return its index in the list of published step times. The fourth step with a batch that
-        did not fit on the measured GPU raises NotInLibrary."""
+        """End the training step, and return the index of its times in the list `notes()`. Raises NotInLibrary if the script
+        trains on with a batch that did not fit on the measured GPU."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -1,4 +1,4 @@
-"""Creates the dictionary keys by which recorded op calls are found.
+"""Creates dictionary keys that find the recorded calls of an op.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -42,7 +42,7 @@ class RecordedKeys:
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def graph_of(self, row: int) -> str:
-        """Return the number of the CUDA graph that the row's host call launches, or ""."""
+        """Return the number of the CUDA graph that a recorded CPU call launches, or ""."""
         return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:
@@ -68,8 +68,8 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Map the row of each graph launch to the number of its CUDA graph. All captures of a compiled function with the same
-    kernels share one number."""
+    """Number the CUDA graphs of a recording. Graphs that torch.compile captured repeatedly from the same kernels get the same
+    number."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}

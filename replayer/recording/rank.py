@@ -31,7 +31,8 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the recorded rank's GPUs. If they are fewer than `local_count`, repeat them."""
+        """Return the GPUs of this machine. If the recording has fewer GPUs than the machine has ranks, repeat the recorded
+        GPUs."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -55,7 +55,7 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function, grouped by input shapes, or by ops if no shapes were recorded."""
+    """Stores the recorded calls of one compiled function, grouped by input shapes."""
 
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)
@@ -92,7 +92,7 @@ class RecordedRegions:
         return len(self._regions)
 
     def calls(self, name: str, inputs: Shapes, graph_ops: Callable[[], GraphOps], *, is_backward: bool) -> list[RecordedCall]:
-        """Return one step's recorded calls of a compiled function, such as "0/1"."""
+        """Return the recorded calls of a compiled function, such as "0/1", in one training step."""
         region = self._regions.get(name)
         if not inputs or (region is not None and inputs in region.forward):
             return self._calls(region, inputs, graph_ops, is_backward)
@@ -111,8 +111,8 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # The new shapes are a guess. The guess may be wrong if another size, such as the number of attention heads,
-                    # equals the batch size.
+                    # Shapes for another batch size are a guess, which fails if the number of heads, for example, equals the
+                    # batch size.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))

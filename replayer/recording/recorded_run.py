@@ -1,4 +1,4 @@
-"""Indexes a recorded run by step, phase and op.
+"""Reads a recorded run, and groups its op calls by training step and phase.
 
     recording = RecordedRun(trace)
     segment = recording.choice.training(0).segments["forward", 0]
@@ -32,7 +32,7 @@ from traces.rates.op_cost import flops, size_bytes
 
 class RecordedRun:
     def __init__(self, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> None:
-        """Index the steps of one rank. Multiply the durations of all kernels, except communication, by `slowdown`."""
+        """Read the steps of one rank. The durations of all kernels except communication are multiplied by `slowdown`."""
         self.trace = trace
         self.slowdown = slowdown
         self.devices = [device for device in trace.devices if device.rank == rank]
@@ -106,8 +106,7 @@ def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, 
         within.append([])
         open_calls.append((-end_ns, row))
     last_ns = [max(-end_ns - start_ns, 0) for start_ns, end_ns, _ in calls]
-    # The host time of an op includes the time until the next op starts. Nested ops share the host time of their outer op in
-    # proportion to their durations.
+    # The CPU time of an op includes the time until the next op starts. Inner ops share the CPU time of their outer op.
     paces = [0.0, *last_ns]
     for row, following in pairwise(within[0]):
         paces[row] = calls[following - 1][0] - calls[row - 1][0]

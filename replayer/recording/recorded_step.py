@@ -69,7 +69,7 @@ class RecordedSegment:
     predicted: bool = False  # True for a predicted segment (replicas.py); unmatched work may not exist in the script
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
-        """Add a recorded op call. The calls must be added in the order of their start times."""
+        """Add a recorded op call. Op calls must be added in the order of their start times."""
         self.exact.setdefault(keys.exact, []).append(instance)
         self.equivalent.setdefault(keys.equivalent, []).append(instance)
         self.named.setdefault(keys.named, []).append(instance)
@@ -111,11 +111,8 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """Stores one recorded step. `segments` maps the name and the index of a phase, such as ("backward", 0), to the recorded
-    phase."""
-
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
-    segments: dict[tuple[str, int], RecordedSegment]
+    segments: dict[tuple[str, int], RecordedSegment]  # the key ("backward", 0) is the first backward pass
     kernels: list[Kernel]
     kind: int = StepKind.STEADY
     _columns: KernelColumns | None = None
@@ -142,7 +139,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a slower copy of this step: each phase takes at least the host time of the same phase in `slow`."""
+        """Return a copy of this step in which each phase takes at least as long as in the step `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

@@ -40,7 +40,7 @@ from traces.model.trace import StepKind
 
 class StepChoice:
     def __init__(self, steps: list[RecordedStep], grain: str) -> None:
-        """Warm-up steps without recorded kernels are replaced by slower copies of profiled steps."""
+        """A warm-up step that was not profiled gets the kernels of a profiled step, but keeps its own CPU times."""
         self._steps = steps
         self._alike: dict[tuple[object, ...], list[int]] = {}
         self._nearest: dict[tuple[object, ...], list[RecordedStep]] = {}
@@ -118,7 +118,6 @@ class StepChoice:
 
     @cached_property
     def _windows(self) -> list[tuple[int, set[int]]]:
-        """For each profile, return the position of its first step in `_trained`, and its steps."""
         profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
         for place, i in enumerate(self._trained):
             if i in profiled and not (place and self._trained[place - 1] in profiled):
@@ -137,9 +136,7 @@ class StepChoice:
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return the recorded steps with an exact match of the op, and with as many backward passes and optimizer steps as
-        `step`. The tuple `place` contains the phase's name and its number in the step. The argument `exact` is the op's key in
-        `RecordedSegment.exact`."""
+        """Return recorded steps that are similar to `step` and call the op with the same shapes in the same phase."""
         found = [self._steps[i] for i in self._steps_by_call.get((place, exact), ())]
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 
@@ -155,8 +152,7 @@ class StepChoice:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return the recorded steps with the most similar shapes of the op, and with as many backward passes and optimizer
-        steps as `step`. The argument `named` is the op's key in `RecordedSegment.named`. For `place`, see `steps_with`."""
+        """Return recorded steps that are similar to `step` and call the op with the most similar shapes in the same phase."""
         key = step.kind, step.passes, place, named, shapes
         if key not in self._nearest:
             apart: dict[int, float] = {}
@@ -170,8 +166,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step that provides the values for a step of the replay. If the replay has more steps than the
-        recording, recorded steps are repeated."""
+        """Return the recorded step that provides the values, such as the loss, for a step of the replay."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:
@@ -181,5 +176,5 @@ class StepChoice:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
-    # The recorded steps repeat in their order, because their input shapes may alternate.
+    # Repeat the recorded steps in order, because their input shapes may alternate.
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]

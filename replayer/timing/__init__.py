@@ -1,2 +1,1 @@
-"""Computes when each op and each kernel begins and ends. The module `simulator` is the entry point. `matcher` finds the
-recorded calls of ops, and `scheduler` adds kernels to CUDA streams."""
+"""Computes when each op and each kernel of a replay starts and ends. The entry point is `simulator`."""

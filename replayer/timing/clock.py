@@ -52,8 +52,8 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to the script. Each call may advance the clock, because a script may poll the clock in a
-        loop."""
+        """Return the current time for the script. Each call may advance the clock, so that a script that polls the time in a
+        loop does not hang."""
         # see Note [The recorded clock]
         return self.now_ns()
 

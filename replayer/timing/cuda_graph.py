@@ -1,4 +1,4 @@
-"""Stores the ops that a script captures in a CUDA graph, and executes them each time the graph is launched.
+"""Stores the ops that a script captures in a CUDA graph, and simulates the ops each time the graph is launched.
 
     capture = GraphCapture(stream, thread, mode="global", refuse=error)
     capture.add_work(simulator.play_node, stream, signature, None)      # instead of playing it
@@ -49,9 +49,8 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on the given stream. The argument `mode` is PyTorch's capture error mode. In the mode
-    "global", forbidden CUDA calls raise an error in all threads. In the mode "thread_local", forbidden CUDA calls raise an
-    error only in the capturing thread. In the mode "relaxed", only calls for captured streams and events are forbidden."""
+    """Collects the ops of a CUDA graph while a script captures the graph. The argument `mode` is the `capture_error_mode` of
+    torch.cuda.graph."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, mode: str, refuse: Callable[[], BaseException]
@@ -111,8 +110,7 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if the thread must not wait while the graph is captured. The argument `of` is the stream or event
-        to wait for, or None for the whole GPU."""
+        """Raise CUDA's error if the thread may not wait for the GPU during the capture."""
         is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())
@@ -126,7 +124,7 @@ class GraphCapture:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if no work was captured. The ends of steps and phases do not count as work."""
+        """Return True if no work was captured."""
         return not any(self._preceding.values())
 
     @property

@@ -1,4 +1,4 @@
-"""Keeps the virtual time of each CPU thread, and assigns a timeline row to each thread.
+"""Keeps the virtual time of each CPU thread, and assigns a row of the timeline to each thread.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
@@ -63,7 +63,7 @@ class Caller:
 
 
 class _Tenancy:
-    """Reserves a row of the timeline for a thread. When the thread ends, another thread may use the row."""
+    """Reserves a row of the timeline for a thread until the thread ends."""
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle
@@ -95,7 +95,7 @@ class HostThreads:
         return HostThread(row, now_ns)
 
     def row_of(self, name: str) -> int:
-        """Return the timeline row for a thread of C++ code, such as an autograd thread."""
+        """Return the number of the timeline's row for a C++ thread, such as PyTorch's autograd thread."""
         with self._lock:
             row = self._shared.get(name)
             if row is None:

@@ -4,8 +4,7 @@
     sleep(0.1)
     watch.waits_for_a_thread()      # True if the main thread spent this time in `Thread.join`, `Queue.get` or `Lock.acquire`
 
-Linux reports the CPU time of a thread, and whether the thread sleeps. On systems other than Linux, the main thread is assumed
-to wait for a thread unless it waits for a process.
+On systems other than Linux, the answer is a guess, because only Linux reports whether a thread sleeps.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ try:
 except ImportError:
     pthread_getcpuclockid = None  # type: ignore[assignment]
 
-# A waiting thread uses some CPU time before its wait and for each check of its timeout.
+# A thread that uses more than 5 % of a CPU does not count as waiting.
 _COMPUTING_SHARE = 0.05
 _COMPUTING_NS = 1_000_000
 _WAIT_FOR_PROCESSES = frozenset(("multiprocessing", "selectors", "socket", "ssl", "subprocess"))
@@ -50,7 +49,6 @@ class MainThreadWatch:
         return clock_gettime_ns(pthread_getcpuclockid(identity))
 
     def _sleeps(self) -> bool:
-        """Return False if the main thread could run, even if no processor is free."""
         try:
             fields = Path(f"/proc/self/task/{self._thread.native_id}/stat").read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -58,7 +56,7 @@ class MainThreadWatch:
         return fields.rpartition(")")[2].split()[0] == "S"
 
     def _modules(self) -> list[str]:
-        """Return the modules of the functions that the main thread runs, beginning with the innermost function."""
+        """Return the modules of the functions on the main thread's call stack, innermost first."""
         modules, frame = [], sys._current_frames().get(self._thread.ident or 0)
         while frame is not None:
             modules.append(str(frame.f_globals.get("__name__", "")))

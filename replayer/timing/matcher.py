@@ -1,8 +1,8 @@
 """Finds a recorded call for each op of the script.
 
-An EXACT match is a recorded call of the same op with the same shapes and dtype. An EQUIVALENT match is a recorded op with
-another name that does the same computation on the same shapes. A SCALED match is a recorded call of the same op with different
-shapes.
+An EXACT match is a recorded call of the same op with the same shapes and dtype. An EQUIVALENT match is a recorded op with a
+different name that does the same computation on the same shapes. A SCALED match is a recorded call of the same op with
+different shapes.
 
     matcher = StepMatcher(recording.choice.training(0), recording.keys, histories={})
     segment = matcher.segment("forward")
@@ -167,7 +167,7 @@ class SegmentMatcher:
         self.may_pass_over = recorded is not None and recorded.is_host_only
         # GPU time of recorded kernels that no op of the script has used
         self.unmatched_ns = recorded.work_ns if recorded else 0
-        # The list has a maximum length, because a phase of a script without training steps may be very long.
+        # Limit the number of unmatched ops that are kept, because a phase can be very long in a script that never trains.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.history = self.step.histories.get(recorded) if recorded else None
 
@@ -194,7 +194,6 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= needed
 
     def _follows_as_much(self, calls: list[RememberedMatch], used: Counter[str], needed: float) -> bool:
-        # A step may still copy its results to the host after the last call of the model.
         for call in islice(calls, self.followed, None):
             key = self.step.keys[call.signature].named
             if call.match is not None and not call.match[1].of_other_phase and used[key] > 0:
@@ -262,7 +261,7 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if recorded kernels of the phase are left for ops of the script that were not recorded."""
+        """Return True if an op that was not recorded may take the time of an unused recorded kernel."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:

@@ -1,4 +1,4 @@
-"""Executes many ops at once with numpy. The times are the same as those of `Simulator.play`, which executes one op at a time.
+"""Simulates many ops at once with numpy. The results are the same as those of `Simulator.play`, which simulates a single op.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase for which only the total time was recorded
@@ -55,8 +55,7 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, is_other_program: bool = False
     ) -> OpBatchSchedule:
-        """Compute when many op calls start and end on the host and on the GPU. If the script is not the recorded program, each
-        op takes its median recorded host time."""
+        """Precompute the times of many op calls on the CPU and on the GPU."""
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
         advance_ns, own_ns = list[int](), list[int]()
@@ -209,7 +208,7 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Executes many ops at once in replays of phase times, where single ops take no GPU time."""
+    """Simulates many ops at once if the recording contains only total times of phases, not times of ops."""
 
     count: int
     signatures: list[OpSignature]

@@ -1,4 +1,4 @@
-"""Schedules recorded kernels of a phase that matched no op of the script.
+"""Adds recorded kernels that no op of the script launches to a CUDA stream.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)
@@ -21,8 +21,6 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Schedules recorded kernels of the main CUDA stream, in launch order."""
-
     alone_ns: Column
     gap_ns: Column
     duration_ns: Column

@@ -78,9 +78,8 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule an op's recorded kernels, and return the end of the last one. Kernels from the recorded main stream run on
-        `stream`. The list `chosen` contains the indices of the op's kernels in the recorded step. The phase began at `began_ns`
-        (virtual time). The argument `row` is the op's row in the timeline, or NONE."""
+        """Schedule an op's recorded kernels, and return the time at which the last kernel ends. The list `chosen` contains
+        indices of kernels in the recorded step."""
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
         own = kernels[chosen[0]].stream if stream.number and row != NONE and chosen else NONE
@@ -109,8 +108,8 @@ class StreamScheduler:
         copy: Copy,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule a copy on a stream, and return its end. If no copy of this kind and size was recorded, the duration is
-        estimated."""
+        """Schedule a memory copy on a CUDA stream, and return the time at which the copy ends. The duration is estimated if no
+        such copy was recorded."""
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
         for k in chosen:
@@ -175,13 +174,13 @@ class StreamScheduler:
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the op's median recorded host time. If the op was not recorded, return the median of all ops."""
+        """Return the median CPU time of the op's recorded calls. If the op was not recorded, return the median CPU time of all
+        ops."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # Without recorded shapes, use the median of the op's recorded times.
         if samples and not self.of_other_program and not any(one.shapes for one, _ in samples):
             return int(median(ns for _, ns in samples)), Origin.SCALED
         op, outputs = canonical_op(signature.op), signature.outputs

@@ -1,5 +1,5 @@
 """Computes when the kernels of each op start and end on the virtual GPU. matcher.py finds the recorded kernels of each op, and
-scheduler.py adds them to a virtual CUDA stream. The script waits wherever CUDA would make it wait."""
+scheduler.py adds the kernels to a virtual CUDA stream. The script waits wherever CUDA would make it wait."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If a CUDA graph is launched in a phase, all ops of the graph belong to this phase.
+        # All ops of a CUDA graph belong to the phase (such as the forward pass) that launches the graph.
         is_within_phase, is_in_module = bool(self.tracker.script.entered), self.tracker.script.is_in_module
         for call, args in graph.calls:
             if call != self.play_node:

@@ -23,8 +23,7 @@ from replayer.timing.timing_rules import kernel_end
 
 
 class VirtualStream:
-    """Represents a CUDA stream. `own_number` is the stream's index on the device, which is 0 for the default stream. During the
-    capture of a CUDA graph, `number` identifies both the stream and the memory pool of the graph."""
+    """Represents a CUDA stream. The default stream of a GPU has the number 0."""
 
     # see Note [Stream numbers during a capture] in cuda_graph.py
 
@@ -39,8 +38,8 @@ class VirtualStream:
         self.pending: deque[int] = deque(maxlen=depth)
 
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
-        """Add a kernel or copy to the stream, and return its end. On an idle stream, the work starts `latency_ns` after its
-        launch. On a busy stream, the work starts at least `gap_ns` after the end of the previous work."""
+        """Add a kernel or copy to the stream, and return the time at which it ends. On an idle stream, a kernel starts
+        `latency_ns` after its launch. On a busy stream, a kernel starts `gap_ns` after the end of the previous kernel."""
         end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)
         return end_ns
@@ -61,8 +60,7 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Stores when a CUDA event completes. Recording an event again does not affect streams that already wait for the event.
-    Events with `external=True` can be used inside and outside of a CUDA graph."""
+    """Stores when a CUDA event completes. Events with `external=True` can be used inside and outside of a CUDA graph."""
 
     __slots__ = ("awaited", "captured", "device", "external", "time_ns")
 

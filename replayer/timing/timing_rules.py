@@ -1,14 +1,11 @@
-"""Computes when an op starts on its CPU thread and when its kernels end on their CUDA stream.
+"""Computes when an op starts on the CPU and when its kernels end on the GPU.
 
     advance_ns, own_ns = host_times(position_ns=40, from_ns=100, to_ns=130)                     # 60, 30
     start_ns = call_start(host_ns=1_000, advance_ns=60, called_ns=1_010, room_ns=0)             # 1060
     kernel_end(launch_ns=1_070, latency_ns=5, ready_ns=1_100, gap_ns=1, duration_ns=50)         # 1151
 
-1. *Host pace* (`host_times`): an op takes the recorded host time since the previous op.
-2. *Call* (`call_start`): an op starts at the recorded pace, but not before the script calls the op or the launch queue has
-   room.
-3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the GPU and earlier work on its stream has ended (Note
-   [Start times of kernels] in indexer.py).
+- `call_start`: an op starts at the recorded pace, but not before the script calls the op or the launch queue has room.
+- `kernel_end`: a kernel starts when its launch has reached the GPU and earlier work on its stream has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """Return the host time before the op (since `position_ns`) and in the op, both without waits for the GPU."""
+    """Return the recorded CPU time between the previous op and this op, and the recorded CPU time of this op."""
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
 
@@ -34,8 +31,7 @@ def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, dura
 
 def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
     """Return the end times of kernels that run one after another on a CUDA stream. On an idle stream, kernel i would end at
-    `alone_ns[i]`. On a busy stream, kernel i ends at least `spans_ns[i]` after the previous kernel. The previous work of the
-    stream ends at `before_ns`."""
+    `alone_ns[i]`. On a busy stream, kernel i ends at least `spans_ns[i]` after the previous kernel."""
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns
     return ends_ns

@@ -1,1 +1,1 @@
-"""Finds the script's current step and phase in the recording. `StepTracker` is the entry point."""
+"""Finds the recorded step and phase that correspond to the script's current step and phase."""

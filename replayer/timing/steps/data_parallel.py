@@ -5,7 +5,7 @@
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-A stage takes as long as the recorded stage with the same name, GPU and position. Between stages, all GPUs are equally busy.
+A stage takes as long as the recorded stage with the same name on the same GPU.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Add the recorded GPU time of all unfinished stages. Return False if no stages were recorded."""
+        """Add the recorded GPU time of stages, such as `gather`, that have begun but not ended. Return False if no stages were
+        recorded."""
         stages = self.recorded
         if not stages:
             return False

@@ -1,4 +1,4 @@
-"""At the end of each phase, adds the recorded kernels that matched no op of the script.
+"""At the end of each phase, such as the backward pass, adds the recorded kernels that no op of the script launches.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -48,7 +48,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher for the ops of one GPU, and the CPU thread that launches them."""
+        """Return the matcher for the ops of one GPU, and the CPU thread that launches these ops."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
@@ -59,7 +59,7 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add GPU work for ops without a recorded call. Recorded kernels without an op come first, then
+        """At the end of a phase, add GPU time for the script's ops that were not recorded: unused recorded kernels or
         estimates."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
@@ -80,7 +80,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add GPU work for ops without a recorded call, before the host waits for the GPU."""
+        """Add GPU time for ops that were not recorded, before the script waits for the GPU."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -104,7 +104,7 @@ class WorkloadCheck:
         recorded, script = self._recorded, self._script
         if recorded is None or not script.is_open:
             return self._is_same
-        # If the recorded program does not train, only the first step is compared, because later inputs may have other shapes.
+        # Compare only the first step of a program that does not train, because later inputs may have other shapes.
         seen = (script.signature if recorded.optimizer is None else None) or script.so_far
         if seen is not None:
             sameness = compare_workloads(recorded, seen).sameness
@@ -224,7 +224,7 @@ class StepTracker:
             self._scheduler.timeline.loader_wait(wait)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """Handle the return of an optimizer's `step`. Only the script's first optimizer ends a training step."""
+        """Called after each `optimizer.step()`. A call of the script's first optimizer ends the training step."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self._see_phase()
 
@@ -246,7 +246,7 @@ class StepTracker:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """End the setup. The work before the first batch belongs to no step."""
+        """End the setup. The work before the first batch belongs to no training step."""
         self._finish(thread, now_ns)
         if self._library is not None:
             self._library.pace.set_up_ends()
@@ -487,8 +487,8 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Switch to another recorded step if its shapes match the op better. Return its current phase, or None. See Note [Training
-    steps of several shapes] in step_choice.py."""
+    """Switch to another recorded step if only that step contains the op with these shapes."""
+    # see Note [Training steps of several shapes] in step_choice.py
     segment, recording = tracker.segment, tracker.recording
     if segment is None or (segment.recorded is not None and segment.recorded.phase_grained):
         return None

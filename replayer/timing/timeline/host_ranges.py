@@ -1,11 +1,10 @@
-"""Adds a range to the trace for each call of an nn.Module.
+"""Adds the calls of each nn.Module to the timeline of a replay.
 
     note = ranges.of_thread(thread.row).append
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-The script's threads only store integers. The thread that writes the trace file computes the start and end times of module
-calls.
+For speed, the script's threads only store integers. The thread that writes the file computes the times of module calls.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _ThreadMarks:
 class HostRanges:
     def __init__(self) -> None:
         self.under_way = 0
-        self.begun_ns = 0  # Approximate start of the first call. Ranges before any op get this time.
+        self.begun_ns = 0  # approximate start of the first call
         self._threads: dict[int, _ThreadMarks] = {}
         self._reordered: list[tuple[int, list[int]]] = []
 
@@ -122,8 +121,7 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return the rows of module calls, and the parent of each op and module call. The arguments `thread`, `start_ns` and
-        `end_ns` contain one value per op."""
+        """Return one table row per module call, and the parent of each op and module call."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
             called[first - row : first - row + len(order)] = first + np.array(order)

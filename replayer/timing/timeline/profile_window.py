@@ -1,4 +1,4 @@
-"""Adds the virtual GPU's work to a profile that the script records with torch.profiler.
+"""Adds the virtual GPU's kernels to a profile that the script records with torch.profiler.
 
     window, next_ops = timeline.watched()           # a Trace of the work since timeline.watch()
     with_virtual_gpu(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
@@ -93,7 +93,7 @@ def _with_separate_starts(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts between the machine's clock and the virtual clock, in µs."""
+    """Converts times (µs) from the machine's clock to the virtual clock."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -131,8 +131,8 @@ class _Clocks:
 def with_virtual_gpu(
     kineto: ProfilerJson, window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> ProfilerJson:
-    """Add the virtual GPU's events to a file of torch.profiler. The argument `shift_ns` is Unix time minus the virtual time of
-    `window`. The list `ends` contains the Unix time and the virtual time (ns) of the profile's start and end."""
+    """Add the virtual GPU's events to a file of torch.profiler. The list `ends` contains the start and the end of the profile,
+    both in Unix time and in virtual time (ns)."""
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
         setattr(table, start, getattr(table, start) + shift_ns)
@@ -164,8 +164,8 @@ def with_virtual_gpu(
         pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
     ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
     ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
-    # For each GPU call of a thread, the time on the script's clock and on the recording's clock is known. These pairs of times
-    # convert all other times of the thread. A thread without GPU calls uses the pairs of all threads.
+    # A GPU call has a time on the script's clock and a time on the recording's clock. Times between two GPU calls are
+    # interpolated.
     of_other_threads = _Clocks(ends_own, ends_recorded)
     of_other_threads.tie_between(list(pairs.values()))
     clocks: dict[Any, _Clocks] = defaultdict(lambda: of_other_threads)
@@ -198,8 +198,8 @@ def with_virtual_gpu(
 
 
 def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
-    """Yield the GPU ranges. A range lasts from the start of its first kernel to the end of its last one. A kernel belongs to
-    the innermost range around its launch."""
+    """Yield a GPU range for each `record_function` range of the script. The GPU range covers the kernels that were launched in
+    the script's range."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, ProfilerJson]]] = defaultdict(list)
     for event in events:
@@ -224,7 +224,7 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. The op with an empty name collects the kernels without an op."""
+    """Describes an op in a profile. An empty name stands for kernels that no op launched."""
 
     thread: int
     name: str
@@ -249,8 +249,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """For each op, return the allocated minus the freed bytes. Frees of memory that another op allocated are counted under the
-    key NONE."""
+    """Return how many bytes each op allocates, minus the bytes that the op frees."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}
@@ -325,7 +324,7 @@ def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], li
 def nesting_of(
     threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
 ) -> tuple[Column, Column]:
-    """Return the order of the events (by time, outer events first), and the parent of each event."""
+    """Sort events by time, outer events first. Return the order and the parent of each event."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)

@@ -13,8 +13,6 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Stores the numbers for the report of a replay. Most numbers are counted from the first training step."""
-
     # device time by the origin of its duration
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})
     uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
@@ -40,7 +38,6 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step. If `keep` is true, store the times and the number of ops of the step."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)
@@ -48,7 +45,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def host_figures(self, speed: float) -> HostFigures:
-        """Return the replayer's host time per step and per op."""
+        """Return how much CPU time the replayer itself takes per step and per op."""
         if not self.step_ops:
             return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))

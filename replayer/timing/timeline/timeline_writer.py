@@ -110,7 +110,7 @@ class BufferedRows:
         return self._in_tables + len(self.loose) // self._width
 
     def add(self, table: Column | DeferredRows) -> int:
-        """Add rows, and return their number. The caller must not change them afterwards."""
+        """Add rows to the table, and return how many. The caller must not change the rows afterwards."""
         if self.loose:
             self._bind()
         self._tables.append(table)
@@ -192,8 +192,6 @@ class _HandedOver:
 
 
 class TimelineWriter:
-    """Collects the rows of a replayed trace. Another thread writes the rows to a file."""
-
     def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
         """`devices` replaces the recorded list of devices."""
         self._stream = stream
@@ -205,7 +203,7 @@ class TimelineWriter:
         self._host_rows = KeptBySignature(self._host_row_of)
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
-        # For speed, `work` and `_host` are the `extend` methods of arrays.
+        # Use `array.extend` directly, because a Python method around it would be slower.
         self.work = self._rows["device"].loose.extend
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
@@ -238,7 +236,7 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return a read-only array with one row per op for the trace's host table. Threads and times are filled in later."""
+        """Return one row per op (read-only) for the table of CPU ops. Threads and times are filled in later."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
@@ -260,7 +258,7 @@ class TimelineWriter:
         self.host_rows += 1
 
     def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
-        """Add a call of the CUDA runtime to the trace's host table, and return its row number."""
+        """Add a CUDA runtime call to the timeline, and return its row number."""
         self._host((thread, _CALL, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows = row = self.host_rows + 1
         return row - 1
@@ -302,7 +300,7 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Start to copy all rows for `watched`."""
+        """Start to collect events for `watched`."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
@@ -311,8 +309,7 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace with all events since `watch` was called. For each memory event, also return the index of the next
-        op."""
+        """Return a trace with all events since `watch` was called, and the next op of each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
