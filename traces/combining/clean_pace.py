@@ -5,24 +5,17 @@
     pace.scale[phase_row]                       # a factor for the remaining time
 
 Note [Interrupted steps]
-    Another program may interrupt the script in one of the few profiled steps. In steps with the same events, each gap between
-    two events is therefore replaced by its median over these steps, scaled so that the gaps add up to the median duration of
-    the phase. The profiler's cost is subtracted from the median gaps. The median is computed first, because subtracting the
-    cost would reduce most short gaps to `LEAST_GAP_NS`, and the median would then ignore steps with longer gaps.
+    Another program may interrupt the script in one of the few profiled steps. In steps with the same events, the time between
+    two neighboring events is therefore replaced by its median over these steps.
 
 Note [Outliers in profiled steps]
-    A profiled step may contain work that no other step contains, for example saving a checkpoint. A replay would repeat the
-    time of this work in other steps. A profiled phase is an outlier if it takes more than `OUTLIER_TIMES` times as long as the
-    longest clean phase with the same label. A phase with twice as many ops as the median may take twice as long. An outlier
-    takes the median time of the other profiled phases with this label. If all profiled phases with this label are as long, the
-    recorder saw only a part of the clean phases, and nothing is changed.
+    A profiled step may contain work that no other step contains, for example saving a checkpoint. A replay would then be too
+    slow in other steps. A profiled phase is an outlier if it takes more than `OUTLIER_TIMES` times as long as the longest phase
+    of the same kind without the profiler. The replay uses the median time of the other profiled phases instead.
 
 Note [The wait for a batch]
-    The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. The waits of the
-    profiled steps are therefore replaced by waits of the clean steps, the longest by the longest, and so on. All waits are then
-    shifted until the median step equals the median clean step. The recorder does not see ops, so in clean steps the wait
-    includes ops just before it. A profile names these ops "other". Such phases are not compared, and their time is subtracted
-    from the wait.
+    The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. The waits in
+    profiled steps are therefore replaced by the waits in clean steps.
 """
 
 from __future__ import annotations
@@ -117,8 +110,8 @@ class WithoutCost:
                     gaps_ns[place] = usual_ns * float(np.median(recorded.sum(axis=1)) / usual_ns.sum())
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
-            # The profiler's cost is subtracted from the gaps between CPU events. If a gap is shorter than the cost, the rest of
-            # the cost is subtracted from the next gaps.
+            # The time that the profiler needs per event is subtracted from the time between two events. If this time is
+            # shorter, the next ones are reduced, too.
             balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)
@@ -189,7 +182,8 @@ def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
 
 
 def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
-    """Return two masks of phases that ran without the profiler: one for training steps, one for evaluation steps."""
+    """Return two masks of the phases that ran without the profiler: phases of training steps, and phases of evaluation
+    steps."""
     kind, of = trace.steps.kind, trace.phases.step
     is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
     training = is_own & np.isin(kind, WITHOUT_PROFILER)

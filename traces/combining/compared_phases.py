@@ -4,34 +4,28 @@
     compared_phases(trace, ...)[0].clean_ns     # median host time in clean steps
 
 Note [A full launch queue]
-    A host that runs ahead of the GPU waits when the launch queue is full. A profiled host is slower, and may never fill the
-    queue. Clean phases that begin or end with a nearly full queue are therefore ignored. The number of queued launches is
-    estimated from the GPU's lag, and from the launches and the GPU time of each phase in profiled steps.
+    If the host runs ahead of the GPU, the launch queue becomes full, and the host waits. With the profiler, the host is slower
+    and may never fill the queue. Clean phases with a nearly full queue are therefore ignored.
 
 Note [Phases with different names]
-    The recorder and the profiler may find different phases in a step. A phase that only one of them found is added to the phase
-    before it. The same applies to a forward pass without module calls: in clean steps, the recorder sees only its end
-    (phase_rule.py), and a phase "other" before it may be too long. The caller passes such phases as `cut_otherwise`, because
-    the recorder has also cut the profiled steps.
+    The recorder and the profiler may find different phases in a step. A phase that only one of them found is therefore added to
+    the previous phase. in clean steps, the recorder sees only its end (phase_rule.py), and a phase "other" before it may be too
+    long.
 
 Note [Windows of other work]
-    The profiler may run several times. A later profile may contain different steps, for example steps that train more layers
-    (tracer/schedule.py). Clean steps that ran after a profile are slower and are not compared. Steps are therefore compared
-    only around the profile with the most clean steps (usually the first), and around the profiles that have a step with the
-    same ops and shapes. A clean step belongs to the last profile that began at most `STEPS_BEFORE_WINDOW` steps after it and
-    that has a step with the same phases. If no profile has the same phases, the phases may differ. For example, the first step
-    after an evaluation may have no phase "other", so the next steps do not belong to its profile. Profiles with too few steps
-    are ignored, unless all profiles have too few.
+    The profiler may run several times, and a later profile may contain other kinds of steps, for example steps that train more
+    layers. Steps after a profile are slower, so they are not compared. A clean step is compared with the last profile that
+    began at most `STEPS_BEFORE_WINDOW` steps after it and contains a step with the same phases.
 
 Note [Profiled steps with other work]
-    Two of five profiled steps may load or save a checkpoint. If another program then interrupts a third step, the median of the
-    five steps is far too long. So if most profiled steps have the same numbers of ops and launches in a phase, only these steps
-    are compared with the clean steps.
+    For example, two of five profiled steps may save a checkpoint, and another program may interrupt a third step. The median of
+    the five steps is then far too long. If most profiled steps have the same numbers of ops and launches in a phase, only these
+    steps are therefore compared with clean steps.
 
 Note [The GPU's lag after a wait]
-    The host time of a CUDA event is known only to the latency of a launch and of the recorder's query. On some machines this
-    is more than 0.1 ms. If steps contain synchronous calls, the GPU has no queued work after each call, and the phase after the
-    call begins without lag. The smallest lag of all phases is then the error of the event's host time, and it is subtracted.
+    A CUDA event's host time is only an estimate, and on some machines its error is more than 0.1 ms. After a synchronous call,
+    the GPU has no queued work, so its lag should be 0. The smallest measured lag is therefore the error, and it is subtracted
+    from all others.
 """
 
 from __future__ import annotations
@@ -71,8 +65,8 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """Group the steps by their numbers of backward passes and optimizer steps. For each group, return the steps with the
-    profiler and the steps without it. The largest group comes first."""
+    """Group training steps by their numbers of backward passes and optimizer updates. For each group, return the steps with the
+    profiler and the steps without it."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
@@ -204,7 +198,7 @@ def _contains(times_ns: Column, phases: Phases) -> Column:
 
 
 def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
-    """Keep only the steps with the most common number of events, if they are the majority."""
+    """Keep only the steps with the most common number of events, if most steps have this number."""
     # see Note [Profiled steps with other work]
     counts = [steps.counts[at][:, [OP, PLAIN_OP, LAUNCH]].sum(axis=0).tobytes() for at in places]
     usual, times = Counter(counts).most_common(1)[0] if counts else (b"", 0)
@@ -212,7 +206,6 @@ def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
 
 
 def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, work_ns: Column) -> Column:
-    """Return a mask of the phases that began or ended with a nearly full launch queue."""
     # see Note [A full launch queue]
     phases = trace.phases
     in_profiled = np.isin(phases.step, profiled)

@@ -8,14 +8,13 @@
     trace.run_of(0).profiler_cost       # host time of the profiler per op and launch
 
 Note [Phases in a CUDA graph]
-    A profile does not contain the ops that a CUDA graph has captured. If a script launches its own CUDA graph, the profile
-    therefore cannot tell which phases follow the launch, such as clipping after a captured backward pass. The recorder knows
-    the captured phases, so such a step keeps the recorder's phases.
+    A profile does not contain the ops of a CUDA graph, so it does not show which phases a script's own CUDA graph runs. The
+    recorder knows these phases, so such a step keeps the recorder's phases.
 
 Note [Forward passes that a profile does not show]
-    The profiles of the recorder contain no calls of modules. If a script accumulates gradients and loads the next batch before
-    the backward pass, nothing in the profile shows that the next forward pass begins. The recorder sees the module's call, so a
-    step in which the recorder found more forward passes keeps the recorder's phases.
+    The recorder's profiles contain no calls of modules. If a script accumulates gradients and loads the next batch before the
+    backward pass, a profile does not show where the next forward pass begins. The recorder sees the call of the module, so a
+    step in which it found more forward passes keeps the recorder's phases.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ _BROUGHT = frozenset(
 
 
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
-    """Merge recordings of several processes, with one rank per process. If a rank number is unknown or repeated, the first free
-    number is used. Raises ValueError if `recordings` is empty."""
+    """Merge recordings of several processes, with one rank per process. A process with an unknown or repeated rank gets the
+    first free rank number. Raises ValueError if `recordings` is empty."""
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
     problems: Counter[str] = Counter()
@@ -95,7 +94,7 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
-    """Return a copy of a trace with only the given ranks. Columns of a lazy trace stay lazy."""
+    """Return a copy of a trace with only the given ranks."""
     of_steps = np.append(trace.steps.rank, NONE)
     ranks_of = {
         "thread": np.array([*(thread.rank for thread in trace.threads), NONE]),
@@ -137,8 +136,8 @@ def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return a copy of a recording with some steps replaced by the steps of a torch.profiler trace. If the clocks of the two
-    traces differ, the steps are aligned by their starts."""
+    """Return a copy of a recording with some steps replaced by the steps of a torch.profiler trace. If the two traces use
+    different clocks, the profile's times are shifted so that its steps begin with the recorded steps."""
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
     if not pairs:
@@ -162,8 +161,6 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
-    """Return the names of phases that are much shorter in the recording than in the profile. Also return a phase that is much
-    longer in the recording, if it contains most of the missing time."""
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
         for trace in (
@@ -288,7 +285,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
     kept = with_rows(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
-    # The profiler does not record the sizes of gloo's transfers.
+    # torch.profiler does not record how many bytes gloo transfers.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
         kept = with_rows(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})

@@ -4,10 +4,10 @@
     labels.texts[labels.of[row]]    # "backward#2/3": row is the second of the three phases "backward" of its step
 
 Note [Several phases with one name]
-    A step may have several phases with one name, for example the backward passes of a GAN, and their host times differ. Each of
-    these phases is compared separately and gets its own factor, with the key `NAME#PLACE/COUNT`, if most steps have the same
-    number of phases with this name. At least `FEWEST_ALIKE` profiled steps and as many clean steps are needed. The key `NAME`
-    applies to all other phases with this name. Waits for data are not numbered, because their lengths vary at random.
+    A step may have several phases with one name, for example two backward passes in a GAN, and their host times differ. If most
+    steps have the same number of these phases, each one has its own correction factor. For example, "backward#2/3" is the
+    second of three backward passes, and "backward" stands for all others. Waits for data are not numbered, because their
+    lengths vary at random.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """Return how many phases of each name most steps have, such as ("backward", 3)."""
+    """Find the phases that most steps contain the same number of times. For example, the result contains ("backward", 3) for
+    three backward passes."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():
@@ -54,14 +55,12 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """Convert keys such as "backward#2/3" to pairs such as ("backward", 3)."""
+    """Convert "backward#2/3" (the second of three backward passes) to ("backward", 3), and so on."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 
 
 def _occurrences(trace: Trace) -> tuple[Column, Column]:
-    """For each phase, return its number (1, 2, ...) among the phases with the same name in the step, and the count of those
-    phases."""
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.name, phases.step))
     step, name = phases.step[order], phases.name[order]

@@ -79,8 +79,7 @@ class ProfiledSteps:
         return [labels.texts[row] for row in np.unique(labels.of[self.rows]).tolist()]
 
     def rows_by_step(self, labels: PhaseLabels, texts: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return the phases with one of the labels `texts`, as one array of indices per step. If `steps` is given, phases that
-        were not recorded completely are left out."""
+        """For each step, return the indices of its phases with the given names (labels), such as "backward#2/3"."""
         named = np.isin(labels.of[self.rows], [labels.ids[text] for text in texts])
         if steps is not None:
             named &= ~self.unseen

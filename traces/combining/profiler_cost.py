@@ -3,29 +3,22 @@
     run = with_clean_pace(run, trace, rank=0)   # run.profiler_cost.op_ns == 480, run.host_scale["forward"] == 0.98
 
 Note [The profiler's cost per event]
-    The profiler takes host time just before it reads the start time of an event. The gap between two events is therefore
-    reduced by the cost of the later event, but never below `LEAST_GAP_NS`. For each phase, host time in profiled steps minus
-    host time in clean steps is the sum of the costs of its events. First, one common factor for all costs in `EVENT_COSTS` is
-    fitted. Then the cost of each kind of event is fitted. Large deviations from the first fit are penalized
-    (`EVENT_COST_SPREAD`). Short phases vary less than long phases, so they have more weight. All costs are therefore reduced
-    until they add up to at most the slowdown of the whole step.
+    torch.profiler uses the CPU just before it reads the start time of an event. The time between two events is therefore
+    reduced by the profiler's cost for the later event, but never below `LEAST_GAP_NS`. In each phase, profiled steps take
+    longer than clean steps, and the difference is the sum of the costs of the events. A fit of these differences
+    gives the cost of each kind of event. All costs are then reduced until they add up to at most the slowdown of the whole
+    step.
 
 Note [The clean steps decide]
-    The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
-    steps equal to the median of its clean steps. Phases with one name are compared one by one (phase_labels.py). Steps with
-    different numbers of backward passes or optimizer steps have different factors if there are at least `FEWEST_ALIKE` profiled
-    and clean steps with these numbers. Only the time without waits for the GPU is compared. For a phase with synchronous calls,
-    the waits depend on the factor. The phase is therefore simulated: it begins with the GPU's recorded lag, its host times are
-    multiplied by the factor, and each synchronous call waits until the GPU has finished. If the host waits for the GPU, many
-    factors make the simulated phase as long as in clean steps (up to `LEAST_NOISE` longer). The factor that is nearest to the
-    factor of the phases without waits is used. If launches may wait too, the host is assumed to wait for the whole lag and for
-    all launched work.
+    For each phase, the factor `host_scale` makes the median host time of the profiled steps equal to the median of the clean
+    steps. Only the time without waits for the GPU is compared. In a phase with synchronous calls, these waits depend on the
+    factor, so the host and the GPU are simulated in this phase. If several factors give the right duration, the factor nearest
+    to that of other phases is used.
 
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A
-    profiler makes these waits longer, so the costs are fitted to phases without nn.DataParallel, if there are any. All costs
-    are then reduced by a common factor until no phase of nn.DataParallel costs more than its measured slowdown. The stages
-    (scatter, replicate, the replicas together, gather) take the same shares of their phase as in the clean steps.
+    profiler makes these waits longer, so its cost is measured in phases without nn.DataParallel if possible. All costs are then
+    reduced until no nn.DataParallel phase costs more than its measured slowdown.
 """
 
 from __future__ import annotations
@@ -53,7 +46,7 @@ _WAIT = -1.0  # in place of a GPU time, which is never negative: the host waits
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection[str] = ()) -> Run:
-    """Return a copy of a run with the profiler's cost, which is estimated from steps with and without the profiler."""
+    """Estimate the profiler's cost from steps with and without the profiler, and return a copy of `run` with the result."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     kinds = comparable_steps(trace, rank, steps)
@@ -105,7 +98,7 @@ def _calls(
         syncs_ns = called_ns[slice(*called_ns.searchsorted((start_ns[0], end_ns[0])))]
         times_ns = np.concatenate((launched_ns[launches], syncs_ns))
         lasts_ns = np.concatenate((trace.device.duration_ns[work[launches]], np.full(len(syncs_ns), _WAIT)))
-        # Without the profiler, the host launches kernels faster, so it may fill the launch queue and have to wait.
+        # Without the profiler, the host is faster, so it may fill the launch queue and have to wait.
         if waits.within(start_ns, syncs_ns[:1] if len(syncs_ns) else end_ns)[0]:
             times_ns, lasts_ns = np.repeat(start_ns, 2), np.array([lasts_ns[: len(launches)].sum(), _WAIT])
         own_ns = own(times_ns) - own(start_ns)
@@ -133,8 +126,8 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Return the factor that corrects a profiled phase for the profiler's slowdown. If several factors are suitable,
-    return the one closest to `usual`."""
+    """Return the factor that corrects a phase's host time for the profiler's slowdown. If several factors explain the measured
+    times, return the one closest to the factor of other phases (`usual`)."""
     # see Note [The clean steps decide]
     if not phase.calls:
         return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)
@@ -205,8 +198,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """For each phase, return the host time without the profiler divided by that with the profiler. Keys are phase names and
-    labels such as "backward#1/2"."""
+    """For each phase, return its host time without the profiler, divided by its host time with the profiler."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

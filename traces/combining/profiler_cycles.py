@@ -1,9 +1,10 @@
-"""Joins the files of several profiler cycles into one trace.
+"""Joins the files of several profiles of one process into one trace. For example, torch.profiler writes a new file after each
+cycle of `torch.profiler.schedule`.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
 
-Recordings with the same rank, main thread id and GPUs belong to one process.
+Files with the same rank, main thread and GPUs belong to one process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """Return the indices of each process's recordings in time order. `names` contains file names and ranks."""
+    """For each process, return the indices of its recordings in time order. `names` contains the file name and the rank of each
+    recording."""
     groups: dict[Hashable, list[int]] = {}
     for place, (recording, name) in enumerate(zip(recordings, names, strict=True)):
         groups.setdefault(_process(recording, *name), []).append(place)

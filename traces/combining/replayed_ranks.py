@@ -23,8 +23,8 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Copy missing sequence numbers of autograd nodes from an earlier step with the same ops. The trace must be sorted and have
-    only one rank."""
+    """If autograd nodes have no sequence number, copy the number from an earlier step with the same ops. The trace must be
+    sorted by time and have only one rank."""
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)
     if not len(steps) or not (host.forward_thread[ops] > 0).any():
@@ -48,7 +48,7 @@ def with_node_numbers(trace: Trace) -> Trace:
 
 
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
-    """Return the traces of a replay's processes, by process id. Raises TraceError."""
+    """Return a dictionary from process ids to the traces of a replay's processes. Raises TraceError."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     read = _whole if are_complete else _so_far
     return {int(file.stem.removeprefix("replay-")): with_node_numbers(read(file)) for file in files}
@@ -83,7 +83,7 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 
 
 def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
-    """Merge the traces of a replay's processes, by process id, into one trace. Raises ValueError if `timelines` is empty."""
+    """Merge the traces of a replay's processes into one trace. Raises ValueError if `timelines` is empty."""
     by_rank = process_of_each_rank(timelines, main)
     worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())
     notes = []

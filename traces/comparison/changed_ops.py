@@ -7,16 +7,14 @@
     # Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), recorded_count=8.0, replayed_count=4.0, ...)
 
 Note [Replaced, not gone]
-    PyTorch releases, vendors and compilers use different names for the same work. A name in only one trace is "gone" or "added"
-    only if nothing in the other trace replaced it. These rules are applied in order:
-    1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`).
-    2. The name of a fused Inductor kernel lists the ops that the kernel replaces: "triton_poi_fused_add_relu_0". A foreach op
-       replaces the op that it applies to each tensor.
-    3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same enclosing op. A
-       matrix product (mm) also replaces another kind of matrix product (addmm).
-    4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both. Kernels of CUDA
-       graphs have a kind instead of an op: the kind that the name shows, or that of the kernels in their place in the other
-       trace.
+    PyTorch releases, vendors and compilers use different names for the same work. An op or kernel in only one trace is "gone"
+    or "added" only if nothing in the other trace replaced it. These rules are applied in order: 1. Ops with the same canonical
+    name are one op (`traces.names.equivalent_ops`). 2. The name of a fused Inductor kernel lists the ops that the kernel
+    replaces: "triton_poi_fused_add_relu_0". A foreach op replaces the op that it applies to each tensor. 3. An op in only one
+    trace replaces an op in only the other trace if both have the same phase and the same enclosing op. A matrix product (mm)
+    also replaces another kind of matrix product (addmm). 4. A kernel in only one trace replaces a kernel in only the other
+    trace if the same ops launched both. Kernels of CUDA graphs have a kind instead of an op: the kind that the name shows, or
+    that of the kernels in their place in the other trace.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# Profilers do not record the ops of a CUDA graph, so the ops are guessed from kernel names. The first matching pattern counts.
-# A matrix product's kernel may include the activation function.
+# Profilers do not record the ops of a CUDA graph, so the type of work is guessed from the kernel's name, with the first pattern
+# that matches. A kernel for a matrix product may include the activation function.
 _KINDS = {
     "normalization kernels": (
         re.compile(r"(?:rms|layer|group|batch)_?norm", re.IGNORECASE),
@@ -200,9 +198,8 @@ def _sides(
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
-    """Return the kernels and ops with different GPU times or counts per step. An empty array of steps means the whole trace.
-    Relative changes of GPU time below `tolerance` are left out. If the traces use different numbers of GPUs, all figures are
-    averages per GPU."""
+    """For two traces, return the kernels and ops that have different GPU times or counts per step. Relative changes of GPU time
+    below `tolerance` are left out. If the traces use different numbers of GPUs, all results are averages per GPU."""
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
     by_phase = bool(len(recorded.phases) and len(other.phases))
@@ -215,7 +212,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return `missing` without the ops that the trace calls only outside of the given steps."""
+    """Of the ops that are missing from a recording, return those that the replay calls in the given steps."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -264,7 +261,7 @@ def ops_in_name(kernel: str) -> str:
 
 @lru_cache(1 << 16)
 def kernel_key(name: str) -> str:
-    """Return the name of a kernel without parameters and without Inductor's number, such as "_0" in
+    """Return a kernel's name without its parameters and without the number that Inductor adds, such as "_0" in
     "triton_poi_fused_add_0"."""
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
@@ -428,7 +425,6 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
         fused = {key: names for key in fewer if (names := set(named_ops(key[1], known)))}
         for key in keys:
             names = set(named_ops(key[1], known))
-            # Two compiled programs may fuse the same ops differently.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
                 groups.join(key, replaced)
@@ -438,7 +434,6 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # A group is kept only if it contains kernels of both traces.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):
@@ -524,8 +519,8 @@ def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
 
 
 def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
-    """For each trace, return the kinds of the kernels that the other trace lacks. A kernel with an unknown name gets the kind
-    of the kernel between the same neighbors in the other trace."""
+    """Return what the kernels do that only one trace contains, such as "normalization kernels". If a kernel's name does not
+    show this, look at the kernel in the same place in the other trace."""
     names = [{name for stream in side for name in stream} for side in sides]
     runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]
     found: list[dict[str, str]] = [{}, {}]
@@ -538,8 +533,7 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
 
 
 def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
-    """Return the kernels that only this trace contains, by their neighbors: the nearest kernels that both traces contain,
-    before and after them."""
+    """Group the kernels that only one trace contains by their place: between which kernels of both traces they run."""
     found: dict[tuple[str, str], set[str]] = {}
     for stream in streams:
         before, run = "", set[str]()

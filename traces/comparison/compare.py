@@ -5,9 +5,10 @@
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-The step time is the larger of two times: the time on the host and the time on the slowest GPU. If the steps vary a lot, means
-are compared instead of medians (Note [Means of varying steps] in `traces.figures.spread`). GPU time does not include waits for
-other ranks in collectives. Steps without the profiler are preferred, because the profiler slows a script.
+A step time is the larger of two times: the time on the host and the time on the slowest GPU. the time on the host and the time
+on the slowest GPU. If step times vary a lot, their means are compared instead of their medians (Note [Means of varying steps]
+in `traces.figures.spread`). GPU time does not include waits for other ranks in collectives. Steps without the profiler are
+preferred, because the profiler slows a script.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def compare(
     top: int = TOP,
     analyses: Both[Analyses] | None = None,
 ) -> Comparison:
-    """Compare a recording with a replay or another recording. Each list of changes has at most `top` entries. `analyses` are
-    the results of `analyse` for both traces, if they are already known."""
+    """Compare a recording with a replay or another recording. `analyses` are the results of `analyse` for both traces, if they
+    are already known."""
     repeated, repeating = steps_to_compare(recorded, other)
     timed = without_profiler(recorded, repeated)
     timed, timed_other = shared_evaluations(recorded, timed, other, without_profiler(other, repeating))
@@ -115,7 +116,7 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # In most replays, data is loaded at the speed of the replaying machine.
+    # Most replays load data at the speed of the replaying machine, not at the recorded speed.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     # If the host waited for the GPU after each phase, the recording does not show whether the host or the GPU limits the step
     # time.
@@ -234,7 +235,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    """Return True if the times agree, False if they differ, and None if GPU work that a trace lacks could change the result."""
+    """Return whether the times of the two traces agree, or None if one trace lacks so much GPU work that this is unknown."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -370,8 +371,8 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return True if both traces number CUDA streams in the same way. Until June 2026, profiles of AMD GPUs contained numbers
-    of hardware queues instead of streams."""
+    """Return True if both traces number CUDA streams in the same way. Until June 2026, profiles of AMD GPUs contained ids of
+    hardware queues instead of ids of streams."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]
 
@@ -379,7 +380,8 @@ def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
 def pair_streams(
     left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
 ) -> list[tuple[int | None, int | None]]:
-    """Pair the streams of a GPU in two traces, first by stream number and then by busy time."""
+    """Pair the streams of a GPU in two traces. Streams with the same number form a pair, then streams with similar busy
+    times."""
     both = left.keys() & right.keys() if same_numbers else set()
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]
     only_left = sorted(left.keys() - both, key=lambda number: -left[number])
@@ -446,16 +448,15 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
 
 
 def _first_with_memory(trace: Trace) -> int:
-    """Return the number of the first step with memory events. Earlier steps are not compared, because they may need more
-    memory, for example to compile code."""
+    """Return the number of the first step with memory events. Steps before it may need more memory, for example to compile
+    code."""
     steps, events = trace.steps, trace.memory
     rows = np.flatnonzero(steps.end_ns > events.time_ns.min()) if len(events) else np.zeros(0, dtype=np.int64)
     return int(steps.number[rows].min()) if len(rows) else 0
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Return the kinds of steps that have memory events: False for training, True for evaluation. In a recording, only profiled
-    steps have memory events."""
+    """Return {False} if only training steps have memory events, {True} if only evaluation steps have them, or {False, True}."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)
@@ -463,8 +464,7 @@ def _kinds_with_memory(trace: Trace) -> set[bool]:
 
 
 def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
-    """Return the steps that compile nothing and have at least the number `first`. In `kinds`, False selects training steps, and
-    True selects evaluation steps. An empty set selects both."""
+    """Select training steps, evaluation steps or both, without steps that compile code."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
     chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
     if kinds:

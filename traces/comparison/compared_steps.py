@@ -36,15 +36,13 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # If a replay has no training steps, its evaluation steps are compared.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
 
 
 def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Choose the steps for a comparison of kernels. Replayed steps with mostly estimated times are left out. If steps launch
-    different numbers of kernels, only steps with the same number of kernels are compared."""
+    """Choose the steps for a comparison of kernels. Replayed steps with mostly estimated kernel times are left out."""
     if not np.array_equal(other.steps.recorded_step[theirs], ours):
         return ours, theirs
     rows, step_of = work_rows(other), launch_steps(other)
@@ -62,8 +60,8 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Choose the training steps whose ops decide whether two traces are of the same program. A replayed step is compared with
-    the recorded step that has the same step number. If no step numbers match, the longest sequence of similar steps is used."""
+    """Choose the training steps that show whether two traces are of the same program. A replayed step is compared with the
+    recorded step of the same number, if the numbers match."""
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)
@@ -96,7 +94,7 @@ def without_profiler(trace: Trace, rows: Column) -> Column:
 
 
 def shared_evaluations(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    # Evaluation steps may differ in length, for example in text generation. A replay repeats them in order.
+    # Evaluation steps may differ in length, for example in text generation, and a replay repeats them in order.
     is_clean = not np.array_equal(other.steps.recorded_step[theirs], ours)
     if not is_clean or not other.is_replay_of(recorded) or (recorded.steps.kind[ours] != StepKind.EVALUATION).any():
         return ours, theirs

@@ -44,7 +44,8 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(StageError):
-    """Compares the median times of one training phase in two traces. The host times of all phases add up to the step time."""
+    """Compares the median times of one training phase, such as "backward", in two traces. The host times of all phases add up
+    to the step time."""
 
     recorded_median_ns: int  # median host time
     replayed_median_ns: int  # median host time
@@ -86,7 +87,7 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Compares the memory peaks of one device in two traces. The memory rise of a step is its peak memory minus the memory at
+    """Compares the peak memory of one device in two traces. The memory rise of a step is its peak memory minus the memory at
     its start."""
 
     recorded_peak_bytes: int | None  # memory peak in the first trace
@@ -228,6 +229,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return a copy for a script that failed early. Its later steps might need more memory, so `fits=True` becomes None."""
+        """Return a copy of the result for a script that crashed. A crashed script might have needed more memory later, so the
+        result does not say that it fits into the GPU's memory."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)

@@ -53,7 +53,8 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the pairs that contain the GPU event `row` of the first trace (`side` 0) or the second trace (`side` 1)."""
+        """Return all kernel pairs that contain the GPU event `row` of the first trace (`side` 0) or the second trace (`side`
+        1)."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]
@@ -93,7 +94,7 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
         keys = _common_keys(*(work.columns(columns, rest) for work, rest in zip(sides, left, strict=True)))
         ours, others = _one_key(*((key, _numbered(key)) for key in keys))
         _, mine, theirs = np.intersect1d(ours, others, assume_unique=True, return_indices=True)
-        if "name" not in columns:  # A kernel of an unknown op can only be matched by name.
+        if "name" not in columns:  # A kernel without a known op is paired with a kernel of the same name in the other trace
             known = sides[0].op[left[0][mine]] != NONE
             mine, theirs = mine[known], theirs[known]
         found.append((left[0][mine], left[1][theirs], {"phase", "op"} <= set(columns)))
@@ -184,8 +185,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Each row is a rule: kernels with equal values of these properties are paired. The rules are applied in order to kernels that
-# have no partner yet. Equal kernels are paired in launch order.
+# Kernels of two traces are paired if they have the same step, device, phase, op and so on. Each row of `_LEVELS` is a weaker
+# rule for the kernels that the previous rules have not paired.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
@@ -242,7 +243,6 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # Step 3 of one rank corresponds to step 3 of every other rank.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

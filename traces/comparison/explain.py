@@ -3,8 +3,7 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-If the GPU limits the step time, the GPU times of phases are compared. Otherwise, the host times of phases are compared. The
-largest reasons come first. If the host limits the step time, reasons about phases come before idle time and communication.
+If the GPU limits the step time, the text explains which phases need more GPU time, otherwise which phases need more host time.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Explanation:
 
 
 def explain(comparison: Comparison) -> Explanation:
-    """Explain the difference in step time. Reasons below 0.2 % of the step time are left out."""
+    """Explain the difference in step time. Effects smaller than 0.2 % of the step time are left out."""
     before_ns, after_ns = comparison.steps.recorded_ns, comparison.steps.replayed_ns
     if before_ns is None or after_ns is None:
         return Explanation("At least one trace has no steps, so there is no difference per step to explain.", [], None, "", [])
@@ -192,7 +191,6 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = _stage_times(part)
-        # If the first trace uses one GPU, its forward pass corresponds to `parallel_apply`.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
@@ -230,7 +228,6 @@ def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
 
 
 def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
-    """Yield a reason for each GPU whose busy time changed much more than that of the other GPUs."""
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):
         return
@@ -330,8 +327,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """Return a divisor of GPU times for each trace, and a note for the report. If the traces use different numbers of GPUs, GPU
-    times are divided by the number of GPUs."""
+    """If the traces use different numbers of GPUs, return these numbers, so that GPU times can be compared per GPU. Also return
+    a note for the report."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -3,7 +3,7 @@
     for one in fused_ops(eager, compiled, eager_step, compiled_step):
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
-The name of an Inductor kernel lists the fused ops.
+The name of an Inductor kernel lists the ops that the kernel runs.
 """
 
 from __future__ import annotations

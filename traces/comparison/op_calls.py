@@ -15,7 +15,8 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """Return the op of each call. If an op calls an op of the same name, both calls belong to the outer op."""
+    """For each of the given ops, return the op that it is counted as. If an op calls an op of the same name, both are counted
+    as the outer op."""
     host = trace.host
     is_op = host.kind == HostKind.OP
     numbers: dict[str, int] = {}

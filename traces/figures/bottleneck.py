@@ -2,27 +2,23 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-A GPU may wait for data, for the host, for copies, for other ranks, or for an unknown reason. If the GPU computes longer than it
-waits for any one reason, the GPU is the bottleneck. If the GPU mostly waits, the reason with the longest total wait is the
-bottleneck. Communication without computation counts as waiting, and so does a copy that other work waits for.
+The bottleneck is what takes most of a GPU's time: computing, or waiting for data, the host, copies or other ranks.
+Communication counts as waiting if the GPU does not compute at the same time.
 
 Note [Without kernels]
-    A recording without kernels shows when the host has launched the work of each phase, and when the GPU has finished it. If
-    the GPU falls behind during a phase, the GPU limits the phase. If the GPU finishes forward or backward just after the last
-    launch, the GPU has waited for launches, so the host limits the phase. If the host waits for the GPU in a phase, the limit
-    of the phase is unknown.
+    A recording without kernels shows when the host launched the last kernel of each phase, and when the GPU finished the phase.
+    If the GPU falls further behind the host during a phase, the GPU is the bottleneck of this phase. If the GPU finishes the
+    forward or backward pass just after the host, the GPU has waited for launches, so the host is the bottleneck. If the host
+    itself waits for the GPU, the bottleneck is unknown.
 
 Note [A late rank]
-    If one rank is late at collectives by at least the share MUCH_LATE of a step, the other ranks wait for it. The late rank's
-    bottleneck is then the bottleneck of all ranks, unless a rank's GPU waits longer for its own host or for data.
+    If one rank reaches collectives much later than the others (MUCH_LATE), the other ranks wait for this rank. The late rank's
+    bottleneck is then the bottleneck of all ranks, except if another rank's GPU waits longer for its own host or for data.
 
 Note [Slower kernels]
     A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. A median over all steps does not
-    show the slowdown. The report names the step in which kernels become slower. All steps must run the same kernels, and the
-    median kernel time from this step on must exceed the median before it by MUCH_SPREAD or more. At least three in four earlier
-    steps must be closer to the earlier median, and at least three in four later steps closer to the later median. Communication
-    is left out, because it includes waits for other ranks. Phase times (Origin.PHASE) are left out, because a phase includes
-    waits for the host.
+    show the slowdown. `trace info` therefore names the step from which kernels are slower. From this step, the median kernel
+    time must be larger by at least MUCH_SPREAD. Communication kernels do not count, because they include waits for other ranks.
 """
 
 from __future__ import annotations
@@ -108,8 +104,8 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """If the GPU ends its work just after the forward or backward pass, return that phase. If it does so in both, return the
-    longer one. Otherwise return None."""
+    """Find the forward or backward pass if the GPU finishes it just after the host has launched its last kernel. If this is
+    true of both, return the longer one."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
@@ -266,8 +262,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index at which values change permanently, for example from about 5 to about 9. Values are replaced by their
-    positions in the sorted list, so outliers have little effect."""
+    """Return the index at which values change permanently, for example from about 5 to about 9. Outliers have little effect,
+    because the values are only compared with each other."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

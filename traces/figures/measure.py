@@ -7,9 +7,9 @@
 A kernel belongs to the step and phase that launched it.
 
 Note [Hooks of saved tensors]
-    With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. In a replay, the op calls the
-    hook again, and the hook copies again. A copy by a hook is therefore a separate op, not a part of the op that calls the
-    hook. Without hooks, only ops such as `aten::to` call `aten::copy_` to copy to the host.
+    With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. In a replay, the script's own
+    hook makes this copy, so the copy is not stored as a part of the op. Without hooks, only conversions such as `aten::to` copy
+    tensors to the host.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def work_rows(trace: Trace) -> Column:
 
 
 def gpus_per_rank(trace: Trace) -> int:
-    """Return how many GPUs each rank uses. With nn.DataParallel, for example, a rank uses several GPUs."""
+    """Return how many GPUs each rank uses. For example, a rank with nn.DataParallel uses several GPUs."""
     working = np.unique(trace.device.device[work_rows(trace)])
     return max((len(working) or len(trace.devices)) // max(len(trace.ranks), 1), 1)
 
@@ -96,8 +96,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps after the warm-up and without the profiler. If no such steps exist, return the first of these
-    kinds that exists: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
+    """Return the training steps after the warm-up that ran without the profiler. If there are none, return other steps, such as
+    profiled steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -110,9 +110,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return evaluation steps that compile no code and ran without the profiler. The profiler slows later steps, so steps after
-    the first profiled step are only used if there are few others. For a script that only evaluates, leave out the slow first
-    steps."""
+    """Return the evaluation steps that compile no code and ran without the profiler. Steps after the first profiled step are
+    slower, so they are only returned if there are few others."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace) & ~compiles_in_evaluation(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -157,7 +156,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Return the numbers of backward passes and optimizer steps of each step, encoded as one integer."""
+    """Count the backward passes and optimizer updates of each step, and return both counts as one integer per step."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -167,7 +166,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Return the steps with the most common numbers of backward passes and optimizer steps."""
+    """Return the most common kind of steps, such as all steps with one backward pass and one optimizer update."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -333,7 +332,8 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Return a mask of the copies to CPU memory by hooks for saved tensors (`torch.autograd.graph.saved_tensors_hooks`)."""
+    """Mark the copies to CPU memory that were made by the script's hooks for saved tensors
+    (`torch.autograd.graph.saved_tensors_hooks`)."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
@@ -369,8 +369,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """For each CPU event, return the innermost selected event that contains it, or NONE. A selected event counts as around
-    itself."""
+    """For each CPU event, return the innermost selected event that contains it, or NONE. A selected event contains itself."""
     parent = np.append(host.earlier_parent, NONE)
     found = _last_of_chain(np.where(np.append(wanted, True), np.arange(len(parent)), parent))[:-1]
     return np.where(found < len(host), found, NONE)
@@ -474,8 +473,8 @@ def run_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryPeak]:
-    """Return the memory peak of each device in the given steps. If the steps have no memory counters, return the peak of the
-    whole trace. Without memory events, return PyTorch's peak of the whole run."""
+    """Return the peak memory of each device in the given steps. Without memory events, return the peak of the whole run, as
+    PyTorch counts it."""
     events = trace.memory
     if steps is not None:
         ranks = np.array([*(device.rank for device in trace.devices), NONE], dtype=np.int64)[events.device]
@@ -496,8 +495,8 @@ def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryP
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the total GPU time in ns by origin, such as measured or estimated. If kernels were recorded, phases without
-    kernels are left out, because the GPU may be idle in them."""
+    """Return the total GPU time in ns by origin, such as measured or estimated. Phases without kernels do not count, because
+    the GPU may be idle in them, except if the trace contains no kernels at all."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     is_whole_phase = (trace.device.launch[rows] == NONE) & trace.strings.matching(trace.device.name[rows], PHASES.__contains__)
     is_recorded = ~is_whole_phase & np.isin(trace.device.origin[rows], (Origin.MEASURED, Origin.EXACT, Origin.EQUIVALENT))
@@ -505,7 +504,7 @@ def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
         in_steps = np.isin(launch_steps(trace)[rows], steps)
-        if in_steps.any():  # With a clock that never advances, all steps of a replay begin at the same time.
+        if in_steps.any():  # False for replays with a clock that never advances
             rows = rows[in_steps]
         origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
     else:

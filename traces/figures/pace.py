@@ -6,23 +6,21 @@
     of.gpu_time_ns                  # 20_000_000: the GPU is busy for all of it
 
 Note [A step's time]
-    Kernels, copies and memsets belong to the step in which the host launched them, even if they end after the step. GPU work
-    without a known launch that runs before all launched work of its stream was launched before the recording. It is called the
-    backlog and belongs to no step. Other work without a known launch belongs to the step in which it starts. If the next work
-    on the stream was launched before this start, the work without a known launch belongs to the step of the previous work on
-    the stream, because a stream runs work in launch order.
+    A kernel belongs to the step in which the host launched it, even if the GPU runs it after the end of the step. At the start
+    of a recording, the GPU may still run kernels that were launched earlier. This work is called the backlog and belongs to no
+    step. If the launch of a kernel is unknown, the kernel belongs to the step in which it starts. The GPU runs the kernels of a
+    stream in launch order, so the launches of other kernels on the stream may show that the kernel belongs to an earlier step.
 
-    In a trace that was recorded with phase times only, work without a known launch belongs to the first phase with an end event
-    after the work, if the work begins after the phase's begin event. The work of a GPU that lags behind starts in a later step.
+    In a trace with phase times only, a kernel without a known launch belongs to the phase with CUDA events before and after the
+    kernel.
 
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)
     host interval of s                  host end(s) - host end(s - 1)
 
-    A step has no predecessor if it is the first of its rank, if the profiler was started or stopped before it, or if numbers
-    are missing before it. The host time of such a step is its duration on the host. Its device time runs from its host start,
-    or from the end of earlier work if that is later, to its completion. The same applies to a step after an omitted step, for
-    example after a warm-up step that compiles code.
+    If the step before a step is missing, or if the profiler started or stopped between them, the host time of the step is its
+    duration on the host. The step's device time begins when the step starts on the host, or when the device has finished
+    earlier steps.
 
     host pace       the median host interval of the steady steps, on the slowest rank (medians: see Note [Periodic steps] in
                     `traces.figures.spread`)
@@ -31,36 +29,29 @@ Note [A step's time]
     GPU time        of a step: how long each device was busy (union) with the work launched in it, summed over devices
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
-    Busy and idle time are measured in the same steps as the step time (`counted_steps`). If the GPU has queued work, its wait
-    before the first of these steps is not counted. If long and short steps repeat in a pattern, only whole repetitions of the
-    pattern are counted.
+    Step times, busy times and idle times are measured in the same steps (`counted_steps`). For example, if every tenth step is
+    long, a multiple of ten steps is counted.
 
-    A step begins where the previous step ended, so consecutive steps join without gaps. A step ends when its host span and the
-    work launched in it have ended. Steps timed only by CUDA events end with the latest device end of their phases, and their
-    GPU time is unknown.
+    A step begins when the previous step ends, and ends when the host and the GPU have finished it. The GPU time is unknown in
+    steps that were timed only by CUDA events.
 
 Note [Steps of several kinds]
-    A script with several trainers, such as a GAN, alternates long and short steps. Host work after a long step's last kernel
-    counts in the next step's device interval, so the median of the host and the median of the device would belong to different
-    steps. For such scripts, the device's intervals count if the device is still working when the host ends a step (median lag
-    above 0). Otherwise the host's intervals count.
+    A GAN trains two networks, so long and short steps alternate. The median step of the host and the median step of the GPU may
+    then be different steps, so the step times of only one of them are used. The step times of the GPU are used if the GPU is
+    still working when the host ends a step (median lag above 0).
 
 Note [What limits the pace]
-    If a host waits for the device in each step, host and device have the same interval. The host runs ahead if the device's
-    pace exceeds the host's pace by more than 2 %, and by more than the mean time per step in which the device has neither
-    running nor queued work. The time without work may be at most 10 % of the pace, because a device that waits longer for
-    launches does not lag behind the host. The limit is "device" if the host runs ahead, or if the GPU works for at least 90 %
-    of the step time. Otherwise the limit is "host".
+    If the host waits for the GPU in each step, the host and the GPU need the same time per step. The GPU falls behind the host
+    if its pace is more than 2 % longer than the host's pace, and if it almost always has queued work. The limit is "device" if
+    the GPU falls behind the host, or if the GPU works for at least 90 % of the step time. Otherwise the limit is "host".
 
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
-    limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, or if their
-    mean differs from their median by more than MUCH_SPREAD, for example because one step in ten waits long for data, the limit
-    is therefore found from the mean step (`StepPace.mean`). If there are only two or three steps, they vary much if their mean
-    differs from their median by more than DEFAULT_TOLERANCE.
+    limits the median step, but the waits for data take half of the time. If step times vary by more than MUCH_SPREAD, the limit
+    is therefore found from the mean step (`StepPace.mean`).
 
 Note [Waits for data]
-    The step time "without data loading" excludes only waits for data during which no GPU had queued work. While a GPU still has
-    queued work, a wait for data costs no time.
+    If a script waits for a batch while the GPU still has queued work, the wait costs no time. The step time "without data
+    loading" therefore excludes only waits during which no GPU had queued work.
 """
 
 from __future__ import annotations
@@ -132,8 +123,8 @@ class StepTimes:
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. If a rank's GPUs always have queued work, leave out each step whose previous
-        step was not recorded."""
+        """Return the steps with comparable times. If the GPUs of a rank always have queued work, the time of a step is only
+        known if the previous step was recorded."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():
@@ -352,7 +343,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return two means over a GPU's steps: the time without queued work, and the step time."""
+    """Return two means over a GPU's steps: the time per step without queued work, and the step time."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0
@@ -377,8 +368,7 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 @cached_result
 def counted_steps(trace: Trace) -> Column:
-    """Return the steps in which busy and idle time are measured. If the step times repeat in a pattern, only whole repetitions
-    are returned."""
+    """Return the steps in which busy and idle time are measured."""
     times, profiled = step_times(trace), profiled_steps(trace)
     kept = [profiled[:0]]
     for own in by_value(times.rank[profiled]).values():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
-    """Return one table of `trace`, such as "steps", as a data frame. Raises TraceError without pandas."""
+    """Return one table of `trace`, such as "steps", as a data frame. Raises TraceError if pandas is not installed."""
     kind = TABLES.get(table)
     if kind is None:
         raise TraceError(f"{table} is not a table of a trace; choose one of: {', '.join(TABLES)}")

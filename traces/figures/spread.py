@@ -42,8 +42,8 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Compares the step times of two traces, usually a recording and its replay. Differences with an `error` below
-    `noise_floor` are not significant."""
+    """Compares the step times of two traces, usually a recording and its replay. A difference (`error`) that is smaller than
+    the noise floor is not significant."""
 
     recorded_median_ns: int | None  # median of the first trace
     replayed_median_ns: int | None  # median of the second trace
@@ -83,8 +83,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare the step times of a recording (`our_ns`) with those of another trace (`their_ns`). `ours` and `theirs` are the
-    compared steps. All recorded steps, `all_ours`, show the noise."""
+    """Compare the step times of a recording (`our_ns`) with the step times of another trace (`their_ns`). The noise floor is
+    the variation of all recorded steps (`all_ours`)."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
@@ -115,7 +115,7 @@ def median_per_step(values: Column) -> int | None:
 
 
 def period_of(values: Column) -> int:
-    """Return after how many values a pattern repeats, or 1 without a pattern."""
+    """Return the length of a repeating pattern: 10 if every tenth value is large, or 1 if no pattern is found."""
     # see Note [Periodic steps]
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0
@@ -148,8 +148,8 @@ def means_of_periods(values: Column, period: int | None = None) -> Column:
 
 
 def _differ_by(values: Column, period: int) -> float:
-    """Return the 90th percentile of |values[i + period] - values[i]|. np.partition is ten times faster than np.percentile for
-    short arrays."""
+    """Return the 90th percentile of |values[i + period] - values[i]|. For short arrays, np.partition is ten times faster than
+    np.percentile."""
     apart = np.abs(values[period:] - values[:-period])
     last = len(apart) - 1
     below = last * _NINE_IN_TEN // 100

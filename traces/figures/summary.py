@@ -186,8 +186,8 @@ class Outline:
 
 @result_cache()
 def outline(trace: Trace, whole: Trace | None = None) -> Outline:
-    """Return fewer statistics than `summarize`, in less time. If `trace` has only some of the ranks, pass the trace of all
-    ranks as `whole`. The numbers of ranks, devices and events are taken from `whole`."""
+    """Return fewer statistics than `summarize`, in less time. If `trace` contains only some ranks, `whole` is the trace of all
+    ranks."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=(whole or trace).ranks,

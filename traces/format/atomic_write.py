@@ -16,7 +16,7 @@ from typing import IO
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file, and rename it to `path` when all data is written. Pipes and devices such as /dev/stdout are
-    written directly. Raises OSError with the name of the file."""
+    written without a temporary file."""
     is_file = path.is_file() or not path.exists()
     part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
     try:

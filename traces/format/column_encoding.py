@@ -3,9 +3,9 @@
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 
-A column contains the first bytes of all integers, followed by all second bytes, and so on. Storing the first bytes together
-improves compression, because the first bytes of most integers are equal. Up to 256 numbers are stored as plain msgpack numbers,
-because packing them takes 1 µs instead of 50 µs. FORMAT.md describes the encoding.
+The highest bytes of most integers in a column are equal, so they are stored next to each other, which improves compression.
+Columns of up to 256 numbers are stored as plain msgpack numbers, because packing them takes 1 µs instead of 50 µs. FORMAT.md
+describes the encoding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T", bound=Table)
 LEAST, ABOVE, ROW, ZERO = range(4)
 SIGNED = 4  # added for signed differences, stored as zigzag numbers
 
-# Longer tables are split, because a frame may hold at most MAX_CONTENT_BYTES.
+# Longer tables are split, because a frame of a trace file may hold at most MAX_CONTENT_BYTES.
 MAX_ROWS = 1 << 19
 
 PLAIN_NUMBERS = 256  # a longer column is packed; readers accept plain columns of any length that a msgpack list may have
@@ -49,7 +49,7 @@ _I8 = np.dtype("<i8")
 
 
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
-    """Return a table as values that msgpack can store. With `compact`, they take less space."""
+    """Return a table as values that msgpack can store. With `compact`, the result takes less space."""
     rows = len(table)
     if rows > MAX_ROWS:
         raise ValueError(f"{rows} rows are too many for one packed table; the limit is {MAX_ROWS}")
@@ -125,7 +125,7 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: boo
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Encode a column as parameters and bytes, with arithmetic modulo 2**64. With `divide`, values are divided by their
+    """Encode a column of a table as method, base, scale and bytes (FORMAT.md). With `divide`, values are divided by their
     greatest common divisor."""
     bits = column.view(_U8) if column.dtype.itemsize == 8 else column.astype(_I8).view(_U8)
     base = bits.dtype.type(0)

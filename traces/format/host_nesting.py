@@ -1,15 +1,15 @@
-"""Stores the call tree of ops as nesting depths and time gaps, which compress better than start times.
+"""Stores the call tree of ops as nesting depths and time differences, which compress better than start times.
 
-The starts and ends of all ops are sorted by time. A gap is the time since the previous start or end. In the following example,
-`(` is a start and `)` is an end:
+In the following example, op 0 calls op 1 and then op 2. Each `(` is the start of an op, each `)` is the end of an op, and each
+gap is the time since the previous start or end:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-Nesting depths compress very well, because most training steps call the same ops. Sorting the gaps by op name makes trace files
-15 % smaller.
+Nesting depths compress very well, because most training steps call the same ops. Sorting the time gaps by op name makes trace
+files 15 % smaller.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HostNesting:
 
 
 def encode_nesting(spans: HostSpans, first_row: int = 0) -> HostNesting | None:
-    """Encode the call tree as nesting depths and time gaps. Return None if the ops form no valid tree."""
+    """Encode the call tree of ops as nesting depths and time gaps. Return None if the ops form no valid tree."""
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
         return None
@@ -83,7 +83,8 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Sort the starts and ends of all ops by time. Return the position of each op's start, and of its end."""
+    """Put the starts and ends of all ops into one list, sorted by time. Return where each op's start and end are in the
+    list."""
     opens = 2 * np.arange(len(depth)) - depth
     is_open = np.zeros(2 * len(depth), bool)
     is_open[opens] = True
@@ -94,8 +95,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort the starts and ends of ops by op name, then by the op name of the previous start or end. The indices of names are
-    cut to 16 bits, because numpy sorts 16-bit integers ten times faster."""
+    """Return the order in which time gaps are stored: gaps at starts and ends of the same op are next to each other. Indices of
+    names are cut to 16 bits, because numpy sorts 16-bit integers ten times faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

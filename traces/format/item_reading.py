@@ -1,4 +1,5 @@
-"""Reads the items of a frame. A table can be read partly, if only some columns are needed.
+"""Reads the tables and other items of a trace file. If only some columns of a table are needed, the rest of the table may stay
+compressed.
 
     for kind, value in unpack_items(content): ...
     later = LaterTable(table_head(frame.beginning()), 0, frame.pieces(), frame.offset_bytes)
@@ -45,7 +46,8 @@ def unpack_items(content: bytes) -> Iterator[tuple[str, Any]]:
 
 
 class _Unpacker:
-    """Rejects large items before they are unpacked. For example, 64 MiB of empty lists would take 4 GB of memory."""
+    """Rejects large items before they are unpacked. For example, 64 MiB of encoded empty lists would become 4 GB of Python
+    objects."""
 
     def __init__(self, content_bytes: int) -> None:
         self.lists_and_maps = 0
@@ -72,7 +74,7 @@ class TableHead(NamedTuple):
 
 
 def table_head(beginning: bytes) -> TableHead | None:
-    """Read the head of a table from the first bytes of a frame. Return None if the frame does not begin with a table."""
+    """Read the head of a table from the first bytes of a frame. Return None if the frame contains no table."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(beginning)
     try:

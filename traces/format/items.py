@@ -1,5 +1,5 @@
-"""Encodes the parts of a trace with msgpack. Each item consists of a kind, such as "header", and a value. The kinds of items
-are:
+"""Encodes the parts of a trace with msgpack. Each part (item) consists of a kind, such as "header", and a value. The kinds of
+items are:
 
     header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
     strings  texts to append to the string table
@@ -149,7 +149,7 @@ class Assembly:
             raise Damaged(str(error), offset_bytes) from error
 
     def add_later(self, head: TableHead, pieces: Iterator[bytes], offset_bytes: int) -> None:
-        """Add a table to the trace. The columns of the table are unpacked when they are first read."""
+        """Add a table to the trace. Each column of the table is unpacked when it is first read."""
         self._grow(_ROW_BYTES[head.kind] * head.rows)
         later = LaterTable(head, self._rows[head.kind], pieces, offset_bytes)
         self._append(head.kind, TABLES[head.kind].deferred(head.rows, lambda name: {name: later.column(name)}))
@@ -208,7 +208,7 @@ class Assembly:
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
-        """Raise Damaged if the trace has too many threads, devices, streams and loaders for the memory limit."""
+        """Raise Damaged if the threads, devices, streams and loaders of a file would need too much memory."""
         tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
         try:
             self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")

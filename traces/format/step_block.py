@@ -1,4 +1,4 @@
-"""Stores consecutive training steps that have the same phases, as an array of boundary times.
+"""Stores consecutive training steps with the same phases as one array of the times at which phases begin.
 
     block = StepBlock(rank=0, number=7, kind=0, steps=2, times=2, names=[3, 4], begins=[0, 1], ends=[1, 2],
                       times_ns=[100, 104, 109, 113, 118])
@@ -6,8 +6,7 @@
     phases.duration_ns      # array([4, 5, 4, 5]): both steps have two phases of 4 and 5 ns
     unpack_block(block.packed())    # the same block; raises Damaged for invalid input
 
-A recorder writes twice a second. A block has few numbers per step, so writing a block is ten times faster than writing the
-tables `steps` and `phases`.
+A recorder writes such an array ten times faster than rows of the tables `steps` and `phases`.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Column, Table, Trace, TraceFormatError, TraceWriteError
 
-# Small tables share a frame, because each frame takes 19 bytes.
+# Small tables share a frame, because the head of a frame takes 19 bytes.
 _SHARED_BYTES = 32 << 10
 # Small contents are not compressed, because creating a compressor takes too long.
 _STORED_BYTES = 4 << 10
@@ -62,8 +62,7 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. If writing fails, raise TraceWriteError and leave the old file unchanged. Readers reject small
-    files with much unpacked data (`UnpackLimit`). `save` pads such files with blanks."""
+    """Write `trace` to `path`. If writing fails, raise TraceWriteError and leave the old file unchanged."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
@@ -102,8 +101,8 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool =
 
 
 class TraceStream:
-    """Appends tables to a trace file during a run. Strings, devices and threads come before tables that refer to them. The
-    class is not thread-safe."""
+    """Appends tables to a trace file during a run. Add strings, devices and threads before tables that refer to them. The class
+    is not thread-safe."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -130,7 +129,7 @@ class TraceStream:
         self.add_items(items, {name: len(table) for name, table in tables.items()})
 
     def add_items(self, items: Iterable[bytes], rows: Mapping[str, int]) -> None:
-        """Append encoded items (items.py). The argument `rows` contains the number of rows that the items add to each table."""
+        """Append encoded items (items.py). `rows` contains the number of rows of each table in these items."""
         for content in _shared(items):
             self._append(content)
         for name, count in rows.items():
@@ -197,7 +196,7 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     # Only small frames contain several items.
     is_later = [assembly.is_lazy and frame.content_bytes > _SHARED_BYTES for frame in found.frames]
     heads = [table_head(frame.beginning()) if later else None for frame, later in zip(found.frames, is_later, strict=True)]
-    # Frames of large tables are decompressed only when they are needed. All other frames are decompressed now.
+    # Large tables are decompressed when they are first used, and all other data is decompressed now.
     frames_of = Counter(head.kind for head in heads if head is not None)
     contents: list[Iterator[bytes]] = []
     for frame, head in zip(found.frames, heads, strict=True):
@@ -261,7 +260,7 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Replace a file. A file NAME.part is kept, because it may be the data of a killed recorder."""
+    """Replace a file. An old file NAME.part is kept, because it may contain the data of a killed recorder."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)

@@ -32,7 +32,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # If t is in interval k, the union of all intervals before t has the length t + _shift_ns[k].
+        # for t in interval k: before(t) = t + _shift_ns[k]
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -65,7 +65,7 @@ def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) that contains a given time. Windows may have owners, such as ranks. An owner's windows
+    """Finds the time window, such as a training step, that contains a given time. Windows of the same owner, such as a rank,
     must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:

@@ -4,8 +4,7 @@
     column_limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
     clear_dangling_references(trace)  # after a truncated file: references to lost spans become NONE
 
-Column values are limited, because the difference of two values must fit into 64 bits. REFERENCES lists all columns that
-contain row numbers of other tables.
+REFERENCES lists all columns that contain row numbers of other tables.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Sums must fit into 64 bits. The largest allowed time is in the year 2116 (2**62 ns), and the largest duration is two years
-# (2**56 ns).
+# All times are limited, because sums of times must fit into 64 bits. The largest allowed time is in the year 2116 (2**62 ns),
+# and the largest duration is two years (2**56 ns).
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
@@ -42,7 +41,7 @@ def fault(trace: Trace) -> str | None:
 
 
 def fault_of_column(table: Table, name: str, column: str, within: dict[str, tuple[int, int]]) -> str | None:
-    """Describe the first error in a column, or return None. `within` is the result of `limits`."""
+    """Describe the first invalid value in a column, or return None."""
     values, where = getattr(table, column), f"{name}.{column}"
     if not len(values):
         return None
@@ -116,7 +115,8 @@ _MOST_THREADS = 1 << 16  # of one file; a damaged file may name any thread
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace: replace row numbers of missing rows by NONE, and name unnamed threads after their number."""
+    """Repair a truncated trace: references to missing rows become NONE, and threads without a name are named after their
+    number."""
     seen = min(int(trace.host.thread.max(initial=-1)) + 1, _MOST_THREADS)
     trace.threads += [Thread(trace.ranks[0], number) for number in range(len(trace.threads), seen)]
     kept = trace.phases.step < len(trace.steps)

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Create an object of the dataclass `kind`. Fields that are not given are copied from `base`."""
+    """Create an object of the dataclass `kind` from the fields of the smaller dataclass `base`, and set the fields in
+    `more`."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 

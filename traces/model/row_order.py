@@ -5,10 +5,8 @@
 Trace files of scripts with several threads are not sorted by time.
 
 Note [Calls that take no time]
-    In a replay, several ops of a thread may have the same start time, because the replay's thread is faster than the recorded
-    thread. One of them may have no duration. If neither of two such ops encloses the other, they keep the order in which they
-    were written. In a different order, a comparison would report that the replay ran a different program. This rule does not
-    apply to a runtime call, because the call may belong to the op.
+    In a replay, several ops of a thread may start at the same nanosecond, and some of them may have no duration. These ops keep
+    the order in which they were written. In another order, `trace diff` would report that the script had changed.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ _DENSE = 8  # times the number of rows: sorting a larger range of integers is fa
 
 
 def in_order(trace: Trace) -> Trace:
-    """Return the trace with sorted tables: CPU events by thread, start and decreasing duration; GPU events by device, stream
-    and start; memory events by device and time. Equal rows keep their order."""
+    """Return the trace with sorted tables: CPU events by thread and start time, GPU events by device, stream and start time,
+    and memory events by device and time."""
     # see Note [Calls that take no time]
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -76,14 +74,14 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
 
 
 def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace with only the given rows of each table. Row numbers of removed rows become NONE."""
+    """Return a copy of the trace with only the given rows of each table. References to removed rows become NONE."""
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: cache(partial(new_positions, order, len(getattr(trace, name)))) for name, order in rows.items()}
     return _repointed(replace(trace, **tables), places)
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace with reordered rows and updated row numbers. Columns of a lazy trace stay lazy."""
+    """Return a copy of the trace with reordered rows and updated references between rows."""
     return _repointed(trace, {name: partial(np.asarray, place) for name, place in places.items()})
 
 
@@ -159,7 +157,7 @@ def sum_by(index: Column, values: Column, size: int) -> Column:
 
 
 def _narrow(column: Column) -> Column:
-    """Convert a column to 16 bits if possible, because numpy sorts such columns in linear time."""
+    """Convert a column to 16-bit integers if possible, because numpy sorts 16-bit integers in linear time."""
     if column.dtype.kind not in "iu":
         return column
     least = column.min()

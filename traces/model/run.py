@@ -38,7 +38,7 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class RecorderNotes:
-    """Stores notes of `trace record` about a recording, such as its overhead."""
+    """Stores what `trace record` knows about a recording, such as the recording's overhead."""
 
     version: str | None = None  # version of trace-replay
     overhead_ns_per_step: int = 0  # time that the recorder adds to a step
@@ -143,7 +143,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """Describes all steps of a replay that used the same models and batch sizes."""
+    """Groups the steps of a replay in which the script called the same models with the same batch sizes."""
 
     steps: int  # number of steps
     phases_ns: Mapping[str, int]  # by phase
@@ -207,9 +207,9 @@ class Run:
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)  # what torch.profiler recorded
     clean: CleanSteps | None = None
-    # Factors for the host times of profiled steps, because the profiler slows the script. They are applied after
-    # `profiler_cost` is subtracted. The key "backward#2/3" stands for the second of three backward passes in a step. Phases
-    # without such a key use "backward".
+    # Factors that correct the host times of profiled steps, because the profiler slows the script. The key "backward#2/3"
+    # stands for the second of three backward passes in a step, and "backward" for all others. The factors apply after
+    # `profiler_cost` is subtracted.
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None

@@ -189,8 +189,7 @@ class Table:
     def deferred(
         cls, rows: int, decode: Callable[[str], dict[str, Column]], take: Callable[[Any], Self] | None = None
     ) -> Self:
-        """Create a table with columns that are computed when they are first read. The function `take` selects rows before
-        that."""
+        """Create a table with columns that are decoded when they are first read."""
         table = object.__new__(cls)
         table.__dict__.update(_rows=rows, _decode=decode, _take=take or partial(cls._taken_later, table))
         return table
@@ -233,13 +232,13 @@ class Table:
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     def pieces(self) -> Iterator[Self]:
-        """Yield the table in pieces. The columns of a lazy table are decoded piece by piece."""
+        """Yield the table in pieces, so that the columns of a large file need not be decoded at once."""
         for first in range(0, len(self), _PIECE_ROWS):
             yield self.take(slice(first, first + _PIECE_ROWS))
 
     @classmethod
     def concatenated(cls, tables: Sequence[Self]) -> Self:
-        """Join several tables, or return the only one."""
+        """Join several tables of the same kind. A single table is returned without a copy."""
         if len(tables) == 1:
             return tables[0]
         if tables and all(table.is_lazy for table in tables):
@@ -298,7 +297,7 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_Spans):
-    """Stores the phases of training steps. They cover a step without gaps. GPU times come from two CUDA events, and are NONE
+    """Stores the phases of training steps, which cover a step without gaps. GPU times come from two CUDA events, and are NONE
     without a GPU."""
 
     step: STEP
@@ -314,7 +313,8 @@ class Phases(_Spans):
 @dataclass
 class Parts(_Spans):
     """Stores the stages of nn.DataParallel, which may run concurrently. The stages of the forward pass are "scatter",
-    "replicate", "parallel_apply" and "gather". Those of the backward pass are "gather_backward" and "broadcast_backward"."""
+    "replicate", "parallel_apply" and "gather". The stages of the backward pass are "gather_backward" and
+    "broadcast_backward"."""
 
     phase: PHASE_OR_NONE
     name: TEXT

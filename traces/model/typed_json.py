@@ -2,9 +2,6 @@
 
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
-
-The library msgspec is not used, because it cannot leave out default values of dataclasses. The library cattrs is not used,
-because it would have to be installed wherever scripts are recorded.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class WorkloadMatch:
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
-    """Compare two signatures. OTHER_BATCH_SIZE means that only the first dimensions of the inputs differ."""
+    """Compare two signatures. OTHER_BATCH_SIZE means that the scripts differ only in the first dimensions of their inputs."""
     recorded, other = _without_optional(recorded, other), _without_optional(other, recorded)
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
@@ -164,8 +164,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """If the scripts have different numbers of modules that wrap networks, remove these modules. If only one script has loss
-    modules, remove them, because the other script may call a loss function."""
+    """Remove wrappers such as DataParallel if the two scripts contain different numbers of them. Remove loss modules if one
+    script has none, because that script may call a loss function."""
     if of.modules is None or beside.modules is None:
         return of
     left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}

@@ -16,16 +16,15 @@ from traces.model.layouts import Shape
 def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
-    """Return the two batch sizes if op shapes differ only in the first dimension, always by the same factor. The batch size is
-    the smallest first dimension, because some ops have larger ones, such as a matrix product over all tokens. `replicas` is the
-    ratio of nn.DataParallel replicas, second trace to first trace. Ops that nn.DataParallel does not split see the whole batch,
-    so their first dimension may differ by this ratio."""
+    """Return the two batch sizes if op shapes differ only in the first dimension, always by the same factor. In some ops, the
+    first dimension counts all tokens of a batch, so the batch size is the smallest first dimension of all ops. nn.DataParallel
+    divides the batch, so the two traces may also differ by the ratio of their replicas (`replicas`)."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None
     pairs: list[tuple[Shape, Shape]] = []
     for one, other in zip(here, there, strict=True):
-        # Weights have the same shapes for all batch sizes, so only the other shapes are compared.
+        # Weights have the same shapes for all batch sizes, so weights do not show the batch size.
         shapes, others = (Counter(op.shapes or (op.shape or (),)) for op in (one, other))
         if shapes.total() == others.total():  # an input with the shape of a weight is not stored twice
             pairs += zip(*(sorted(rest.elements()) for rest in (shapes - others, others - shapes)), strict=True)

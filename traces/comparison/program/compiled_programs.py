@@ -1,4 +1,4 @@
-"""Decides whether two traces are of the same program if torch.compile replaced ops in one or both of them.
+"""Decides whether an eager and a compiled trace, or two compiled traces, are of the same program.
 
     otherwise_compiled(eager, compiled, eager_steps, compiled_steps)
     # Verdict(Sameness.OTHER_COMPILATION, Evidence.OPS_AND_SHAPES, "100 % of the matrix products, convolutions and ...")

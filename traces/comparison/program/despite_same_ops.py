@@ -16,7 +16,7 @@ from traces.model.trace import Trace
 # Phases of every training step.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# Each optimizer step has a profiler range such as "Optimizer.step#AdamW.step" (since PyTorch 1.8).
+# torch.profiler records each optimizer step under a name such as "Optimizer.step#AdamW.step" (since PyTorch 1.8).
 _OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
 
 
@@ -29,7 +29,7 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # The profiler may miss some of a script's optimizers, so one common optimizer is enough evidence.
+    # A profile may miss some of a script's optimizers, so two programs with one optimizer in common count as equal.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} in the first trace, {', '.join(sorted(theirs))} in the second"
         return f"the same forward pass, but another optimizer: {names}"

@@ -86,8 +86,7 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        # Autocast converts an op's inputs. The conversion is inside the op in a recording, but before the op in a replay, so it
-        # is skipped.
+        # Autocast's conversion of an op's inputs is skipped, because only a recording stores it as a part of the op.
         is_converted |= converts[at]
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]
@@ -116,8 +115,7 @@ def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = Tr
 
 
 def _casts(trace: Trace, rows: Column) -> Column:
-    """Return a mask of the kernels that change the dtype of a tensor. Without recorded dtypes, return all kernels of
-    `aten::copy_`."""
+    """Mark the kernels that change the dtype of a tensor. Without recorded dtypes, mark all kernels of `aten::copy_`."""
     host, op = trace.host, op_of(trace)[rows]
     dtypes = {of: trace.strings[of].split(";")[:2] for of in np.unique(host.dtypes).tolist()}
     changing = [of for of, pair in dtypes.items() if pair == [""] or (len(set(pair)) == 2 and set(pair) <= set(FLOATING))]
@@ -133,7 +131,6 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
         name = int(host.name[row])
-        # An op without shapes may have scalar inputs, so it does not get the shapes of an outer op.
         of = _outermost_attention(trace, row) if canonical[name] in _ATTENTION else row
         shapes, dtypes = int(host.shapes[of]), int(host.dtypes[of])
         if shapes not in parsed:
@@ -148,7 +145,7 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
 
 
 def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
-    """Replace a matrix product, and the addition of a bias after it, by the op that computes both."""
+    """Replace a matrix product and the following addition of a bias by the one op that computes both."""
     found: list[DeviceOp] = []
     for call in calls:
         product = found[-1] if found else None
@@ -161,7 +158,7 @@ def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
 
 
 def _outermost_attention(trace: Trace, row: int) -> int:
-    """Return the outermost attention op. The tensors of attention ops inside it are transposed."""
+    """Return the outermost op of an attention call, because the tensors of its inner attention ops are transposed."""
     host = trace.host
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]

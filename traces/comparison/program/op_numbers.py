@@ -63,7 +63,7 @@ def _times_a_step(calls: list[DeviceOp], keys: list[_Counted], steps: int) -> di
 
 def _lone_ops(ours: list[DeviceOp], theirs: list[DeviceOp], steps: tuple[int, int]) -> str:
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
-    # A short trace may lack ops that the script rarely calls.
+    # A short trace may not contain the ops that the script rarely calls.
     sides = (a, b, steps[1]), (b, a, steps[0])
     lone = [{name: count for name, count in x.items() if name not in y and count * n >= 1} for x, y, n in sides]
     here, there = (sum(counts.values()) for counts in lone)

@@ -18,8 +18,7 @@ _MOST_EDITS = 500  # the search stops here, because its cost grows with the squa
 
 
 def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many calls must move to bring both lists into the same order. Calls in only one list are ignored. The result
-    may be too small if the orders differ very much."""
+    """Return how many op calls must move until both lists have the same order. Calls in only one list are ignored."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)

@@ -2,8 +2,8 @@
 
     otherwise_parallel(((a, a_op, a_step), (b, b_op, b_step)), compare)    # None, or a verdict with OTHER_PARALLELISM
 
-Each replica of nn.DataParallel and each rank of DistributedDataParallel runs the forward pass on a part of the batch, so only
-one replica is compared.
+Each replica of nn.DataParallel and each rank of DistributedDataParallel runs the forward pass on a part of the batch, so the
+forward passes of one replica or rank from each trace are compared.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _OTHER_SIZES = (Sameness.OTHER_BATCH_SIZE, Sameness.OTHER_SHAPES)
 def otherwise_parallel(
     launched: tuple[Launched, Launched], compare: Callable[[list[DeviceOp], list[DeviceOp]], Verdict]
 ) -> Verdict | None:
-    """Compare programs with different numbers of replicas or ranks. Return None if both programs have the same numbers of
-    replicas and ranks, or if more than the batch size differs between replicas."""
+    """Compare programs that use different numbers of replicas or ranks. Return None if the numbers are equal, or if the
+    programs differ in more than the batch size."""
     (first, *_), (second, *_) = launched
     replicas = _replicas(first), _replicas(second)
     if replicas[0] == replicas[1] and len(first.ranks) == len(second.ranks):
@@ -52,7 +52,7 @@ def otherwise_parallel(
 
 
 def verdict_on_parallel(first: Trace, second: Trace, evidence: Evidence, sizes: tuple[int, int] | None = None) -> Verdict:
-    """Return the verdict "same model, other number of GPUs". `sizes` contains the batch sizes of one rank in each trace."""
+    """Return the verdict "same model, other number of GPUs". `sizes` contains the batch size of one rank in each trace."""
     reason = f"the first trace runs the model {_gpus_text(first)}, and the second runs the same model {_gpus_text(second)}"
     return Verdict(Sameness.OTHER_PARALLELISM, evidence, reason, batch_sizes=sizes)
 

@@ -3,8 +3,8 @@
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-Only the forward pass and the loss are compared, because they run the same ops in all PyTorch releases. Two ops are equal if the
-name, the largest input shape and the input dtype are equal. Equal times are not used as evidence.
+Only the forward pass and the loss are compared, because they run the same ops in all PyTorch releases. Two ops count as equal
+if the name, the largest input shape and the input dtype are equal.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         if verdict.sameness is Sameness.OTHER_PROGRAM:
             again = _compared(*sides, *alike_nested(*launched, nesting=nesting))
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
-    if verdict.sameness is Sameness.OTHER_PROGRAM:  # Some PyTorch releases add biases in a separate op.
+    if verdict.sameness is Sameness.OTHER_PROGRAM:  # Some PyTorch releases add biases in a separate op
         again = _compared(*sides, *map(with_fused_bias, alike_nested(*launched, nesting=Nesting.SHARED)))
         verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:
@@ -85,7 +85,8 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 
 def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdict:
-    """Compare kernels instead of ops if most of a trace's work is in CUDA graphs, which contain no ops."""
+    """If CUDA graphs run most of the GPU work of a trace, compare kernels instead of ops, because CUDA graphs contain no
+    ops."""
     ours, theirs = (names_of(trace, work_of(trace, steps, DeviceKind.KERNEL)) for trace, steps in (recorded, other))
     alike = similarity(ours, theirs, step_counts(recorded[1], other[1]))
     reason = f"the {which} trace launches most work by CUDA graphs without ops"
@@ -123,7 +124,6 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = step_counts(recorded_steps, other_steps)
     names = similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
-    # Shapes are only compared if both traces have them for most ops.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
     shapes = similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
@@ -133,7 +133,7 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
         if {call.canonical for call in ours} == {call.canonical for call in theirs}:
             reason = other_numbers(ours, theirs, steps) or reason
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
-    # The largest input may be a weight, which does not depend on the batch size, so all inputs are compared.
+    # The largest input may be a weight, which does not depend on the batch size, so the shapes of all inputs are compared.
     all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
     if min(shapes, all_shapes) < SAME_SHAPES and (sizes := batch_sizes(ours, theirs)) is not None:
         reason = f"same ops, another batch size: {sizes[0]} in the first trace, {sizes[1]} in the second"
@@ -174,7 +174,8 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. If the sizes of copies to the GPU differ, the input shapes are different."""
+    """Compare two traces without recorded shapes. Different sizes of copies to the GPU show that the inputs have different
+    shapes."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:
