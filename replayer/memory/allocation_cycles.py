@@ -6,9 +6,8 @@
     cycle.catch_up(memory, done)                        # execute the first `done` events
 
 Note [Allocation cycles]
-    In the same state, the allocator returns the same memory blocks for the same requests. Later steps with the same requests
-    therefore reuse the addresses of an earlier step, and the allocator does not execute their requests. At the first different
-    request, the allocator executes all requests that it has skipped.
+    Most training steps request and free the same memory. The allocator does not execute the requests of a repeated step, but
+    returns the addresses of an earlier step. At the first different request, it executes all requests that it has skipped.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ from traces.model.trace import Column
 
 _MAX_STEPS = 4
 
-# a memory event: handle, bytes of the block (negative for a free), address, reserved bytes after the event, number of the next
-# op in the step
+# handle, bytes of the block (negative if freed), address, reserved bytes after the event, number of the next op in the step
 Event = tuple[AllocationHandle, int, int, int, int]
 
-# one memory request (bytes, stream) with its handle, and the frees before it in order; the last entry of a cycle has only frees
+# frees before the request, bytes, stream, handle; the last entry has only frees
 Expected = tuple[list[AllocationHandle], int, int, AllocationHandle | None]
-NO_REQUEST = -1  # a size that is never requested
+NO_REQUEST = -1
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
@@ -43,8 +41,7 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """Represents a sequence of memory requests that is repeated. `steps` contains one list of memory events per training step.
-    When the sequence starts, `before_bytes` are allocated. Each repetition adds `totals` to `MemoryStats.totals`."""
+    """Represents memory requests that repeat in later training steps."""
 
     def __init__(self, steps: list[list[Event]], device: int, before_bytes: int, totals: list[int]) -> None:
         events = [event for step in steps for event in step]
@@ -65,7 +62,7 @@ class AllocationCycle:
                 left.pop(address, None)
         self._handles = [handle if id(handle) in own else left[address] for handle, _, address, _, _ in events]
         self.requests: list[Expected] = []
-        self.begins = [0]  # index of the first event of each entry in `requests`
+        self.begins = [0]
         frees: list[AllocationHandle] = []
         for at, (handle, event) in enumerate(zip(self._handles, events, strict=True)):
             if event[1] < 0:
@@ -77,7 +74,7 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def events_so_far(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        queued = freed[:]  # a finalizer may append more at any time
+        queued = freed[:]  # finalizers append to `freed`
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
@@ -113,7 +110,7 @@ class AllocationCycle:
 class _Step:
     events: list[Event]
     allocated_bytes: int
-    layout: Layout | None = None  # only if the step may end a cycle
+    layout: Layout | None = None
     totals: list[int] | None = None
 
 

@@ -15,8 +15,7 @@ from replayer.memory.device.blocks import Block, UsedStream
 class HandleOwner(Protocol):
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that queues an allocation to be freed later. Finalizers may call this function, because it takes no
-        lock."""
+        """Return a function that queues an allocation to be freed later. It takes no lock, so finalizers may call it."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
         """Do not reuse the memory of `handle` until all work that is now on the stream has ended."""

@@ -18,14 +18,13 @@ from traces.names.cards import UNKNOWN_CARD, card_of
 
 class Capacity(NamedTuple):
     capacity_bytes: int
-    outside_bytes: int  # memory that the CUDA context, loaded kernels and NCCL buffers use
-    oom_text: str  # the text of PyTorch's out-of-memory error
+    outside_bytes: int  # used by the CUDA context, loaded kernels and NCCL
+    oom_text: str
     tie_rule: TieRule = TieRule.SEGMENT_AGE
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return the recorded memory size of a GPU. If the size was not recorded, return the usual size of the GPU model. If the
-    size of the CUDA context is unknown, it is estimated (Note [What a context takes] in traces/names/cards.py)."""
+    """Return a GPU's memory size: `given_bytes`, the recorded size, or the usual size of this GPU model."""
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes
     outside_bytes = max(device.outside_bytes, 0) or (0 if card is UNKNOWN_CARD else card.context_bytes)

@@ -38,7 +38,7 @@ class NumberedStream(Protocol):
     own_number: int
 
 
-Handle = tuple[str, int]  # a cuBLAS handle: the kind of thread, and the handle's number
+Handle = tuple[str, int]
 
 
 class _ThreadHandles:
@@ -72,11 +72,12 @@ class BlasWorkspaces:
         return self._chosen_bytes
 
     def choose(self, size_bytes: int | None) -> None:
-        """Set the size of new workspaces. `choose(None)` restores the default size."""
+        """Set the size of new cuBLAS workspaces, or restore the default size with None."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate the calling thread's cuBLAS workspace for a stream, if there is none yet. Raises torch.OutOfMemoryError."""
+        """Allocate a cuBLAS workspace at the calling thread's first matrix product on a stream. Raises
+        torch.OutOfMemoryError."""
         device = stream.device
         key = self._handle(device), device, stream.own_number
         held = self._held.get(key)
@@ -104,7 +105,7 @@ class BlasWorkspaces:
             handle.allocator.free(handle)
 
     def _handle(self, device: int) -> Handle:
-        """All autograd threads share one cuBLAS handle per GPU, as in PyTorch. Compiled autograd runs in the calling thread."""
+        """All autograd threads share one cuBLAS handle per GPU, as in PyTorch."""
         compiled = sys.modules.get("torch._dynamo.compiled_autograd")
         if _in_backward() >= 0 and not getattr(compiled, "in_compiled_autograd_region", False):
             return "autograd", device
@@ -134,7 +135,7 @@ def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStrea
     except OutOfMemory as full:
         raise full.to_torch() from None
     assert handle is not None
-    return handle if handle.allocator is allocator else None  # during a capture, the graph owns the workspace
+    return handle if handle.allocator is allocator else None
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:

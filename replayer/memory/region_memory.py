@@ -1,6 +1,6 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs single ops instead of fused kernels, but must use as much memory as the fused kernels.
+A replay runs single ops instead of fused kernels, but reports the memory use of the fused kernels.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -30,9 +30,9 @@ class BlockRequest(NamedTuple):
     """Describes a recorded allocation (positive bytes) or free (negative bytes)."""
 
     size_bytes: int
-    block: int | None  # number of the block; None if the block was allocated before the compiled function was called
-    outlives: bool  # True if the call of the compiled function does not free the block
-    op: int  # number of ops that the compiled function executed before the memory request
+    block: int | None  # None if allocated before the compiled function was called
+    outlives: bool  # whether the block is freed after the call
+    op: int  # number of earlier ops in the call
 
 
 class _RegionHandle(AllocationHandle):
@@ -54,13 +54,12 @@ class RegionMemory:
         self._allocator = allocator
         self._stream = stream
         self._alive: dict[int, _RegionHandle] = {}
-        self._freed: list[AllocationHandle] = []  # during the run, such as a backward's saved tensors
+        self._freed: list[AllocationHandle] = []
         self._kept = list(kept)
         self._blocks: dict[int, AllocationHandle] = {}
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Tensors that are created in the `with` block use no device memory."""
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
         with temporarily_set(self._allocator, **own, **kept):

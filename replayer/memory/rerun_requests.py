@@ -25,7 +25,7 @@ from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
 from replayer.memory.device.settings import AllocatorSettings
 
 _SIZED = (RequestKind.REQUEST, RequestKind.OPTIONAL)
-MAX_BATCH = 1 << 24  # more samples than any script uses
+MAX_BATCH = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,22 @@ class Outcome:
     fits: bool
     peak_bytes: int
     reserved_bytes: int
-    retries: int  # number of retries after returning cached memory
+    retries: int  # after returning cached memory
     steps: int
-    asked_bytes: int = 0  # size of the failed request
-    seen_bytes: int = 0  # peak of allocated bytes when the script queried memory
+    asked_bytes: int = 0
+    seen_bytes: int = 0  # allocated bytes that the script could see
 
 
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Execute memory requests on an emulated GPU until memory runs out. With `has_optional=False`, skip the optional workspaces
-    of cuDNN."""
+    """Execute memory requests on an emulated GPU until memory runs out. `has_optional=False` skips the optional workspaces of
+    cuDNN."""
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
     blocks: list[Block | None] = []
-    given_up: set[int] = set()  # Note [Failed convolution workspaces], in scratch_memory.py
+    given_up: set[int] = set()  # see Note [Failed convolution workspaces] in scratch_memory.py
     steps, asked_bytes, seen_bytes, fits = 0, 0, 0, True
     for kind, value, stream, use in log.entries:
         if kind is free:
@@ -88,7 +88,7 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Compare two runs with different batch sizes, to find out how each memory request depends on the batch size."""
+        """Compute from two runs how each memory request depends on the batch size. Return None if their requests differ."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_is_same_request, a, b)):
             return None
@@ -106,8 +106,8 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return the largest batch size that fits. Return 0 if a single sample does not fit, and MAX_BATCH if memory use does not
-    depend on the batch size."""
+    """Return the largest batch size that fits, 0 if not even one sample fits, or MAX_BATCH if the batch size does not
+    matter."""
     low, high, step = 0, start, max(1, start // 2)
     while fits(high):
         if high >= MAX_BATCH:

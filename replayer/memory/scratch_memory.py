@@ -58,8 +58,6 @@ def _winograd_bytes(image: Shape, weight: Shape, result: Shape) -> int:
 
 
 class ScratchScope:
-    """A negative size frees a workspace."""
-
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
 
     def __init__(self, allocator: TensorAllocator, stream: int, op: str, sequence: tuple[tuple[int, ...], ...]) -> None:
@@ -71,8 +69,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces that an op uses between its latest output and the next output. Call this method once
-        before the first output, and after each output. Raises OutOfMemory, except for convolutions."""
+        """Allocate and free the workspaces that an op uses before its next result tensor. Call this method once at the start of
+        the op, and after each result tensor. Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -101,8 +99,8 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate and free an op's temporary memory, so that the memory peak includes the temporary memory. Raises OutOfMemory,
-    except for convolutions."""
+    """Allocate and free an op's temporary memory, which may raise the memory peak. Raises OutOfMemory, except for
+    convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)

@@ -28,14 +28,16 @@ from replayer.memory.device.request_log import RequestKind
 from replayer.memory.op_rows import OpRows, UnresolvedOps
 from traces.model.trace import Column
 
-USE_CYCLES = True  # False executes every request, for tests and benchmarks
-_MAX_STEP_EVENTS = 30_000  # longest step that is kept for comparison
+USE_CYCLES = True  # False in tests and benchmarks
+_MAX_STEP_EVENTS = 30_000
 _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
 class TensorAllocator:
-    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`. The function `note` receives a
-    table of memory events (device, 0, bytes, address, allocated, reserved), the next op of each event, and the virtual time."""
+    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`.
+
+    `note` is called with a table of memory events, the index of the next op of each event, and the virtual time.
+    """
 
     def __init__(
         self,
@@ -51,37 +53,36 @@ class TensorAllocator:
         self._begun = 0
         self._lock = threading.RLock()
         self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
-        # takes no lock, because finalizers may call it
         self.free: Callable[[AllocationHandle], None] = self._freed.append
         self._events: list[Event] = []
-        self._noted = 0  # events that were passed to `note`
-        self._step_is_complete = True  # `_events` has all events of this step
+        self._noted = 0
+        self._step_is_complete = True  # False if events are missing from `_events`
         self._detector = CycleDetector()
         self._cycle: AllocationCycle | None = None
         self._expected = _NO_CYCLE
         self._at = 0
-        self._given_up: set[Hashable] = set()  # workspaces that found no memory
-        self._used_pools: list[tuple[int, int | None]] = []  # private pool, and the thread that allocates from the pool
+        self._given_up: set[Hashable] = set()  # workspaces that did not fit
+        self._used_pools: list[tuple[int, int | None]] = []  # (private pool, thread that allocates from it)
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
         if self._used_pools:
             stream = self._in_pool(stream)
-        self._lock.acquire()  # not `with`, which is twice as slow
+        self._lock.acquire()  # twice as fast as `with`
         try:
             frees, expected_bytes, expected_stream, handle = self._expected[self._at]
             if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
                 self._at += 1
                 if frees:
-                    del self._freed[: len(frees)]  # a finalizer may have appended more
+                    del self._freed[: len(frees)]
                 return handle
             return self._execute(size_bytes, stream) if size_bytes > 0 else None
         finally:
             self._lock.release()
 
-    malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
+    malloc_kept = malloc  # see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order. If memory runs out, the blocks that are already allocated are freed."""
+        """Allocate several sizes in order. If memory runs out, free all of them."""
         made: list[AllocationHandle | None] = []
         if self._used_pools:
             stream = self._in_pool(stream)
@@ -117,7 +118,7 @@ class TensorAllocator:
         return handle
 
     def begin_pool(self, pool: int, thread: int | None) -> bool:
-        """Let one thread, or all threads, allocate from a private pool. Return False if the private pool is already in use."""
+        """Let a thread (None for all threads) allocate from a private pool. Return False if the pool is already in use."""
         if any(number == pool for number, _ in self._used_pools):
             return False
         self._used_pools.append((pool, thread))
@@ -129,7 +130,6 @@ class TensorAllocator:
         return is_used
 
     def _in_pool(self, stream: int) -> int:
-        # On a real GPU, backward passes run in autograd's threads.
         in_autograd = torch._C._current_graph_task_id() >= 0 and torch._C._is_multithreading_enabled()
         threads = (None, None if in_autograd else threading.get_ident())
         pools = (pool for pool, thread in reversed(self._used_pools) if thread in threads)
@@ -142,7 +142,7 @@ class TensorAllocator:
         try:
             handle = self.malloc(size_bytes, stream)
         except OutOfMemory:
-            self.flush().counts.ignore_last_oom()  # cuDNN then uses a smaller workspace
+            self.flush().counts.ignore_last_oom()
             self._given_up.add(use)
             return None
         if self._memory.requests is not None:
@@ -150,7 +150,7 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """Call `report` with the address of each block that the script frees."""
+        """Call `report` with the address of each memory block that the script frees."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:

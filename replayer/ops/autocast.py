@@ -4,7 +4,7 @@
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16
 
-The autocast versions of ops (ATen/autocast_mode.h) are registered with the dispatch key AutocastPrivateUse1.
+See ATen/autocast_mode.h.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOWER = (
     " conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm"
     " chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
     " _scaled_dot_product_flash_attention scaled_dot_product_attention cudnn_convolution cudnn_convolution_transpose"
-    " _sparse_addmm"  # calls addmm
+    " _sparse_addmm"
 ).split()
 FULL = (
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor"
@@ -67,7 +67,7 @@ class Autocast:
         self._casts.made.clear()
 
     def cast(self, op: Op, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in the given dtype. The default is autocast's dtype, such as float16."""
+        """Run the op in a dtype, by default autocast's dtype, such as float16."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             named = {name: self._cast_one(value, to) if _is_on_device(value) else value for name, value in kwargs.items()}
@@ -126,7 +126,7 @@ class Autocast:
         )
         if not kept:
             return tensor.to(dtype)
-        key = id(tensor), torch.is_grad_enabled()  # training must not reuse a cast made under `no_grad`
+        key = id(tensor), torch.is_grad_enabled()  # a cast under `no_grad` has no gradient
         cached = self._casts.made.get(key)
         if cached is None:
             cached = self._casts.made[key] = (tensor, tensor.to(dtype))

@@ -7,9 +7,8 @@ The rules follow ATen/native/cuda/Copy.cu.
 
 Note [What the host waits for]
     Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With `non_blocking`, the host
-    waits whenever cudaMemcpyAsync waits ("API synchronization behavior" in the CUDA runtime manual). If the host memory is
-    pinned, the host does not wait. A copy of more than 64 KiB from pageable memory makes the host wait for nearly the whole
-    copy, and a copy to pageable memory makes the host wait for its end.
+    waits only for pageable memory ("API synchronization behavior" in the CUDA runtime manual): until a copy to pageable memory
+    ends, or for nearly the whole copy of more than 64 KiB from pageable memory.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ class Copies:
         return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
     def copy_(self, target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bool = False) -> torch.Tensor:
-        if not isinstance(source, torch.Tensor):  # PyTorch makes a CPU tensor of the number in `x.copy_(1.0)`
+        if not isinstance(source, torch.Tensor):
             source = torch.tensor(source, dtype=torch.float64 if isinstance(source, float) else None, device="cpu")
         if is_virtual(target, self._tensor_class) and is_virtual(source, self._tensor_class):
             self._on_device(target, source)
             return target
-        if not is_lazy(source):  # a parameter without a shape yet
+        if not is_lazy(source):  # not a lazy module's parameter
             _require_broadcast(target.shape, source.shape)
         if not is_virtual(target, self._tensor_class):
             self._to_host(target, source, non_blocking)

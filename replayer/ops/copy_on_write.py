@@ -4,8 +4,7 @@
     clone = x._lazy_clone()     # no kernel, and no memory
     x += 1                      # allocates memory for x, copies, and adds
 
-The rules follow c10/core/impl/COW.cpp. Writes are checked only after the first lazy clone, because the checks slow down the
-script.
+The rules follow c10/core/impl/COW.cpp.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from traces.script.patching import PATCHES, patch_around
 
 
 class SharedMemory:
-    """Counts the storages that share an allocation. The memory is freed when the last storage is freed."""
+    """Frees an allocation when the last storage that uses it is freed."""
 
     def __init__(self, handle: AllocationHandle) -> None:
         self._handle = handle

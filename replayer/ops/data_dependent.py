@@ -5,8 +5,7 @@
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-The output size of an op such as `nonzero` is computed on the host, taken from the recording, or assumed. As with CUDA, the host
-waits for the GPU until the output size is known.
+As with CUDA, the host waits until the GPU has counted the elements. The count is computed, recorded or assumed.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """Run `nonzero`. CUDA's result has column-major strides."""
+        """CUDA's result has column-major strides."""
         meta: TensorMeta = source.tensor_meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
@@ -150,7 +149,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `torch.repeat_interleave`. The host waits for the GPU if `output_size` is not given."""
+        """The host waits for the GPU if `output_size` is not given."""
         require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel

@@ -73,7 +73,7 @@ class Factories:
         return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
 
     def _filled(self, made: TorchAny) -> TorchAny:
-        """In deterministic mode, fill a new tensor with NaN or the largest integer (`fill_empty_deterministic_`)."""
+        """See `fill_empty_deterministic_` in PyTorch."""
         if torch.are_deterministic_algorithms_enabled() and _DETERMINISTIC.fill_uninitialized_memory:
             floating = made.dtype.is_floating_point or made.dtype.is_complex
             value = nan if floating else made.dtype is torch.bool or torch.iinfo(made.dtype).max
@@ -143,7 +143,6 @@ def register(plans: PlanCache, copies: Copies, fallback: TorchFunction) -> None:
     library = torch.library.Library("aten", "IMPL")
     state.STATE.kept.append(library)
     with warnings.catch_warnings():
-        # replaces the kernels of CUDA builds
         warnings.filterwarnings(
             "ignore",
             message=r"Warning only once for all operators|.*Overriding a previously registered kernel",
@@ -152,7 +151,7 @@ def register(plans: PlanCache, copies: Copies, fallback: TorchFunction) -> None:
         for key in KEYS:
             for name, kernel in kernels.items():
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
-                    continue  # other keys need kernels only for ops without a tensor argument
+                    continue
                 library.impl(name, kernel, key)
         for layout, names in SPARSE_FACTORIES.items():
             for name in names:

@@ -21,7 +21,7 @@ from replayer.torch_types import TorchAny
 
 
 class HostCall(CallArguments):
-    """Replaces unknown argument values by zeros."""
+    """Runs an op with CPU tensors. Unknown values are replaced by zeros."""
 
     def __init__(self, plans: PlanCache) -> None:
         super().__init__(plans.tensor_class)

@@ -5,14 +5,12 @@
     reads.equal(x, y)          # aten::equal
 
 Note [Where values come from]
-    A read returns the recorded value for this read (`ReadValues.read`) if there is one. Without a recorded value, the read
-    returns the value that the host knows for this memory (`Allocation.known`). The host knows the values after `zeros`, `fill_`
-    or a small copy to the device, and the results computed from known values. If the host does not know the value either, the
-    read returns an assumed value (`AssumedValues`).
+    A read such as `item()` returns its recorded value (`ReadValues.read`). Without a recorded value, it returns the known value
+    of the memory (`Allocation.known`), for example after `zeros`. Otherwise, it returns an assumed value (`AssumedValues`).
 
 Note [Reads in C++]
-    PyTorch's C++ code may read a value, for example if a script passes a GPU tensor as `alpha` of `add_`. The recorder only
-    sees reads by Python methods (`SCALAR_READS`), so a read in C++ takes no recorded value.
+    PyTorch's C++ code may read a value, for example if a script passes a GPU tensor as `alpha` of `add_`. The recorder does
+    not see these reads, so they take no recorded value.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from replayer.tensor.values.value_rules import hold_the_same
 from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
-MASKS = (torch.bool, torch.uint8)  # dtypes of masks that select elements
+MASKS = (torch.bool, torch.uint8)
 _Reads = Callable[..., bool]
 
 
@@ -55,7 +53,6 @@ class HostReads:
 
     def _fill(self, run: TorchFunction, at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # If the fill value is a GPU tensor, the host waits for the GPU and reads the value.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
@@ -67,7 +64,6 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel, is_recorded(signature))
-        # If the tensor contains integers, ignore recorded values such as 0.5.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)
@@ -87,7 +83,7 @@ class HostReads:
         return self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """Run `torch.allclose`. Unknown values are assumed to be close."""
+        """Unknown values are assumed to be close."""
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
             return torch.allclose(mine, theirs, *tolerances, **options)
@@ -120,7 +116,7 @@ def is_recorded(signature: OpSignature) -> bool:
     return STATE.reading.within or signature.op != "aten::_local_scalar_dense"
 
 
-# ops with a fill value that the host reads from the GPU, and the position of this value among the arguments
+# position of a fill value that may be a GPU tensor, which the host reads
 _FILL_VALUES = {
     aten.masked_fill.Tensor: 2,
     aten.masked_fill_.Tensor: 2,
@@ -149,12 +145,11 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# for each op, a function that returns True if a call makes the host wait for the GPU (tested with PyTorch 2.11 on an NVIDIA
-# H100)
+# These functions return True if an op makes the host wait for the GPU (tested with PyTorch 2.11 on an NVIDIA H100).
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)
-_DECOMPOSED = ("cholesky", "_linalg_eigh", "_linalg_svd", "linalg_matrix_exp")  # PyTorch 2.14 has no aten::cholesky
+_DECOMPOSED = ("cholesky", "_linalg_eigh", "_linalg_svd", "linalg_matrix_exp")  # up to PyTorch 2.13
 _STATUS = (aten._linalg_check_errors, aten.linalg_eig, aten._linalg_eigvals)
 _READS: dict[Op, _Reads] = {
     aten.histc.default: _finds_limits,
@@ -171,8 +166,7 @@ _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._i
 
 
 def reads_an_argument(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> bool:
-    """Return True if the host reads the value of an argument before the op runs. See `masked_fill__cuda` and
-    `canDispatchToMaskedFill` in ATen/native."""
+    """Return True if the host reads an argument's value before the op runs (`masked_fill__cuda` in ATen/native)."""
     at = _FILL_VALUES.get(func)
     if at is not None:
         return hasattr(args[at], "allocation")
@@ -190,7 +184,7 @@ def wait_for_device(index: int) -> None:
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal`, or None if the result depends on the values (ATen/native/cuda/Equal.cpp)."""
+    """Return the result of `torch.equal`, or None if it depends on unknown values (ATen/native/cuda/Equal.cpp)."""
     if tuple(one.shape) != tuple(other.shape):
         return False
     if not (hasattr(one, "allocation") and hasattr(other, "allocation")):

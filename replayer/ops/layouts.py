@@ -4,7 +4,7 @@
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
 
-Sparse ops run on the CPU, because the shapes of the results depend on values. Unknown values are replaced by zeros.
+Sparse ops run on the CPU, because the shapes of their results depend on values.
 
 Note [Nested tensors]
     The dispatch keys of `NestedVirtualTensor` make PyTorch choose the kernels and gradients of nested tensors. C++ code reads
@@ -49,7 +49,7 @@ _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defi
 class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
     host: torch.Tensor
     index: int  # type: ignore[assignment]
-    parts: dict[int, Allocation]  # maps each host storage to its allocation on the device
+    parts: dict[int, Allocation]  # host storage -> device memory
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -70,7 +70,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: torch.Tensor, values: TorchAny, size: TorchAny) -> torch.Tensor:  # type: ignore[override]
-        """Create a sparse tensor. Optimizers call this method."""
+        """Optimizers call this method."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:
@@ -93,7 +93,7 @@ SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTenso
 
 
 class NestedVirtualTensor(SparseVirtualTensor):
-    """Represents a nested tensor. See Note [Nested tensors]."""
+    """See Note [Nested tensors]."""
 
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
@@ -112,7 +112,7 @@ NestedVirtualTensor.__module__, NestedVirtualTensor.__name__, NestedVirtualTenso
 
 
 class _SplitNested(torch.autograd.Function):
-    """Implements `unbind` and `split_with_sizes`. Parts without a gradient get zeros."""
+    """Implements `unbind` and `split_with_sizes` for nested tensors."""
 
     @staticmethod
     def forward(ctx: TorchAny, op: TorchAny, nested: torch.Tensor, *arguments: TorchAny) -> TorchAny:
@@ -160,8 +160,7 @@ _WITH_DENSE = (aten.add.Tensor, aten.mul.Tensor)
 
 
 def _nested_and_dense(func: TorchAny, nested: torch.Tensor, dense: TorchAny, *_: TorchAny) -> torch.Tensor | None:
-    """Add or multiply a nested and a dense tensor. See `NestedTensor_elementwise_Tensor` in
-    ATen/native/nested/NestedTensorBinaryOps.cpp. Return None for other arguments."""
+    """See `NestedTensor_elementwise_Tensor` in ATen/native/nested/NestedTensorBinaryOps.cpp."""
     is_dense = isinstance(dense, torch.Tensor) and not dense.is_nested
     if not (is_dense and nested.is_nested and nested.dtype is dense.dtype):
         return None
@@ -235,7 +234,7 @@ class Layouts:
         return result
 
     def _adopt_changes(self, written: SparseVirtualTensor, call: HostCall) -> None:
-        """Update a virtual sparse tensor after an in-place op has changed its host copy."""
+        """After an in-place op on the host copy, update the virtual sparse tensor."""
         made = self.wrapped(written.host, written.index, call.allocations, known=call.known)
         if not written.host.is_nested and written.shape != made.shape:
             _set_data(written, made)
@@ -270,7 +269,6 @@ class Layouts:
 
 
 def register() -> None:
-    """Replace PyTorch's kernels that would crash for virtual nested tensors."""
     library = torch.library.Library("aten", "IMPL")
     STATE.kept.append(library)
     with warnings.catch_warnings():

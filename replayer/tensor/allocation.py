@@ -31,16 +31,16 @@ from traces.model.layouts import Shape
 
 wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass
-)  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
+)  # surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
-# returns a tensor's full `__dict__`, of which scripts only see a part (Note [Attributes of scripts] in tensor.py)
+# see Note [Attributes of scripts] in tensor.py
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-KNOWN_LIMIT = 16_384  # the host keeps the values of tensors with at most this many elements
-_KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the host keeps
+KNOWN_LIMIT = 16_384  # elements
+_KNOWN_BYTES_LIMIT = 1 << 28  # bytes
 
 
 def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
@@ -51,23 +51,21 @@ def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
 class Uniform(NamedTuple):
     value: float | int | bool
     dtype: torch.dtype
-    assumed: bool = False  # if True, the value is a guess (values/assumed_values.py)
+    assumed: bool = False  # guessed (values/assumed_values.py)
 
 
 class Content:
-    """Represents unknown values. Tensors with the same `Content` object have equal values."""
+    """Represents the unknown values that a tensor and its copies share."""
 
 
 class Truth(Enum):
-    """Describes what is known about the result of a comparison with unknown values."""
-
     ZERO_OR_ONE = "the result of a comparison, as booleans or as the numbers 0 and 1"
     IN_RANGE = "the result of comparing floats with bounds, which the floats do not exceed if training goes well"
     EQUAL_OR_IN_RANGE = "the result of comparing floats, which are nearly equal if training goes well"
 
 
 class Matches(NamedTuple):
-    """Represents a tensor of zeros and at most `at_most` ones."""
+    """Represents a tensor of zeros and a limited number of ones, such as the result of `==`."""
 
     at_most: int
 
@@ -81,7 +79,7 @@ class Allocation:
     def __del__(self) -> None:
         block = self.block
         if block is not None:
-            free = block.allocator.free  # faster than calling an attribute
+            free = block.allocator.free
             free(block)
 
     @property
@@ -105,7 +103,7 @@ def allocation_of(block: AllocationHandle | None) -> Allocation:
 
 
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
-    """Allocate memory for the current stream. Raise torch.OutOfMemoryError if the memory is full."""
+    """Allocate GPU memory for the current CUDA stream. Raise torch.OutOfMemoryError if the memory is full."""
     try:
         return allocation_of(gpu.devices[device].allocator.malloc(size_bytes, gpu.current.stream(device).number))
     except OutOfMemory as full:
@@ -147,7 +145,7 @@ def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     meta = other.tensor_meta
     before = attributes_of(tensor).get("tensor_meta", meta)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
-        # PyTorch raises an error if the dispatch keys of the old and the new `tensor.data` differ.
+        # PyTorch rejects a new `tensor.data` that is conjugated or negated differently from the old one.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
         _set_bits(tensor, meta.is_conj, meta.is_neg)

@@ -1,4 +1,4 @@
-"""Translates device arguments: the script's "cuda:0" is "lazy:0" in PyTorch's C++ code.
+"""Replaces "cuda:0" in arguments of PyTorch functions by "lazy:0", because PyTorch without CUDA rejects "cuda:0".
 
 backend_device("cuda")                                 # device(type='lazy', index=<current device>)
 backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
@@ -21,8 +21,7 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """Convert the device "cuda" to "lazy". Return all other arguments unchanged. Raise CUDA's error "invalid device ordinal"
-    for a missing GPU."""
+    """Convert the device "cuda" to "lazy". Raise CUDA's error for a missing GPU."""
     if type(device) is str:
         if not device.startswith("cuda"):
             return device
@@ -35,7 +34,6 @@ def backend_device(device: TorchAny) -> TorchAny:
 
 
 def device_of_cuda(device: TorchAny) -> torch.device:
-    """Convert the argument of `Tensor.cuda`. Raise PyTorch's error for devices other than GPUs."""
     made = backend_device("cuda" if device is None else device)
     if isinstance(made, str):
         made = torch.device(made)
@@ -52,8 +50,8 @@ def _known_to_backend(index: int) -> torch.device:
 
 
 def checked_index(index: int) -> int:
-    """Return `index`, and initialize torch.cuda if necessary. Raise torch.AcceleratorError for a missing GPU, and RuntimeError
-    in a forked process that cannot use CUDA."""
+    """Initialize torch.cuda. Raise torch.AcceleratorError for a missing GPU, and RuntimeError in a forked process that cannot
+    use CUDA."""
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
         raise CudaError.INVALID_DEVICE.to_torch()
@@ -72,7 +70,7 @@ def index_of(device: torch.device | None) -> int:
 
 
 def report_failed_assert(line: str) -> None:
-    """Print the message of a failed CUDA assertion. Later CUDA calls will fail."""
+    """Print the message of a failed CUDA assertion, and let later CUDA calls fail as on a real GPU."""
     print(line, file=sys.stderr)
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 

@@ -3,7 +3,7 @@
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 
-The function `dispatch` is long, because splitting it into several functions would slow down each op.
+`dispatch` is one long function, because calls of smaller functions would slow down each op.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Dispatch = TorchFunction
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return two `__torch_dispatch__` functions. The second one does not use `plans.specials`."""
+    """Return `__torch_dispatch__` for virtual tensors, and a function that runs a single op."""
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default

@@ -3,8 +3,7 @@
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
 
-Each random op increases the offset by the same number as on a real GPU (native/cuda/DistributionTemplates.h). With `--values
-compute`, PyTorch's CPU generator draws the numbers.
+Each random op increases the generator's offset as on a real GPU (native/cuda/DistributionTemplates.h).
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ _NUMBER_BYTES = 8
 _PER_CALL = 4  # numbers per call of cuRAND's Philox generator
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-# For ranges of more than 2**32 values, PyTorch combines two 32-bit random numbers. Some kernels, such as that of `poisson`,
-# reserve a fixed number of random numbers per thread.
+# CUDA kernels such as `poisson` reserve this many random numbers per thread.
 _WIDE_RANGE = 1 << 32
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
@@ -60,7 +58,6 @@ class PhiloxState:
         return seed
 
     def register_graph(self, device: int) -> None:
-        """Let a CUDA graph read the seed and offset from device memory (CUDAGeneratorImpl.cpp)."""
         self._graphs += 1
         if self._graphs == 1:
             self._buffers = allocate_seed_and_offset(device)
@@ -97,7 +94,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.device("cuda", self._index)
 
     def manual_seed(self, seed: int) -> Self:
-        super().manual_seed(seed)  # raises an error if the seed is out of range
+        super().manual_seed(seed)
         seed %= 1 << 64
         if not _is_capturing():
             self.philox.seed, self.philox.offset = seed, 0
@@ -132,8 +129,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the seed and the offset from 16 bytes. If there are only 8 bytes, as in old PyTorch releases, set only the
-        seed."""
+        """Set the seed and the offset. Old PyTorch releases saved only the seed, in 8 bytes."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -187,8 +183,6 @@ def _restored(index: int, state: torch.Tensor) -> Generator:
 
 
 class DefaultGenerators(Sequence[Generator]):
-    """Replaces `torch.cuda.default_generators`, which has one random generator per device."""
-
     def __init__(self) -> None:
         self._made: dict[int, Generator] = {}
 
@@ -215,7 +209,7 @@ def virtual_generator(generator: TorchAny) -> Generator | None:
 
 def _generator_in(args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
     for value in (*args, *kwargs.values()):
-        if BaseGenerator in type(value).__mro__:  # faster than `isinstance`, for which torch has a method in Python
+        if BaseGenerator in type(value).__mro__:  # faster than `isinstance`
             return value
     return None
 
@@ -260,7 +254,7 @@ def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread, because several threads are slower on a busy machine."""
+    """Use one CPU thread, because several threads are slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -278,13 +272,12 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # PyTorch shows some warnings only once. With `set_warn_always`, PyTorch can still show a hidden warning later.
+    # PyTorch shows some warnings only once, so without `set_warn_always`, a hidden warning would never appear again.
     # `warnings.catch_warnings` would show the script's earlier warnings again.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows the warnings of C++ code when the outermost C++ call returns. This is the call of `map_`, which returns
-        # while the filters still hide the warnings.
+        # PyTorch shows warnings when its C++ function returns, so a C++ function has to call `run`.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)
@@ -315,14 +308,14 @@ def numbers_drawn(func: Op, args: Sequence[TorchAny], device: DeviceProperties) 
     if "_attention" in name:
         return _numbers_of_attention(func, args)
     itemsize = tensor.element_size()
-    end = args[-1]  # None means the largest number of the dtype
+    end = args[-1]
     if name == "random_" and len(args) > 1 and end is not None and end - (args[1] if len(args) > 2 else 0) < _WIDE_RANGE:
         itemsize = 4
     return _per_thread(tensor.numel(), itemsize, device)
 
 
 def _numbers_of_attention(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> int:
-    """Return how many random numbers an attention op draws (ATen/native/transformers/cuda). Without dropout, it draws none."""
+    """Return how many random numbers an attention op draws for dropout (ATen/native/transformers/cuda)."""
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     if not given.get("dropout_p"):
         return 0

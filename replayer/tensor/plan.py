@@ -55,7 +55,7 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """The op changes the shape, the strides or the memory of an argument."""
+    """The op changes the shape, strides or memory of an argument."""
 
     of: Where
     tensor_meta: TensorMeta
@@ -64,9 +64,9 @@ class Reshaped(NamedTuple):
 
 
 class OutcomeKind(IntEnum):
-    NEW = 0  # one new tensor
-    SAME = 1  # a positional argument with unchanged metadata
-    VIEW = 2  # a view of a positional argument; nothing is written
+    NEW = 0
+    SAME = 1  # a positional argument
+    VIEW = 2
     OTHER = 3
 
 
@@ -75,17 +75,17 @@ class Plan:
     signature: OpSignature
     device: int
     outcome: Outcome
-    writes: tuple[tuple[int | str, bool], ...]  # changed arguments: (position or name, whether the argument is a list)
+    writes: tuple[tuple[int | str, bool], ...]  # position or name, whether it is a list
     reshaped: tuple[Reshaped, ...]
-    written: tuple[int, ...] | None = None  # positions of the arguments that have unknown values after the call
-    # functions that are called with (results, args, kwargs) after the op, to update the known values of tensors
+    written: tuple[int, ...] | None = None  # positions
+    # called with (results, args, kwargs) after the op
     set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(init=False, default=None)
     kind: int = field(init=False, default=OutcomeKind.OTHER)
     tensor_meta: TorchAny = field(init=False, default=None)
     size_bytes: int = field(init=False, default=0)
     kept: bool = field(init=False, default=True)
     at: int = field(init=False, default=0)
-    # for OTHER: called with (gpu, caller, args, kwargs)
+    # called with (gpu, caller, args, kwargs)
     results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ def packed(plan: Plan) -> bytes | None:
         outcome = _outcome_to_tuple(plan.outcome, plan.device)
         reshaped = [(of, _meta_to_tuple(meta, plan.device), size, rebound) for of, meta, size, rebound in plan.reshaped]
         return marshal.dumps(((*described, signature.direction, signature.layout), outcome, plan.writes, reshaped))
-    except (_NotPortable, ValueError):  # marshal raises ValueError for objects of other classes
+    except (_NotPortable, ValueError):
         return None
 
 

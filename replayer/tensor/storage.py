@@ -19,15 +19,15 @@ from replayer.tensor.device_args import index_of
 from replayer.tensor.values.known_values import bytes_of
 from replayer.torch_types import TorchAny
 
-LARGEST = (1 << 64) - 1  # C++ code reads a negative size as a size_t
+LARGEST = (1 << 64) - 1  # C++ reads a negative size as a size_t
 
 
 class VirtualStorage(torch.UntypedStorage):
-    """Represents GPU memory like a torch.UntypedStorage. Two storages are equal if they refer to the same memory."""
+    """Represents GPU memory. Two storages are equal if they refer to the same memory."""
 
     allocation: Allocation
     _index: int
-    _new_shared = torch.UntypedStorage._new_shared  # bound to UntypedStorage, because the result can be on the host
+    _new_shared = torch.UntypedStorage._new_shared  # may return a CPU storage
 
     @classmethod
     def over(cls, allocation: Allocation, index: int) -> Self:
@@ -81,7 +81,6 @@ class VirtualStorage(torch.UntypedStorage):
         raise NotEmulated("torch.UntypedStorage._share_cuda_", "send the tensor through a queue of torch.multiprocessing")
 
     def resize_(self, size_bytes: int) -> Self:
-        """Change the size of the storage. A size of 0 frees the memory."""
         if not isinstance(size_bytes, int):
             raise RuntimeError(f"resize_ expects an int, but got {type_name(size_bytes)}")
         if size_bytes != self.allocation.size_bytes:
@@ -129,7 +128,7 @@ class VirtualStorage(torch.UntypedStorage):
         self.as_bytes().fill_(value & 0xFF)
         return self
 
-    # The index errors are those of torch/csrc/StorageMethods.cpp.
+    # see torch/csrc/StorageMethods.cpp
     def __getitem__(self, index: TorchAny) -> TorchAny:
         if isinstance(index, bool) or not isinstance(index, int):
             return self.cpu()[index]
@@ -196,7 +195,7 @@ def other_device(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Runtime
 
 
 def type_name(value: object) -> str:
-    """Return the name that error messages of PyTorch's C++ code use for the type of a value."""
+    """Return the type's name in error messages of PyTorch's C++ code."""
     kind = type(value)
     plain = kind.__module__ == "builtins" or isinstance(value, torch.Tensor)
     return kind.__name__ if plain else f"{kind.__module__}.{kind.__name__}"
@@ -206,5 +205,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# VirtualStorage gets the name of PyTorch's class, because error messages contain the name.
+# Error messages contain the name of PyTorch's class.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

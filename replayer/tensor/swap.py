@@ -22,12 +22,11 @@ from replayer.errors import NotEmulated
 from replayer.torch_types import TorchAny
 
 _swap_in_cpp: TorchAny = torch._C._swap_tensor_impl
-_WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference counts, after the vtable pointer
+_WORD_OFFSETS_BYTES = range(8, 24, 4)
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Exchange the C++ objects of two tensors, even if C++ code has weak references to them. Raise NotEmulated if PyTorch
-    refuses."""
+    """Exchange the C++ objects of two tensors, even if C++ code has weak references to them."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

@@ -4,7 +4,7 @@
     x = torch.zeros(2, 3, device="cuda")
     type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True
 
-In Python code, the device of a virtual tensor is "cuda:0". In PyTorch's C++ code, the device of a virtual tensor is "lazy:0".
+Python code sees the device "cuda:0". PyTorch's C++ code sees the device "lazy:0".
 
 Note [Lazy]
     Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has C++ guards only for CPU,
@@ -126,11 +126,11 @@ def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
     elif isinstance(other, torch.Tensor):
         move_to(tensor, other)
     else:
-        _data.__set__(tensor, other)  # raises PyTorch's error
+        _data.__set__(tensor, other)
 
 
 class _Printed(torch.Tensor):
-    """Represents a CPU tensor that PyTorch prints like the virtual tensor `of`."""
+    """Represents a CPU tensor that PyTorch prints like a virtual tensor."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     of: VirtualTensor
@@ -141,7 +141,7 @@ class _Printed(torch.Tensor):
 
 @cache
 def _printed_class(name: str) -> type[TorchAny]:
-    return type(name, (_Printed,), {})  # PyTorch begins with the name of the class
+    return type(name, (_Printed,), {})
 
 
 def printed_as(tensor: VirtualTensor, host: torch.Tensor, contents: str | None) -> str:
@@ -189,7 +189,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def type(self, dtype: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
         if dtype is None:
             if self.layout not in (torch.strided, torch.sparse_coo):
-                raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # c10/core/Backend.h has no name for this type.
+                raise RuntimeError("Unimplemented backend SparseCsrCUDA")
             return f"torch.cuda.{'sparse.' if self.is_sparse else ''}{_type_name(self.dtype)}"
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
             if dtype.removeprefix("torch.cuda.") not in TYPES:
@@ -278,8 +278,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """Assign to elements. For `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy
-        (`THPVariable_setitem`)."""
+        """Assign to elements. `x[0] = 1` copies the number to the GPU and waits for the copy (`THPVariable_setitem`)."""
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
         try:
@@ -307,7 +306,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
         if STATE.capturing and self.numel():
-            # During the capture of a CUDA graph, printing a tensor raises CUDA's error, as on a GPU.
+            # raises CUDA's error
             gpu().streams.synchronize(gpu().current.stream(self.tensor_meta.index))
         with torch.no_grad():
             return printed_as(self, self.detach().cpu(), tensor_contents)
@@ -337,7 +336,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return made
 
     def __reduce_ex__(self, protocol: TorchAny) -> TorchAny:
-        """Pickle the tensor as an ordinary CUDA tensor, because checkpoints must be readable without the replayer."""
+        """Pickle an ordinary CUDA tensor, because checkpoints must be readable without the replayer."""
         is_param = type(self) is VirtualParameter
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
@@ -357,7 +356,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
     plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
-    _is_param = True  # what isinstance reads
+    _is_param = True
 
 
 def alias(source: TorchAny) -> TorchAny:
@@ -365,8 +364,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data` if one of the two tensors is virtual and the other is a CPU tensor. The Python object stays
-    the same, because optimizers refer to it."""
+    """Execute `tensor.data = data` if this moves the tensor between CPU and GPU. Optimizers still refer to the same Python
+    object."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}
@@ -439,6 +438,6 @@ def _type_name(dtype: torch.dtype) -> str:
     return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.")
 
 
-# dtypes with a legacy tensor type, such as "FloatTensor"
+# dtypes with a legacy type, such as torch.cuda.FloatTensor
 _DTYPES = "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128".split()
 TYPES = {_type_name(dtype): dtype for dtype in (getattr(torch, name) for name in _DTYPES)}

@@ -21,16 +21,16 @@ from traces.model.layouts import Shape
 BACKEND = "lazy"
 OURS = ("cuda", BACKEND)
 
-# PyTorch renames types in error messages (`processErrorMsg`), but not in tensors that TorchScript prints.
+# see `processErrorMsg` in PyTorch
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(Byte|Char|Double|Float|Half|Int|Long|Short)Type\b(?!\{{\d)")
 _OTHER_TYPE = re.compile(rf"\b{BACKEND.capitalize()}(\w+Type)\b")
-# errors for kernels that a device lacks; PyTorch raises other NotImplementedErrors on every device
+# PyTorch raises NotImplementedError for other reasons, too.
 LACKS_KERNEL = re.compile(r"Could not run|not implemented for (?!complex tensors)|Meta tensors|meta kernel", re.IGNORECASE)
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|\.\w+Tensor|'| and | but |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1
-WITHOUT_BITS = 8  # the arguments in `TensorMeta.wrapping` before those for the conjugate and negative bits
-LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
+WITHOUT_BITS = 8  # number of arguments for a tensor that is not conjugated or negated
+LIMIT = 200_000  # a full table is cleared
 
 
 def words_of_cuda(text: str) -> str:
@@ -44,7 +44,7 @@ def in_words_of_cuda(error: Exception) -> Exception:
     return error if text == str(error) else type(error)(text)
 
 
-# texts of CPU kernels, and of the CUDA kernels
+# error messages of CPU kernels -> CUDA kernels
 _TEXTS = (
     (_CPU_TYPE, r"torch.cuda.\1"),
     (re.compile(r"\bCPU(?=\w+Type\b)"), "CUDA"),
@@ -65,7 +65,7 @@ def on_one_device(error: Exception) -> Exception:
 
 
 def is_virtual(value: object, tensor_class: TorchAny) -> bool:
-    """Return True for virtual tensors and parameters, but not for the script's own subclasses."""
+    """Return True for virtual tensors and parameters. Return False for classes that the script defines."""
     kind = type(value)
     return kind is tensor_class or kind is tensor_class.parameter_class
 
@@ -86,7 +86,7 @@ class TensorMeta:
         stride, offset: in elements
         extent_bytes: the distance in memory from the start of the first element to the end of the last
         dense: True if the elements, in any order, fill a memory range without gaps or overlaps
-        is_conj, is_neg: True if readers conjugate or negate the values in memory, as in `x.conj()`
+        is_conj, is_neg: True for lazily conjugated or negated tensors, such as `x.conj()`
     """
 
     __slots__ = (
@@ -112,11 +112,10 @@ class TensorMeta:
         self.index = index
         self.is_conj = is_conj
         self.is_neg = is_neg
-        self.device = torch.device("cuda", index)  # the device that scripts see
-        self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
+        self.device = torch.device("cuda", index)
+        self.backend_device = torch.device(BACKEND, index)
 
-        # To save time, the arguments of `_make_wrapper_subclass` are stored: a training step creates about a thousand tensors.
-        # `_make_wrapper_subclass` is a third faster if `strides` is None.
+        # `_make_wrapper_subclass` is a third faster without strides, and a training step creates about a thousand tensors.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping: TorchAny = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         if is_conj or is_neg:
@@ -144,19 +143,19 @@ class TensorMeta:
 
     @property
     def in_all_ranks(self) -> tuple[Shape, Shape, int, str, bool, bool]:
-        """Return all fields except the device, which differs between ranks."""
+        """Return all properties except the GPU's index, which differs between ranks."""
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a view of the given values that is conjugated or negated like this tensor. Most ops inside
-        `__torch_dispatch__` ignore that a view is conjugated, so first call `clone` on the view."""
+        """Return the given values, conjugated or negated like this tensor. Most ops ignore this property of a view, so clone it
+        first."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values
 
 
 def _keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
-    """Return the dispatch keys for conjugated or negated tensors (ATen/native/MathBitsFallback.h)."""
+    """See ATen/native/MathBitsFallback.h."""
     key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
     conj, neg = keys(key.Conjugate), keys(key.Negative)
     return conj | neg if is_conj and is_neg else conj if is_conj else neg

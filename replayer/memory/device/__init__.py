@@ -1,2 +1,1 @@
-"""Provides a reimplementation of PyTorch's caching allocator for GPU memory. `caching_allocator.DeviceMemory` represents the
-memory of one GPU."""
+"""Reimplements PyTorch's caching allocator for GPU memory."""

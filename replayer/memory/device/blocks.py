@@ -60,7 +60,7 @@ _STREAMS_OF_A_POOL = 1 << 20
 
 
 def stream_in_pool(pool: int, stream: int) -> int:
-    """Return a number that identifies a stream in a memory pool. Pool 0 is PyTorch's default pool."""
+    """Combine the numbers of a memory pool and a CUDA stream into one number. Pool 0 is PyTorch's default pool."""
     return pool * _STREAMS_OF_A_POOL + stream_of(stream)
 
 
@@ -93,7 +93,7 @@ class Block:
     users: dict[int, UsedStream] | None = None
     requested_bytes: int = 0
     freed_at: int = 0
-    age: int = 0  # a number of `Ages`
+    age: int = 0
 
     @property
     def is_split(self) -> bool:
@@ -105,7 +105,7 @@ class Unmapped(Block):
 
 
 class Pool:
-    """Stores one stream's free memory blocks of one kind: small (up to 1 MiB) or large."""
+    """Stores the free memory blocks of one CUDA stream, either blocks up to 1 MiB or larger blocks."""
 
     __slots__ = ("blocks", "expandable", "keys", "min_split_bytes", "small", "stats", "stream")
 
@@ -119,7 +119,6 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
-        """Return the index of the smallest block of at least `size_bytes`, or `len(blocks)` if there is none."""
         return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
 
     def add(self, block: Block) -> None:

@@ -26,19 +26,17 @@ from replayer.memory.device.snapshot import SegmentDict, mapped_ranges, segment_
 from replayer.memory.device.stats import MemoryStats
 from replayer.memory.device.usage import DeviceUsage
 
-SMALL_BYTES = MIB  # largest block of the small pools
+SMALL_BYTES = MIB
 SMALL_SEGMENT_BYTES = 2 * MIB
-OWN_SEGMENT_BYTES = 10 * MIB  # smallest block with its own segment
+OWN_SEGMENT_BYTES = 10 * MIB
 _LOCK_TIMEOUT_S = 10
 
 Layout = tuple[tuple[int, int, bool, int, int], ...]
 
 
 class DeviceMemory:
-    """Emulates the memory of one GPU. Threads may call the methods concurrently. `outside_bytes` is the memory of the CUDA
-    context and the NCCL buffers. `tie_rule` chooses among free blocks of the same size. `host_now_ns` returns the calling
-    thread's virtual time, and `wait_until_ns` blocks the thread until a virtual time. By default, the settings are read from
-    environment variables."""
+    """Emulates the memory of one GPU. `outside_bytes` is the memory of the CUDA context and NCCL. `host_now_ns` returns the
+    calling thread's virtual time, and `wait_until_ns` blocks the thread until a virtual time."""
 
     def __init__(
         self,
@@ -64,8 +62,8 @@ class DeviceMemory:
         self._outside_bytes = outside_bytes
         self._segments = Segments(device, capacity_bytes, outside_bytes, Ages(tie_rule), addresses)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
-        self.private: set[int] = set()  # pools of live CUDA graphs and torch.cuda.MemPool objects
-        self.before_reserving: Callable[[], None] | None = None  # called before memory outside `private` is reserved
+        self.private: set[int] = set()  # pools of CUDA graphs and torch.cuda.MemPool objects
+        self.before_reserving: Callable[[], None] | None = None
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
         self._waiting: list[tuple[int, Block]] = []
@@ -76,7 +74,7 @@ class DeviceMemory:
         self.usage = DeviceUsage(self.counts, self._segments, self._lock, lambda: self._max_split_bytes)
         self._settings: AllocatorSettings | None = None
         self._expands = False
-        self._min_split_bytes = SMALL_BYTES + BLOCK_BYTES  # of large blocks
+        self._min_split_bytes = SMALL_BYTES + BLOCK_BYTES
         self._max_split_bytes = UNLIMITED
         self.returns_pieces = False  # Note [Batches that are known to fit], in recording/library_pace.py
         if settings is not None:
@@ -85,7 +83,7 @@ class DeviceMemory:
     # --- allocating and freeing
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        """Allocate the smallest free block of sufficient size. Return None for 0 bytes. Raises OutOfMemory."""
+        """Return the smallest free block that is large enough, or None for 0 bytes. Raises OutOfMemory."""
         if size_bytes <= 0:
             return None
         if not self._lock.acquire(True, _LOCK_TIMEOUT_S):
@@ -117,7 +115,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block. The block is reused after all streams that use it have finished their work."""
+        """Free a block. Other tensors can use it when all CUDA streams that use it have finished their work."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -263,7 +261,6 @@ class DeviceMemory:
         return block
 
     def _take(self, pool: Pool, size: int, segment: int) -> Block | None:
-        # the process limit applies to whole segments, even if only one page is mapped
         if not self._segments.allows(segment):
             return None
         if self._expands:
@@ -303,7 +300,7 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Free the unused parts of segments. CUDA can free only whole segments."""
+        """Free parts of segments, although CUDA can free only whole segments."""
         # see Note [Batches that are known to fit] in library_pace.py
         for pool in self._pools():
             if pool_of(pool.stream) not in self.private:
@@ -322,7 +319,7 @@ class DeviceMemory:
         if at < len(pool.blocks) and not expandable_fits_first(pool, size):
             self._release(pool.blocks[at])
             return True
-        # a block of an expandable segment cannot be released alone, so smaller blocks are released, the largest first
+        # Blocks of expandable segments cannot be released alone.
         released_bytes = 0
         for block in reversed(pool.blocks[:at]):
             if released_bytes >= size or block.size_bytes < self._max_split_bytes:
@@ -380,7 +377,7 @@ class DeviceMemory:
         return settings
 
     def limit_to(self, size_bytes: int | None) -> None:
-        """Limit the memory that PyTorch may reserve. `limit_to(None)` restores the initial limit."""
+        """Limit the memory that PyTorch may reserve. None restores the initial limit."""
         segments = self._segments
         if size_bytes is not None and size_bytes < segments.reserved_bytes:
             self.empty_cache()
@@ -412,8 +409,7 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block. Return None if future allocations depend on other data,
-        too."""
+        """Return the address, size, state and age of each block. Return None if future allocations depend on more."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

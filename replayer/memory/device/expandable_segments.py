@@ -18,7 +18,7 @@ from replayer.memory.device.blocks import Block, ExpandablePool, Pool, Reservati
 from replayer.memory.device.segments import Segments
 
 _ADDRESS = attrgetter("address")
-Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap"; address, bytes, stream
+Note = Callable[[str, int, int, int], None]  # action, address, bytes, stream
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
@@ -62,8 +62,7 @@ class ExpandableSegments:
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
-        """Return a free block of at least `size` bytes, or None if the GPU has too little memory. Pages that were mapped before
-        memory ran out stay mapped (try_allocate_expandable_block in PyTorch's CUDACachingAllocator.cpp)."""
+        """Return a free block of at least `size` bytes, or None if the GPU has too little memory."""
         pool = plain.expandable
         if pool is None:
             pool = plain.expandable = ExpandablePool(plain)

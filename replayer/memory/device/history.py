@@ -27,8 +27,8 @@ class StackFrame(TypedDict):
 
 class HistoryEntry(TypedDict, total=False):
     action: str
-    addr: int  # missing if the action is "oom"
-    device_free: int  # bytes; only if the action is "oom"
+    addr: int
+    device_free: int  # bytes
     size: int
     stream: int
     time_us: int
@@ -46,9 +46,8 @@ _OURS = f"{Path(__file__).parents[2]}/"
 
 
 class History:
-    """Stores the last `max_entries` allocations, frees and other actions of one GPU's memory allocator. Actions in `skipped`
-    are not stored. The argument `context` selects the stack frames to keep: None, "state" (live blocks), "alloc" (also
-    allocations) or "all" (also frees)."""
+    """Stores the last `max_entries` allocations and frees of one GPU. `context` selects which entries get a stack trace, as in
+    `torch.cuda.memory._record_memory_history`."""
 
     def __init__(self, context: str | None, max_entries: int = sys.maxsize, skipped: Container[str] = ()) -> None:
         self.context = context

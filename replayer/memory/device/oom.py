@@ -1,4 +1,4 @@
-"""Creates out-of-memory errors. Each PyTorch release has its own wording.
+"""Creates out-of-memory errors in the words of each PyTorch release.
 
     oom_text("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-# PyTorch raises a different error for requests of more than an exabyte.
+# PyTorch raises another error for requests above this size.
 EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 
-# the message of PyTorch 2.10, which contains two double spaces
+# PyTorch 2.10, with its double spaces
 DEFAULT_OOM_TEXT = (
     "CUDA out of memory. Tried to allocate 0 bytes. GPU 0 has a total capacity of 0 bytes of which 0 bytes is free. Including"
     " non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 0 bytes is allocated by PyTorch, and"
@@ -26,7 +26,7 @@ DEFAULT_OOM_TEXT = (
     " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 
-# Since PyTorch 2.11, out-of-memory messages name PYTORCH_CUDA_ALLOC_CONF (pytorch/pytorch#172327).
+# see pytorch/pytorch#172327
 _ADVICE_OF_2_10 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
 _ADVICE_SINCE_2_11 = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"
@@ -59,7 +59,7 @@ class OutOfMemory(MemoryError):
         super().__init__(too_large if is_absurd else oom_text(template, figures))
 
     def to_torch(self) -> torch.OutOfMemoryError:
-        import torch  # not at the top, since fit checks run without torch
+        import torch  # fit checks run without torch
 
         figures = self.figures
         limit_bytes = figures.capacity_bytes if figures.allowed_bytes is None else figures.allowed_bytes
@@ -70,7 +70,7 @@ class OutOfMemory(MemoryError):
 
 _SIZE = r"\d+(?:\.\d+)? (?:bytes|[KMGTPE]iB)"
 
-# patterns that find the numbers in messages of PyTorch 1.0 to 2.0, and since 2.1
+# PyTorch 1.0 to 2.0, and since 2.1
 _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     (rf"(?<=Tried to allocate ){_SIZE}", lambda figures: figures.asked_bytes),
     (rf"{_SIZE}(?= total capacity)|(?<=total capacity of ){_SIZE}", lambda figures: figures.capacity_bytes),
@@ -84,8 +84,7 @@ _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     ),
 )
 
-# parts of the message that are removed: about other processes and private pools, which a replay does not have, and about the
-# memory limit, which is inserted later
+# These parts of PyTorch's message are removed, because a replay has no other processes.
 _OPTIONAL_CLAUSES = (
     rf" Process \d+ has {_SIZE} memory in use\.",
     rf" with {_SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),",
@@ -95,7 +94,7 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def oom_text(template: str, figures: Figures) -> str:
-    """Replace the numbers in an out-of-memory message. The default template is DEFAULT_OOM_TEXT."""
+    """Insert the current sizes into a recorded out-of-memory message, or into PyTorch 2.10's message."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template

@@ -19,14 +19,14 @@ from replayer.memory.device.blocks import Block
 
 
 class RequestKind(IntEnum):
-    """The comment beside each kind describes `LogEntry.value`."""
+    """The comments describe the entry's `value`."""
 
     REQUEST = 0  # bytes
-    OPTIONAL = 1  # bytes of an optional workspace; Note [Failed convolution workspaces] in scratch_memory.py
-    FREE = 2  # 0-based number of the request
+    OPTIONAL = 1  # bytes; Note [Failed convolution workspaces] in scratch_memory.py
+    FREE = 2  # index of the request
     EMPTY_CACHE = 3  # 0
-    STEP = 4  # 0: a training step ended
-    LOOK = 5  # 0: the script queried the allocated memory
+    STEP = 4  # 0
+    LOOK = 5  # 0: the script called `memory_allocated`
 
 
 class LogEntry(NamedTuple):
@@ -55,7 +55,6 @@ class RequestLog:
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """Log that a block was freed. Ignore blocks that were allocated before the log began."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))
@@ -89,7 +88,7 @@ class RequestLog:
 @dataclass(frozen=True)
 class RankRequests:
     rank: int
-    ended: int  # number of training and evaluation steps
+    ended: int  # steps
     devices: list[RequestLog]
 
     def write(self, folder: Path, pid: int) -> None:

@@ -6,7 +6,7 @@
 
 Note [Addresses]
     PyTorch up to 2.11 compares addresses to choose among free blocks of the same size. NVIDIA does not document how the CUDA
-    driver chooses addresses. The emulated rules were derived from an allocator history of an H200 with driver 580:
+    driver chooses addresses. These rules were derived from the allocations of an H200 with driver 580:
 
     * The driver reserves ranges of addresses. A range is the first segment's size, rounded up to a multiple of 32 MiB.
     * A segment gets the lowest free addresses of the newest range that has room.
@@ -25,10 +25,10 @@ from replayer.memory.device.blocks import Ages, Block, Pool, link
 from replayer.memory.device.stats import PoolStats
 
 _TOP = 0x7F80_0000_0000
-_SPAN = 1 << 40  # bytes between the addresses of two devices
+_SPAN = 1 << 40  # address bytes per device
 _RANGE_BYTES = 32 << 20  # Note [Addresses]
 _RESERVED_BASE = 0x1000_0000_0000
-_RESERVED_SPAN = 5 << 40  # bytes of addresses per device for expandable segments
+_RESERVED_SPAN = 5 << 40  # for expandable segments
 
 
 class AddressSource(Protocol):
@@ -45,7 +45,6 @@ class Holes:
         self.starts, self.sizes = [start], [size_bytes]
 
     def allocate(self, size_bytes: int) -> int | None:
-        """Return the lowest address with `size_bytes` free bytes, or None if there is none."""
         hole = next((i for i, size in enumerate(self.sizes) if size >= size_bytes), None)
         if hole is None:
             return None
@@ -132,8 +131,8 @@ class Segments:
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.outside_bytes = outside_bytes
-        self.allowed_bytes: int | None = None  # set by set_per_process_memory_fraction
-        self.taken = self.returned = 0  # numbers of successful driver calls
+        self.allowed_bytes: int | None = None
+        self.taken = self.returned = 0
         self.tails: dict[int, Block] = {}
         self.ages = ages
         self._addresses = addresses or DriverAddresses(device)
@@ -175,8 +174,7 @@ class Segments:
         self.returned += 1
 
     def reserve(self, size_bytes: int) -> int:
-        """Reserve a range of addresses without memory, and return its first address. Raises RuntimeError if no addresses are
-        left."""
+        """Reserve addresses without memory, and return the first one. Raises RuntimeError if no addresses are left."""
         address = self._reserved_addresses.allocate(size_bytes)
         if address is None:
             raise RuntimeError(f"CUDA driver error: out of memory: no range of {size_bytes:,} free addresses is left")

@@ -18,24 +18,23 @@ from typing import Any
 from replayer.errors import NotEmulated
 
 MIB = 1 << 20
-BLOCK_BYTES = 512  # block sizes are multiples of this size
+BLOCK_BYTES = 512
 UNLIMITED = 1 << 62
-POWER2_INTERVALS = 16  # one per power of two from 1 MiB to 64 GiB
+POWER2_INTERVALS = 16
 NO_DIVISIONS = (0,) * POWER2_INTERVALS
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first one that is set is used
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first one wins
 
-# Boolean keys without effect in a replay.
+# no effect in a replay
 IGNORED = frozenset(
     "graph_capture_record_stream_reuse pinned_free_catch_all pinned_use_background_threads pinned_use_cuda_host_register"
     " pinned_use_hip_host_register release_lock_on_cudamalloc release_lock_on_hipmalloc".split()
 )
-# keys with sizes in MiB, and their settings
 _SIZES = {
     "large_segment_size_mb": "large_segment_bytes", "max_split_size_mb": "max_split_bytes",
     "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
 }  # fmt: skip
 _REGISTER_THREADS = 128
-# maps keys that a replay ignores to what a replay does instead
+# what a replay does instead
 NOT_EMULATED = {
     "throw_on_cudamalloc_oom": "requests above the fraction still fail as out of memory, and only num_ooms counts them",
     "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",
@@ -45,7 +44,7 @@ NOT_EMULATED = {
     "expandable_segments_reserve_by_class": "each segment reserves addresses for 9/8 of the device's memory",
     "expandable_segments_min_reserve": "each segment reserves addresses for 9/8 of the device's memory",
 }
-# settings that return to their defaults if a later text does not contain them, as in PyTorch
+# PyTorch resets these settings if a later call does not repeat them.
 _RESET: Any = {
     "max_split_bytes": UNLIMITED, "power2_divisions": NO_DIVISIONS, "garbage_collection_threshold": 0.0, "not_emulated": (),
 }  # fmt: skip
@@ -75,7 +74,6 @@ class AllocatorSettings:
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
-        """Round a size up to a block size, by default to a multiple of 512 bytes."""
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         interval = min(max(size_bytes.bit_length() - MIB.bit_length(), 0), POWER2_INTERVALS - 1)
@@ -86,13 +84,13 @@ class AllocatorSettings:
 
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> AllocatorSettings:
-    """Return the allocator settings in the environment variables. Raises SettingsError or NotEmulated."""
+    """Read the allocator settings from environment variables. Raises SettingsError or NotEmulated."""
     return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), AllocatorSettings())
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Parse the value of PYTORCH_CUDA_ALLOC_CONF. Settings that are not in the text are copied from `before`. Raises
-    SettingsError for text that PyTorch rejects. Raises NotEmulated for backends other than "native"."""
+    """Parse the value of PYTORCH_CUDA_ALLOC_CONF, and copy missing settings from `before`. Raises SettingsError for text that
+    PyTorch rejects, and NotEmulated for other allocators."""
     settings, remaining = replace(before or AllocatorSettings(), **_RESET), re.sub(r"\s", "", text)
     while remaining:
         item = _ITEM.match(remaining)

@@ -4,7 +4,7 @@
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-The returned dictionary has the fields of PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h).
+See `Stat` in PyTorch's c10/core/CachingDeviceAllocator.h.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields, replace
 
 from replayer.torch_types import TorchAny
 
-Counted = dict[str, int]  # keys: current, peak, allocated, freed
-StatsDict = dict[str, TorchAny]  # the format of `torch.cuda.memory_stats_as_nested_dict`
+Counted = dict[str, int]
+StatsDict = dict[str, TorchAny]  # as from `torch.cuda.memory_stats_as_nested_dict`
 
-# torch's names; "active" blocks are allocated or wait for other streams
+# PyTorch's names
 _NAMES = {
     "allocation": "blocks",
     "segment": "segments",
@@ -30,7 +30,7 @@ _ACTIVE = {"active": ("blocks", "waiting"), "active_bytes": ("blocks_bytes", "wa
 
 
 class Quantity:
-    """Counts one quantity, such as allocated bytes, for small blocks and for large blocks."""
+    """Counts for example allocated bytes, separately for small and large blocks."""
 
     __slots__ = ("large", "peak", "small")
 
@@ -57,7 +57,7 @@ class Count:
         self.quantity = quantity
         self.now = self.peak = 0
         self.total = 0
-        self.base = 0  # `now` when `total` was last set to 0
+        self.base = 0
 
     def add(self, amount: int) -> None:
         self.total += amount
@@ -88,13 +88,12 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # `waiting` is the number of freed blocks that another CUDA stream still uses. The memory peak includes these blocks.
+    # Freed blocks that a CUDA stream still uses count in the memory peak.
     waiting: Count
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Return statistics for expandable segments. Free blocks in expandable segments do not count as inactive memory. See
-        free_block in PyTorch's c10/cuda/CUDACachingAllocator.cpp."""
+        """Free blocks in expandable segments do not count as inactive memory (free_block in CUDACachingAllocator.cpp)."""
         return replace(self, split_free=Quantity().small, split_free_bytes=Quantity().small)
 
 

@@ -29,7 +29,7 @@ class HostBlock:
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # MAP_PRIVATE protects the memory from writes by forked DataLoader workers.
+        # forked DataLoader workers must not write to it
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes
@@ -45,14 +45,14 @@ class HostMemory:
         self._lock = threading.Lock()
         self._returned: deque[HostBlock] = deque()
         self._free: dict[int, list[HostBlock]] = {}
-        self._ranges: dict[int, tuple[int, HostBlock | None]] = {}  # by address: size, block (None if the script registered it)
+        self._ranges: dict[int, tuple[int, HostBlock | None]] = {}  # address -> size, block (None if the script registered it)
         self._addresses: list[int] = []
         self.stats = HostStats()
 
     # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Return writable pinned memory. Raises OSError if the system has too little memory."""
+        """Return writable pinned memory. Raises OSError if the machine has too little memory."""
         rounded_bytes = 1 << (size_bytes - 1).bit_length()
         with self._lock:
             self._process_returned()
@@ -80,7 +80,6 @@ class HostMemory:
 
     def _give_back(self, block: HostBlock) -> None:
         if block.streams:
-            # The block is free when all work on the streams that copy from it has ended.
             block.ready_ns = max(stream.ready_ns for stream in block.streams)
             block.streams = set()
         self._returned.append(block)
@@ -108,13 +107,12 @@ class HostMemory:
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
                 self.stats.block_removed(block.size_bytes, took_ns)
-        # Python unmaps the memory when nothing refers to the block. Until then, the finalizer of a memoryview may use the
-        # memory.
+        # Python unmaps the memory later, because a memoryview may still use it.
 
     # --- memory of the script (cudaHostRegister)
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Pin memory that the script has allocated. Return False if the memory is already pinned."""
+        """Pin memory of the script. Return False if it is already pinned."""
         with self._lock:
             i = bisect_right(self._addresses, address + size_bytes - 1)
             if i and self._addresses[i - 1] + self._ranges[self._addresses[i - 1]][0] > address:

@@ -13,14 +13,14 @@ import resource
 import sys
 from pathlib import Path
 
-# Leave a part of the memory unlocked, because Linux kills processes if nearly all memory is locked.
+# Linux kills processes if nearly all memory is locked.
 _RESERVED_SHARE = 1 / 16
 
-_WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning
+_WARNED_FILE = "page-locks-refused"
 
 
 class PageLocks:
-    """Locks and unlocks pages of host memory. Only the first process that cannot lock memory prints a warning."""
+    """Locks memory pages. Only the first process that fails to lock memory prints a warning."""
 
     def __init__(self, run_folder: Path | None = None) -> None:
         self.refused = False
@@ -30,7 +30,7 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Lock the pages of an address range. If the pages cannot be locked, print a warning and return False."""
+        """Lock the pages of an address range. If this fails, print a warning and return False."""
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{_size(size_bytes)} more pinned memory would leave less than 1/16 of this machine's memory free")
@@ -55,7 +55,7 @@ class PageLocks:
             os.close(os.open(self._run_folder / _WARNED_FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
             return False
-        except OSError:  # the folder is missing or full: two warnings are better than none
+        except OSError:
             return True
         return True
 
@@ -77,7 +77,7 @@ def _spare_bytes() -> int | None:
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
         spare_bytes = (kilobytes["MemAvailable"] << 10) - int((kilobytes["MemTotal"] << 10) * _RESERVED_SHARE)
     except (OSError, KeyError, ValueError):
-        return None  # macOS, where mlock itself fails if there is too little memory
+        return None  # macOS
     container_bytes = _spare_container_bytes()
     return spare_bytes if container_bytes is None else min(spare_bytes, container_bytes)
 
@@ -87,7 +87,7 @@ def _spare_container_bytes() -> int | None:
     try:
         limit_bytes, used_bytes = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         held = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        files_bytes = int(held["active_file"]) + int(held["inactive_file"])  # included in the used memory, but reclaimable
+        files_bytes = int(held["active_file"]) + int(held["inactive_file"])  # reclaimable
     except (OSError, KeyError, ValueError):
         return None
     return limit_bytes - used_bytes + files_bytes - int(limit_bytes * _RESERVED_SHARE)

@@ -5,7 +5,7 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, the peak may be too high, because it is the sum of the peaks of all block sizes.
+As in PyTorch, the peak may be too high: it is the sum of the peaks of all block sizes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Durations:
 
 
 class HostStatsDict(TypedDict):
-    """Stores the statistics of `torch.cuda.host_memory_stats_as_nested_dict`. Times are in microseconds."""
+    """Times are in microseconds."""
 
     allocations: Counted
     allocated_bytes: Counted

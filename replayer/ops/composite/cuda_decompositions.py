@@ -3,7 +3,7 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch's C++ code chooses CUDA kernels only for the device "cuda", but sees virtual tensors on the device "lazy".
+PyTorch does not choose CUDA kernels for virtual tensors, because their device in C++ code is "lazy".
 """
 
 from __future__ import annotations
@@ -22,24 +22,22 @@ from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
 
-# loss functions that first call another loss function
 _LOSSES_MADE_OF_LOSS_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 
-_MASK_STEP = 8  # alignment of mask rows, in elements
+_MASK_STEP = 8  # elements
 
-# dispatch keys of the fake tensors with which torch.compile traces functions
+# used while torch.compile traces a function
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 
-# Since PyTorch 2.11, H100 and B200 GPUs prefer cuDNN's attention kernel if cuDNN is newer than 9.15.0. See
-# check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp.
+# H100 and B200 GPUs prefer cuDNN (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
 _SMALL_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0))
 _HALVES = (torch.float16, torch.bfloat16)
-_CUDNN_DROPOUT_STEPS = 16  # since torch 2.12, cuDNN is only used for dropout probabilities that are multiples of 1/16
+_CUDNN_DROPOUT_STEPS = 16  # cuDNN supports multiples of 1/16 since PyTorch 2.12
 
 
 def attention_kernel(
@@ -50,13 +48,16 @@ def attention_kernel(
     rounds_dropout: bool = False,
     groups_efficient: bool = False,
 ) -> str:
-    """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp). `params` are
-    `torch.backends.cuda.SDPAParams`. `cudnn` is the cuDNN version, such as 91900, or 0 to exclude cuDNN's attention. With
-    `rounds_dropout`, cuDNN's attention rounds the dropout probability, as in PyTorch 2.11 and earlier. With `groups_efficient`,
-    memory-efficient attention supports `enable_gqa`, as in PyTorch 2.14 and later."""
+    """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp).
+
+    Args:
+        params: `torch.backends.cuda.SDPAParams`
+        cudnn: the cuDNN version, such as 91900, or 0 without cuDNN's attention
+        rounds_dropout: cuDNN's attention rounds the dropout probability, as in PyTorch 2.11 and earlier
+        groups_efficient: memory-efficient attention supports `enable_gqa`, as in PyTorch 2.14 and later
+    """
     if params.query.dim() != 4:
         return MATH
-    # On most GPUs, PyTorch uses cuDNN's attention kernel only if no other kernel is available.
     comes_first = capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER
     considered = comes_first or (capability >= (8, 0) and not torch.backends.cuda.math_sdp_enabled())
     keeps_dropout = rounds_dropout or (params.dropout * _CUDNN_DROPOUT_STEPS).is_integer()
@@ -82,7 +83,6 @@ def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> boo
 
 
 def _suits_all(params: TorchAny, grouped: bool) -> bool:
-    """Return True if query, key and value have matching shapes, and the elements of each row are contiguous."""
     tensors = params.query, params.key, params.value
     (batch, heads, tokens, _), (of_key, key_heads, keys, _), (of_value, value_heads, *_) = (of.shape for of in tensors)
     if not batch == of_key == of_value or not (tokens and keys) or key_heads != value_heads:
@@ -95,11 +95,10 @@ def _suits_all(params: TorchAny, grouped: bool) -> bool:
 def _suits_flash(params: TorchAny, capability: tuple[int, int]) -> bool:
     query, key, value = params.query, params.key, params.value
     size = query.size(-1)
-    # Some GPUs have too little shared memory for the backward pass of large attention heads.
     is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and params.dropout))
     if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False
-    # Flash attention aligns a causal mask with the end of the keys, but PyTorch aligns it with the beginning.
+    # Flash attention aligns a causal mask with the last key, but PyTorch with the first key.
     if params.is_causal and query.size(2) != key.size(2):
         return False
     return (
@@ -179,13 +178,13 @@ def scaled_dot_product_attention(
         )
     if attn_mask is not None and is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
-    if query.is_cpu:  # only the mask is on the GPU
+    if query.is_cpu:
         attend = aten._scaled_dot_product_flash_attention_for_cpu
         return attend(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
     capability = torch.cuda.get_device_capability(query.get_device())
     machine = state.gpu().machine
     is_recent = "newer" not in (machine.torch or "newer") and not machine.is_before(2, 14)
-    if is_recent and query.dim() == key.dim() == value.dim() == 3:  # torch 2.14 adds a batch dimension
+    if is_recent and query.dim() == key.dim() == value.dim() == 3:
         if attn_mask is not None and attn_mask.dim() == 3:
             attn_mask = attn_mask.unsqueeze(0)
         q, k, v = (tensor.unsqueeze(0) for tensor in (query, key, value))
@@ -232,7 +231,7 @@ def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`. CUDA's softmax kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
+    """CUDA's softmax kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -246,7 +245,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. On CUDA, the class numbers are checked by `scatter` (ATen/native/Onehot.cpp)."""
+    """On CUDA, the `scatter` kernel checks whether class numbers are too large (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if num_classes < 1 and (num_classes != -1 or not labels.numel()):
@@ -267,7 +266,7 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    sizes = inputs.flatten().tolist(), lengths.flatten().tolist()  # without a batch dimension, a length has no dimensions
+    sizes = inputs.flatten().tolist(), lengths.flatten().tolist()
     return aten.ctc_loss.IntList(log_probs, targets, *sizes, blank, reduction, zero_infinity)
 
 
@@ -281,7 +280,7 @@ def observed_fake_quantization(
     zero: TorchAny,
     *how: TorchAny,
 ) -> TorchAny:
-    """Resize the observer's empty buffers (native/quantized/cuda/FusedObsFakeQuant.cu)."""
+    """See native/quantized/cuda/FusedObsFakeQuant.cu."""
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
         for buffer in (low, high, scale, zero):
@@ -291,7 +290,7 @@ def observed_fake_quantization(
     return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
 
 
-# These ops name the device in errors.
+# Errors of these ops contain the device.
 _NAMES_DEVICES = (
     "inner linalg_multi_dot chain_matmul take_along_dim tensor_split.tensor_indices_or_sections gradient.scalarint"
     " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"
@@ -331,14 +330,13 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
         dim = range(-data.dim() if given is None else -len(given), 0)
     dims = [dim] if isinstance(dim, int) else list(dim)
     sizes = [out.size(each) for each in dims]
-    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # the last dimension of the output has half the size
+    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:
         sizes[-1] = data.size(dims[-1]) if given is None else given[-1]
     require_powers_of_two(sizes)
     narrowed: torch.Tensor = out.to(_HALF[out.dtype])
     return narrowed
 
 
-# ops that CUDA runs as a single kernel
 _WITH_CUDA_KERNEL = (aten._fused_rms_norm.default, aten.mish_backward.default, aten.silu_backward.default)
 
 

@@ -32,7 +32,7 @@ aten = torch.ops.aten
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # values of cudnnRNNMode_t
 _WITHOUT_FUSED_CELL = (MODES["rnn_relu"], MODES["rnn_tanh"])
 
-# key of the composite version in C++, without cuDNN or fused cells; `op.decompose` would use PyTorch's tracing rules
+# without cuDNN or fused cells; `op.decompose` would use PyTorch's tracing rules
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _NOT_ONE_BUFFER = (
@@ -62,7 +62,7 @@ def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
 
 
 def _require_one_dtype(data: torch.Tensor, hidden: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
-    """See `check_attributes` in ATen/native/RNN.h. Autocast converts float32 tensors before this check."""
+    """See `check_attributes` in ATen/native/RNN.h."""
     casts = {torch.float32: torch.float16} if torch.is_autocast_enabled("cuda") else {}
     expected = casts.get(data.dtype, data.dtype)
     for name, tensors in (("hidden", hidden), ("parameter", weights)):

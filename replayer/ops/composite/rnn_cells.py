@@ -3,7 +3,7 @@
 
     nn.LSTMCell(6, 4).cuda()(x)     # aten::_thnn_fused_lstm_cell
 
-A hidden state is a tuple of tensors: (h, c) for an LSTM and (h,) for a GRU. The module reimplements ATen/native/RNN.cpp.
+This module reimplements ATen/native/RNN.cpp. A hidden state is the tuple (h, c) for an LSTM and (h,) for a GRU.
 """
 
 from __future__ import annotations
@@ -66,9 +66,13 @@ class LayerOptions(NamedTuple):
 def layers(
     data: torch.Tensor, sizes: list[int], hidden: Sequence[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
-    """Return the last layer's output and the final hidden states. `data` has the shape (steps, batch, features), or (rows,
-    features) for packed sequences. For packed sequences, `sizes` contains the batch size of each step. The tensors in `hidden`
-    have the shape (layers * directions, batch, features)."""
+    """Return the last layer's output and the final hidden states.
+
+    Args:
+        data: shape (steps, batch, features), or (rows, features) for packed sequences
+        sizes: the batch size of each step, for packed sequences
+        hidden: tensors of shape (layers * directions, batch, features)
+    """
     directions = 1 + how.bidirectional
     step = len(weights) // (how.layers * directions)
     before = list(zip(*(state.unbind(0) for state in hidden), strict=True))

@@ -23,9 +23,9 @@ from replayer.torch_types import TorchAny, TorchFunction
 aten = torch.ops.aten
 pad = torch.nn.functional.pad
 
-# values of the argument `custom_mask_type`
+# custom_mask_type
 _FROM_TOP_LEFT, _FROM_BOTTOM_RIGHT = 1, 2
-_FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # rows; the kernels round lengths up to these multiples
+_FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # kernels round the number of rows up to a multiple of this
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class _Attention:
     causal: int  # custom_mask_type, or 0
     scale: float | None
     seed: torch.Tensor
-    offset: torch.Tensor  # of Philox, as the seed
-    window: tuple[int, int] = (-1, -1)  # number of visible keys before and after the diagonal; -1 for all
+    offset: torch.Tensor
+    window: tuple[int, int] = (-1, -1)  # visible keys before and after the diagonal; -1 for all
 
     @classmethod
     def drawn(
@@ -75,8 +75,7 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return the attention weights in flash attention's debug format. Dropped weights are negative, and the matrix is
-        padded to multiples of 128."""
+        """Return the attention weights that flash attention returns for debugging. Dropped weights get a minus sign."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
         weights = torch.where(self._kept(weights), weights, -weights).to(q.dtype)
@@ -98,14 +97,13 @@ class _Attention:
 
 
 def uniform(shape: TorchAny, seed: int, offset: int) -> torch.Tensor:
-    """Return one random number per attention weight. A weight is dropped if its random number is smaller than the dropout
-    probability."""
+    """Return one random number per attention weight, to decide which weights dropout drops."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(host_seed(seed, offset)), device="cpu")
 
 
 def _logsumexp(scores: torch.Tensor) -> torch.Tensor:
     lse = scores.logsumexp(-1)
-    return lse.masked_fill(lse == float("-inf"), float("inf"))  # so that a query without keys has the weights 0
+    return lse.masked_fill(lse == float("-inf"), float("inf"))  # a query without keys gets the weights 0
 
 
 def _window(left: int | None, right: int | None) -> tuple[int, int]:
@@ -121,7 +119,7 @@ def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
 
 
 def _padded(lse: torch.Tensor, rows: int) -> torch.Tensor:
-    """Pad the logsumexp with infinity to a multiple of 32 rows, as the memory-efficient kernel does."""
+    """Pad to a multiple of 32 rows, as memory-efficient attention does."""
     return pad(lse, (0, rows - lse.size(-1) + -rows % _EFFICIENT_BLOCK), value=float("inf"))
 
 
@@ -179,12 +177,11 @@ def _cudnn_backward(
     return list(map(_tokens_first, gradients[:3]))
 
 
-Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
+Sequence = tuple[slice, slice, slice]
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
-    """Yield the sequences of a call. `of_q` and `of_k` are cumulative sequence lengths, and `used` contains the number of keys
-    to use in each sequence."""
+    """Yield the slices of each sequence: batch, queries and keys. `of_q` and `of_k` are cumulative sequence lengths."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return
@@ -204,7 +201,7 @@ def _part(x: torch.Tensor, entry: slice, tokens: slice) -> torch.Tensor:
 def _forward(
     attention: _Attention, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, sequences: list[Sequence]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the output, and the logsumexp of each sequence. See Note [Layouts of attention]."""
+    """See Note [Layouts of attention]."""
     out, lses = q.new_zeros((*q.shape[:-1], v.size(-1))), []
     for i, (entry, queries, keys) in enumerate(sequences):
         mask = None if bias is None else bias[entry, :, queries, keys]
@@ -319,5 +316,5 @@ _ALL: dict[str, TorchFunction] = {
     "_fill_mem_eff_dropout_mask_": _dropout_numbers,
 }
 FORMS: dict[TorchAny, TorchFunction] = {
-    getattr(aten, name).default: form for name, form in _ALL.items() if hasattr(aten, name)  # older releases lack some
+    getattr(aten, name).default: form for name, form in _ALL.items() if hasattr(aten, name)
 }

@@ -5,9 +5,9 @@
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
 
 Note [Computed twice]
-    A CUDA graph capture does not run the captured ops, but the results of these ops need shapes and values. The CPU therefore
-    computes ops while they are captured. At the end of the capture, the random states and all earlier memory contents are
-    restored. Each replay of the graph computes the same ops again.
+    CUDA does not run ops while a CUDA graph is captured, but their results need shapes and values. The CPU therefore computes
+    captured ops, and restores all memory contents and random states after the capture. Each replay of the graph computes the
+    ops again.
 
 Note [Payloads]
     The payload of an allocation is a host storage with the allocation's values, stored in `Allocation.known`. A tensor's values
@@ -88,7 +88,7 @@ def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], TorchAny]:
     before = storage.clone()
 
     def undo() -> None:
-        if storage.nbytes() == before.nbytes():  # an op may resize a result, which then has no earlier values
+        if storage.nbytes() == before.nbytes():
             storage.copy_(before)
 
     return undo
@@ -156,7 +156,7 @@ class CpuCompute:
             handler = self._plans.composite(func)
         if handler is not None:
             return handler(*args, **(kwargs or {}))
-        # If `__torch_dispatch__` returns NotImplemented, PyTorch calls the method of another tensor class.
+        # After NotImplemented, PyTorch calls `__torch_dispatch__` of the other tensor class.
         if len(types) > 1 and any(each.__torch_dispatch__ is not self._tensor_class.__torch_dispatch__ for each in types):
             return NotImplemented
         if func in _INDEXED and is_virtual(args[0], self._tensor_class):
@@ -190,12 +190,12 @@ class CpuCompute:
             try:
                 result = compute()
             except (RuntimeError, IndexError) as error:
-                here.launches.raise_fault()  # the CPU kernel failed because an earlier CUDA kernel did
+                here.launches.raise_fault()  # an earlier CUDA kernel may have failed
                 raise on_one_device(error) from None
         else:
             written = [host_args[at] if isinstance(at, int) else host_kwargs[at] for at, _ in writes_of(func, args, kwargs)]
             result = _in_capture(capture, compute, tree_leaves(written))
-        if failed is not None:  # raised only now, because an op checks shapes and dtypes before its kernel can fail
+        if failed is not None:
             report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):
             if reads_an_argument(func, args, kwargs):
@@ -254,7 +254,7 @@ class CpuCompute:
                 with suppress(NotImplementedError):
                     return in_wider_dtypes(func, run, args, kwargs)
             if not LACKS_KERNEL.search(str(missing)):
-                raise  # PyTorch refuses the call on every device.
+                raise
             refusal = refusal_like(func, args, kwargs, missing)
             if refusal is not None:
                 raise refusal from None

@@ -3,7 +3,7 @@
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 
-A backward op uses the random numbers of its forward op.
+The backward pass of dropout uses the random numbers of the forward pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _gradients(forward: TorchFunction, inputs: list[torch.Tensor], gradients: To
         )
 
 
-_LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # in the order of cudnnRNNMode_t
+_LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # as in cudnnRNNMode_t
 
 
 def _layers(
@@ -131,17 +131,17 @@ def _nansum(data: torch.Tensor, *reduction: TorchAny, **dtype: TorchAny) -> Torc
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Replace the integer divisor 0 by 1, because CUDA raises no error for a division by zero."""
+    """Integer division by zero is an error on the CPU, but not on CUDA."""
     if torch.result_type(one, other) in _INTEGERS:
         other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
     return op(one, other, **options)
 
 
 def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offsets: torch.Tensor, *rest: TorchAny) -> TorchAny:
-    """Replace the first offset of `embedding_bag` by 0, as the CUDA kernel does. The CPU kernel accepts only 0."""
+    """CUDA's `embedding_bag` treats the first offset as 0, but the CPU kernel raises an error for any other number."""
     bounds = offsets.clone()
     bounds[:1] = 0
-    if len(rest) > 4 and rest[4]:  # with the end of the last bag
+    if len(rest) > 4 and rest[4]:
         bounds[1:][-1:] = indices.numel()
     return op(weight, indices, bounds, *rest)
 
@@ -173,7 +173,7 @@ def _product(op: TorchAny) -> TorchFunction:
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
 def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: TorchAny) -> TorchAny:
-    """Run an op on a copy of its input, because CPU kernels cannot write to their input."""
+    """CPU kernels such as `cumsum` fail if `out` is also the input, but CUDA kernels do not."""
     return op(data.clone(), *args, **options)
 
 

@@ -29,7 +29,7 @@ _WIDER = {
 def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Exception) -> bool:
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
-        return False  # The call mixes dtypes. Equal wider dtypes would hide the error.
+        return False  # Equal wider dtypes would hide the error.
     if fits_in_float(func, text) or (re.search("low precision", text) and dtypes & _LOW_PRECISION.keys()):
         return True
     named = {dtype for dtype in dtypes & _WIDER.keys() if _names(dtype).search(text)}
@@ -70,7 +70,7 @@ def in_wider_dtypes(func: Op, run: TorchFunction, args: list[TorchAny], kwargs: 
         return wide
 
     def widen_dtype(dtype: torch.dtype) -> torch.dtype:
-        return _WIDER.get(dtype, dtype) if tensors else torch.int64  # ops without tensors count, as tril_indices
+        return _WIDER.get(dtype, dtype) if tensors else torch.int64  # for example `tril_indices`
 
     wide_args, wide_kwargs = tree_map_only(torch.Tensor, widen, (args, kwargs))
     wide_args, wide_kwargs = tree_map_only(torch.dtype, widen_dtype, (wide_args, wide_kwargs))
@@ -94,7 +94,7 @@ def in_wider_dtypes(func: Op, run: TorchFunction, args: list[TorchAny], kwargs: 
     return tree_map_only(torch.Tensor, narrow, result)
 
 
-# Errors that PyTorch's meta kernels raise. NotImplementedError is a RuntimeError.
+# NotImplementedError is a RuntimeError.
 _META_ERRORS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 
 

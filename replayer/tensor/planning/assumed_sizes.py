@@ -1,12 +1,11 @@
-"""Assumes the result sizes of ops such as `nonzero` if the values of tensors are unknown.
+"""Guesses how many elements ops such as `nonzero` return if tensor values are unknown.
 
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
 Note [Unknown sizes]
-    A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. A mask is assumed to
-    select the share of elements that `AssumedValues.share` returns. If the input of `unique` has integers, two distinct values
-    are assumed, because scripts check that there are no more labels than classes. Under `--values constant` and `--strict`,
-    DataDependentShape is raised instead of assuming a size.
+    A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. A mask selects the
+    share of elements that `AssumedValues.share` returns. `unique` finds two distinct integers, because scripts check that there
+    are no more labels than classes. With `--values constant` or `--strict`, DataDependentShape is raised instead.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from replayer.torch_types import Args, Kwargs, Op, TorchAny
 
 
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
-    """Return an assumed size. Raise DataDependentShape if assumptions are switched off."""
+    """Return an assumed size. Raise DataDependentShape with `--values constant` or `--strict`."""
     here = gpu()
     if not here.values.assumes_sizes:
         raise DataDependentShape(op)

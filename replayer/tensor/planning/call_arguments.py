@@ -1,4 +1,4 @@
-"""Converts an op's tensor arguments to meta tensors or host tensors.
+"""Converts an op's tensor arguments to meta tensors or CPU tensors.
 
     class OnMeta(CallArguments):
         device_type = "meta"
@@ -23,10 +23,10 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the arguments of an op. Subclasses implement two methods: `virtual` converts virtual tensors, and `plain`
-    converts all other tensors."""
+    """Converts the tensors among an op's arguments. Subclasses define how to convert virtual tensors (`virtual`) and other
+    tensors (`plain`)."""
 
-    device_type = "cpu"  # in place of the virtual GPU
+    device_type = "cpu"
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class
@@ -48,7 +48,7 @@ class CallArguments:
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def named(self, func: Op, kwargs: Kwargs) -> dict[str, TorchAny]:
-        """Convert keyword arguments. Shapes of `out=` arguments are not recorded."""
+        """Convert keyword arguments. PyTorch's profiler does not record the shapes of `out=` arguments."""
         results, converted = _results(func), {}
         for name, value in kwargs.items():
             inputs = len(self.seen)

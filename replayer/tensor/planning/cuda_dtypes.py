@@ -2,8 +2,7 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes of each op. The dtypes were tested with PyTorch 2.11 on an NVIDIA H200
-and an NVIDIA H100, and on the simulated CUDA device in tests/cuda.
+The file cuda_dtypes.json lists the dtypes that each op rejects on an NVIDIA H100 or H200 with PyTorch 2.11.
 """
 
 from __future__ import annotations
@@ -36,15 +35,14 @@ def require_kernel(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     dtype = tensors[0].dtype
     pointwise = torch.Tag.pointwise in func.tags
     if any(tensor.dtype not in (dtype, *((torch.bool,) if pointwise else _INDICES)) for tensor in tensors):
-        return  # The kernel works in a common dtype.
+        return
     if dtype is torch.bool and _has_scalar(func, args):
-        return  # The scalar's dtype is the common one.
+        return
     scalar = scalar_type(kwargs.get("dtype") or dtype)
     if missing.get(scalar):
         raise no_kernel(missing[scalar], scalar)
 
 
-# products of a COO tensor and a dense tensor, see ATen/native/sparse/cuda
 _OF_SPARSE = {
     "_sparse_addmm": "addmm_sparse_cuda", "addmm": "addmm_sparse_cuda", "mm": "addmm_sparse_cuda", "mv": "addmm_sparse_cuda",
     "bmm": "bmm_sparse_cuda",
@@ -63,8 +61,7 @@ def require_sparse_kernel(func: Op, args: Sequence[TorchAny]) -> None:
 
 
 def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
-    """Return the op's key in cuda_dtypes.json. The keys of some ops end with a string argument, as in "scatter_reduce.two
-    amax"."""
+    """Return the op's key in cuda_dtypes.json. Some keys contain a string argument, such as "scatter_reduce.two amax"."""
     name = op_name(func)
     keys = _keys_with_string().get(name)
     if keys is None:
@@ -77,7 +74,6 @@ def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
 
 
 def _of_tensors(name: str) -> dict[str, str] | None:
-    """Return the dtypes that CUDA rejects for an op such as "special_zeta.self_scalar"."""
     op, _, overload = name.partition(".")
     if "scalar" not in overload.lower():
         return None
@@ -103,7 +99,7 @@ _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
 
 
 def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exception) -> RuntimeError | None:
-    """Convert a CPU kernel's error about a dtype to the error of the CUDA kernel. Return None if CUDA supports the dtype."""
+    """Convert a CPU kernel's error about a dtype to CUDA's error, or return None if CUDA supports the dtype."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     if refused is None:
         return None
@@ -112,7 +108,6 @@ def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exc
         packet = name.partition(".")[0]
         name = next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
     kernels = _kernels().get(name, {})
-    # cuda_dtypes.json applies to calls without the argument `dtype`
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     accepts_empty = name in _table()["accepted_if_empty"]
     if (accepts_empty and _has_empty(tensors_of(args))) or (measured and scalar not in kernels):

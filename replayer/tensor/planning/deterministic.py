@@ -66,7 +66,6 @@ def _scatter_reduce(_data: object, _dim: object, _index: object, _source: object
 
 
 def _scatter(_data: object, _dim: object, index: torch.Tensor, _source: object, reduce: str = "") -> str:
-    """In deterministic mode, a one-dimensional scatter runs as `index_put_`."""
     return "scatter_reduce_cuda_kernel" if reduce == "multiply" and index.dim() > 1 else ""
 
 
@@ -94,7 +93,7 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
 
 
 def without_alerts() -> AbstractContextManager[None]:
-    """Turn off deterministic mode while a CPU or meta kernel replaces a CUDA kernel, because its errors differ from CUDA's."""
+    """Turn off deterministic mode while a CPU kernel replaces a CUDA kernel, because the two kernels raise different errors."""
     return _without_alerts() if torch.are_deterministic_algorithms_enabled() else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Decides where ops with tensors on several devices run.
+"""Checks calls of ops with tensors on several devices, such as CPU and GPU.
 
     mixed_call(torch.ops.aten.mm.default, (gpu_matrix, cpu_matrix), {})
     # RuntimeError: Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on
@@ -44,10 +44,10 @@ class Mixed(Enum):
 class _Entry:
     name: str
     overload: str
-    keys: frozenset[str]  # the dispatch keys with a kernel
+    keys: frozenset[str]
     structured: bool
-    checked: bool  # PyTorch generates a device check.
-    iterates: bool  # The kernel uses TensorIterator, which checks devices.
+    checked: bool
+    iterates: bool  # uses TensorIterator
 
     def wrapper(self, key: str, is_out: bool) -> str:
         name = f"{self.name}_out" if is_out else self.name
@@ -95,7 +95,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
                 steps = zip(tensor.shape, tensor.stride(), strict=True)
                 if tensor.numel() and any(size > 1 and not step for size, step in steps):
                     if name == "masked_fill_":
-                        if not computing():  # otherwise the CPU kernel warns
+                        if not computing():  # the CPU kernel warns itself
                             warn_at_script(_DEPRECATED)
                         return
                     text = f"unsupported operation: {_OVERLAPPING}. Please clone() the tensor before performing the operation."
@@ -103,7 +103,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
 
 
 def read_tables() -> None:
-    """Read the tables of ops and dtypes before the process forks, so that the ranks share them."""
+    """Read the tables of ops and dtypes once, before the ranks are forked."""
     runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 
@@ -124,7 +124,6 @@ def _require_cuda_kernel(func: Op, args: Sequence[TorchAny]) -> None:
         raise _no_kernel(func, key, entry.keys)
 
 
-# namespaces of ops that mostly run only on the CPU
 _LIBRARIES_OF_CPUS = frozenset({"quantized", "_quantized", "mkldnn", "onednn", "mkl", "mkldnn_prepacked", "sparse"})
 _ON_CUDA_TOO = re.compile(r"quantized::embedding_bag_(4bit|byte)_(unpack|rowwise_offsets)")
 
@@ -276,7 +275,7 @@ def _entry(name: str, overload: str) -> _Entry | None:
 
 
 def _require_common_device(operands: _Operands, wrapper: str) -> None:
-    """Check devices like c10::impl::check_and_update_common_device."""
+    """See c10::impl::check_and_update_common_device."""
     common: torch.device | None = None
     for name, tensor in (*operands.out, *operands.inputs):
         if common is not None and tensor.device != common:
@@ -288,7 +287,7 @@ def _require_common_device(operands: _Operands, wrapper: str) -> None:
 
 
 def _require_out_device(operands: _Operands) -> None:
-    """Raise the errors that PyTorch's C++ function `set_output_raw_strided` raises about devices."""
+    """See `set_output_raw_strided` in PyTorch's C++ code."""
     here = operands.inputs[0][1].device
     if here.type == "cpu":
         raise RuntimeError("CUDAGuardImpl initialized with non-CUDA DeviceType: cpu")
@@ -303,7 +302,7 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        # PyTorch checks shapes before devices. Shape inference raises this error later.
+        # shape inference raises the error
         return
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0
@@ -387,7 +386,7 @@ def _of_self(operands: _Operands) -> Mixed:
 
 
 def _searchsorted(operands: _Operands) -> None:
-    """Check the device of `sorter` (native/BucketizationUtils.h). PyTorch does not check other keyword-only arguments."""
+    """See native/BucketizationUtils.h."""
     overload = "Tensor" if isinstance(operands.values["self"], torch.Tensor) else "Scalar"
     wrapper = f"wrapper_CUDA_{overload}_out_searchsorted_out" if operands.out else f"wrapper_CUDA_{overload}_searchsorted"
     inputs = tuple((name, tensor) for name, tensor in operands.inputs if name != "sorter")
@@ -473,12 +472,10 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
             raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
-# ops that only call another op
 _CALLS = {"_sparse_addmm": "addmm"}
-# CUDA ops that reject zero-dimensional CPU tensors.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
-_RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON_DEVICE
+_RULES: dict[str, Callable[[_Operands], Mixed | None]] = {
     **dict.fromkeys(_ANY_DEVICE, _of_self),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
     **dict.fromkeys(("_index_put_impl_", "index_put_", "index_put", "_unsafe_index_put"), _index_put),
@@ -496,10 +493,9 @@ _RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON
     "convolution": _convolution,
     "native_batch_norm": _batch_norm,
 }
-# ops that change a tensor without TensorIterator, on an NVIDIA H100 with PyTorch 2.11
+# These ops accept tensors with overlapping elements, tested on an NVIDIA H100 with PyTorch 2.11.
 _MAY_OVERLAP = frozenset(
     "fill_ full zero_ _foreach_zero_ zeros index_fill_ index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_"
     " triu triu_ eye linspace logspace avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
 )
-# requires sequence lengths in host memory
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

@@ -27,7 +27,7 @@ _CPP_TYPES = {
 }  # fmt: skip
 
 _UNCOMMON = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
-_IN_CUDNN = (torch.int8, torch.uint8, torch.int32)  # integers that cuDNN has a name for
+_IN_CUDNN = (torch.int8, torch.uint8, torch.int32)
 
 
 def require_dtypes(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
@@ -89,8 +89,7 @@ def _scaled_mm(one: torch.Tensor, *_: object, **_options: object) -> None:
 
 
 def _require_channels(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
-    """Reject shapes that CUDA rejects but the meta kernel for convolutions accepts (`check_shape_forward` in
-    ATen/native/Convolution.cpp)."""
+    """See `check_shape_forward` in ATen/native/Convolution.cpp."""
     stride, _padding, _dilation, is_transposed, _output_padding, groups = options
     if any(step <= 0 for step in stride):
         raise RuntimeError("non-positive stride is not supported")
@@ -128,7 +127,7 @@ def _refuse_convolution(data: torch.Tensor, dims: int, *, transposed: bool, dept
 def batch_norm_by_cudnn(
     data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, statistics: object, training: bool
 ) -> bool:
-    """Return True if PyTorch computes a batch norm with cuDNN (`_select_batch_norm_backend` in native/Normalization.cpp)."""
+    """See `_select_batch_norm_backend` in native/Normalization.cpp."""
     return (
         torch.backends.cudnn.enabled
         and data.is_cuda
@@ -177,7 +176,7 @@ def _batch_norm_legit(data: torch.Tensor, *arguments: TorchAny) -> None:
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
-    """Reject dtypes without a kernel in ATen/native/cuda/ReduceLogicKernel.cu. Fewer than two elements are always accepted."""
+    """See ATen/native/cuda/ReduceLogicKernel.cu."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
         raise no_kernel(kernel, scalar_type(data.dtype))
 
@@ -226,7 +225,7 @@ def _embedding_bag(weight: torch.Tensor, indices: torch.Tensor, *options: TorchA
 
 
 def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> None:
-    """Raise PyTorch's error for dtypes that cannot be multiplied by a float (ATen/native/sparse/cuda/SparseBlas.cpp)."""
+    """See ATen/native/sparse/cuda/SparseBlas.cpp."""
     if pattern.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         raise no_kernel("mul_cuda", scalar_type(pattern.dtype))
     if not pattern.is_floating_point() and not pattern.is_complex():
@@ -239,7 +238,7 @@ def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None,
 
 
 def _group_norm(data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
-    """Reject half-precision data with float32 parameters (native/cuda/group_norm_kernel.cu)."""
+    """See native/cuda/group_norm_kernel.cu."""
     first = next((tensor.dtype for tensor in (weight, bias) if tensor is not None), None)
     if data.dtype in (torch.float16, torch.bfloat16) and first in (data.dtype, torch.float32):
         _require_dtype_of(data, weight, bias)
@@ -252,7 +251,7 @@ def _require_dtype_of(data: torch.Tensor, *others: torch.Tensor | None) -> None:
 
 
 def _index_put(target: torch.Tensor, _indices: object, values: torch.Tensor, *_options: object) -> None:
-    if not computing():  # with computed values, the CPU kernel checks the dtypes
+    if not computing():  # the CPU kernel checks the dtypes itself
         _same(0, 1, _PUT, scalar_type, target, values)
 
 
@@ -366,9 +365,10 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 
 
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
-    """Check the tensors of a fused optimizer kernel (ATen/native/cuda/Fused*Kernel.cu). The tensors must be dense, and have the
-    same dtype, shape and strides (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). `names` are the names of the
-    lists. If a list is only used with `amsgrad`, its name ends with "?"."""
+    """Check the tensors of a fused optimizer such as `torch.optim.Adam(fused=True)`: equal dtypes, shapes and strides.
+
+    See `check_fast_path_restrictions` in ATen/native/ForeachUtils.h.
+    """
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]
@@ -390,7 +390,7 @@ def _have_one_layout(parameters: Sequence[torch.Tensor], others: Sequence[Sequen
         if len(tensors) != len(parameters):
             return False
         for parameter, tensor in zip(parameters, tensors, strict=True):
-            is_state = at > 1 and tensor.dtype is torch.bfloat16  # allowed in PyTorch's mixed-precision kernels
+            is_state = at > 1 and tensor.dtype is torch.bfloat16  # allowed by PyTorch
             if not (tensor.dtype is dtype or is_state) or tensor.layout is not torch.strided:
                 return False
             if tensor.shape != parameter.shape or tensor.stride() != parameter.stride():
@@ -439,7 +439,7 @@ def _scalars_on_host(*args: TorchAny) -> None:
 
 
 def _require_scalars_fit(data: torch.Tensor, *scalars: TorchAny) -> None:
-    """Raise PyTorch's error for a scalar that overflows in the tensor's dtype. CPU kernels do not always check this."""
+    """Raise PyTorch's error for a scalar that overflows in the tensor's dtype."""
     for scalar in scalars:
         if isinstance(scalar, (int, float, complex)) and data.dtype in _CPP_TYPES:
             torch.empty(2, dtype=data.dtype, device="cpu").fill_(scalar)
@@ -455,11 +455,11 @@ def _nonzero(_data: object, *, out: torch.Tensor) -> None:
         raise RuntimeError(f"Expected object of scalar type Long as out, but got {_CPP_TYPES[out.dtype]}")
 
 
-Overlap = tuple[Where, Where]  # a written argument and an input
+Overlap = tuple[Where, Where]
 
 
 def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class: type) -> tuple[Overlap, ...]:
-    """Return the pairs of arguments that overlap in memory although PyTorch forbids it, as in `x[1:].add_(x[:-1])`."""
+    """Return the arguments that overlap in memory although PyTorch forbids it, as in `x[1:].add_(x[:-1])`."""
     apart = _APART.get(func._schema.name.removeprefix("aten::"), () if torch.Tag.pointwise in func.tags else None)
     if apart is None or not func._schema.is_mutable:
         return ()
@@ -471,7 +471,7 @@ def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class
         writes = argument.alias_info is not None and argument.alias_info.is_write
         for index, tensor in enumerate(value) if isinstance(value, (list, tuple)) else [(-1, value)]:
             meta = getattr(tensor, "tensor_meta", None) if isinstance(tensor, tensor_class) else None
-            if meta is None:  # sparse tensors have none
+            if meta is None:
                 continue
             if writes:
                 written.append(((where, index), meta))
@@ -506,8 +506,7 @@ OVERLAPPING = (
     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location."
     " Please clone() the tensor before performing the operation."
 )
-# the inputs of each op that must not share memory with the result (`assert_no_overlap` in ATen/native); the result may be the
-# same tensor as any other input, but must not overlap it partly
+# Inputs that must not share memory with the op's result (`assert_no_overlap` in ATen/native).
 _APART: dict[str, tuple[str, ...]] = {
     "gather": ("self",),
     **dict.fromkeys(("index_select", "take"), ("self", "index")),
@@ -528,7 +527,7 @@ _MASKED = "masked_fill only supports boolean masks, but got dtype {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _MASKED_FILLS = [getattr(op, kind) for op in (_aten.masked_fill, _aten.masked_fill_) for kind in ("Scalar", "Tensor")]
 _MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
-_LRS = ("default", "tensor_lr")  # the learning rate is a number or a tensor
+_LRS = ("default", "tensor_lr")
 _WITH_SCALARS = "addcmul addcmul_ addcdiv addcdiv_"
 _ADAM = "fused_adam_kernel_cuda", ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs?")
 _ADAGRAD = "fused_adagrad_kernel_cuda", ("params", "grads", "state_sums")
@@ -562,7 +561,6 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten.nonzero.out: _nonzero,
     _aten._scaled_dot_product_flash_attention.default: _flash_attention,
     _aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
-    # CUDA computes medians by sorting (ATen/native/cuda/Sorting.cpp)
     **dict.fromkeys(_MEDIANS, partial(_none_of, _COMPLEX, " Sort does not support complex dtypes on CPU")),
     _aten._flash_attention_forward.default: partial(
         _one_of, (torch.float16, torch.bfloat16), "FlashAttention only support fp16 and bf16 data type", 0

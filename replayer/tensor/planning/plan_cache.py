@@ -1,4 +1,4 @@
-"""Caches the shapes of op results. Computing the shapes takes about 150 microseconds per op.
+"""Caches the shapes of op results, because computing the shapes takes about 150 microseconds per op.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
@@ -26,7 +26,7 @@ from replayer.torch_types import Args, Kwargs, Op, TorchAny, TorchFunction
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")
-PLANS_LIMIT = 50_000  # of all ops; a full cache is cleared
+PLANS_LIMIT = 50_000  # a full cache is cleared
 
 
 def _key_of_script(func: Op) -> TorchAny:
@@ -49,7 +49,7 @@ class Route:
         self.plans: dict[plan_keys.Key, Plan] = {}
         self.special = special
         self._tensor_class = tensor_class
-        # for each number of positional arguments: a function that finds the plan of a call
+        # one function per number of positional arguments
         self.finders: list[plan_keys.Keyer] = [partial(self._find, n) for n in range(len(func._schema.arguments) + 1)]
         self._keyers: dict[int, plan_keys.Keyer] = {}
 
@@ -77,7 +77,7 @@ class PlanCache:
         self.wrap_other_layout: TorchAny = None
         self.copies: dict[plan_keys.Key, TensorMeta] = {}
         self.tensor_class: TorchAny = tensor_class
-        self.shared: SharedResults | None = None  # plans of all ranks that were forked from one process
+        self.shared: SharedResults | None = None
         self._count = 0
 
     def route(self, func: Op) -> Route:
@@ -87,8 +87,7 @@ class PlanCache:
         return made
 
     def composite(self, func: Op) -> TorchAny:
-        """Return a function that splits the op into simpler ops, or None if the op is not composite. Composite ops reach
-        `__torch_dispatch__` only in inference mode."""
+        """Return a function that splits the op into simpler ops. Return None if no such function exists."""
         if func in self.with_kernel:
             return None
         made = self.composites.get(func)
@@ -113,10 +112,10 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: Args, kwargs: Kwargs, gpu: VirtualGpu) -> Plan:
-        """Infer and cache the output shapes of an op call. Raise DataDependentShape if a shape depends on values. Raise
-        NotEmulated if the op is unknown."""
+        """Infer the shapes of an op's results. Raise DataDependentShape if a shape depends on values, and NotEmulated for an
+        unknown op."""
         func = route.func
-        key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
+        key = route.key(args, kwargs)  # the op may change its arguments' metadata
         of_all = None if self.shared is None else plan_keys.key_for_ranks(func, key)
         plan = None if of_all is None else self._of_other_rank(func, *of_all, args, kwargs)
         if plan is None:
@@ -138,7 +137,7 @@ class PlanCache:
         found = None if self.shared is None else self.shared.find(key)
         if found is None:
             return None
-        mixed_devices.require_no_internal_overlap(func, args, kwargs)  # may warn, which each rank does
+        mixed_devices.require_no_internal_overlap(func, args, kwargs)  # may warn
         return unpacked(found, self.metas, device)
 
     def _running(self, func: Op, run: TorchFunction, gpu: VirtualGpu) -> Plan:

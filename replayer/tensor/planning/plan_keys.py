@@ -1,6 +1,6 @@
-"""Computes the cache keys of op calls. Calls with the same key have results of the same shapes and dtypes.
+"""Computes a cache key for each op call. Calls with equal keys return tensors of equal shapes and dtypes.
 
-For each op, this module generates a Python function that returns the cache key of a call. For example:
+A Python function is generated for each op, for example:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
@@ -27,27 +27,25 @@ from replayer.torch_types import Args, Kwargs, Op, TorchAny
 Key = tuple[TorchAny, ...]
 Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 
-# ops with a Scalar argument that determines a shape
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 _SCALAR = ("float", "Scalar", "number", "Optional[float]", "Optional[number]")
 
-# Kernels may reject negative scalars, scalars outside of [0, 1], and scalars that do not fit the dtype.
+# Kernels may reject negative scalars, scalars above 1, and scalars that do not fit the dtype.
 _LARGEST = (127, 255, 448, 32767, 57344, 65504, 2**31 - 1, 2**63 - 1, finfo(torch.bfloat16).max, finfo(torch.float32).max)
 _BELOW = [nextafter(limit, -inf) for largest in _LARGEST for limit in (-largest, -largest - 1)]
 _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, *_BELOW})
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return the number of a scalar's range. A kernel that accepts one scalar of a range accepts all scalars of the range."""
+    """Return the same number for scalars that the same kernels accept, such as 2.0 and 3.0."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 
-KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks and profiles
+KEYER_FILE = "<plan key>"  # shown in tracebacks and profiles
 
 
 def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
-    """Return a function that computes the cache key of a call with `count` positional arguments. If `get` is given, the
-    returned function returns `get(key)` instead of the key."""
+    """Return a function that computes the cache key of an op call, and returns `get(key)` if `get` is given."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)
@@ -62,7 +60,6 @@ def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Ke
     def options(kwargs: Kwargs) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    # The generated code checks the types of arguments, because handling an exception would be slower.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     source = f"def key(a, k):\n {unpack}\n return get(({read}*options(k)) if k else ({read}))"

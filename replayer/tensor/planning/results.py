@@ -1,4 +1,4 @@
-"""Creates the results of an op, and updates the known values of the tensors that the op changes.
+"""Creates the results of an op, and updates known values of tensors.
 
     plan_results(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
@@ -43,7 +43,6 @@ Workspaces = tuple[tuple[int, ...], ...]
 
 
 def plan_results(plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = ()) -> None:
-    """Choose how an op's results are created. `workspaces` is temporary memory of the op."""
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
     if rule is not None or len(written) < len(plan.writes):
@@ -61,8 +60,7 @@ def plan_results(plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[O
 
 
 def counts_changes(func: Op) -> bool:
-    """Return True if an in-place foreach op increments the version counter of each tensor. Autograd uses this counter to detect
-    changes."""
+    """Return True for in-place foreach ops that report each changed tensor to autograd."""
     name = func._schema.name
     return name.startswith("aten::_foreach_") and name.endswith("_") and name not in _UNCOUNTED
 

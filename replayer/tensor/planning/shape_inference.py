@@ -60,8 +60,7 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
     return plan
 
 
-# attention ops that return the seed and offset of their random numbers in CPU memory, except during the capture of a CUDA graph
-# (PyTorch's Note [Seed and Offset Device] in attention.cu)
+# These ops return their random seed in CPU memory (PyTorch's Note [Seed and Offset Device] in attention.cu).
 _SEEDS_ON_HOST = ("aten::_scaled_dot_product_efficient_attention", "aten::_efficient_attention_forward")
 
 
@@ -128,7 +127,7 @@ def _has_out(func: Op) -> bool:
 
 
 def _warn_of_resizing(change: Reshaped, out: TorchAny) -> None:
-    """Show the warning of `resize_output_check` in ATen/native/Resize.cpp. PyTorch's meta kernels show another text."""
+    """See `resize_output_check` in ATen/native/Resize.cpp."""
     out = out[change.of[1]] if isinstance(out, (list, tuple)) else out
     if out is not None and out.numel() and out.shape != change.tensor_meta.shape:
         warn_at_script(
@@ -189,11 +188,11 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             return rule(*args, **kwargs)
         except RuntimeError as refused:
             raise _answer_of_cpu(func, args, kwargs)[1] or refused from None
-    # For quantization, PyTorch's meta kernels return tensors of the wrong class.
+    # PyTorch's meta kernels for quantization return the wrong tensor class.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
-    if on_cpu is None:  # else the CPU kernel has accepted the call
+    if on_cpu is None:
         _refuse_shapes(func, args, kwargs)
     try:
         result = without_warnings(lambda: func(*args, **kwargs)) if _has_out(func) else func(*args, **kwargs)
@@ -202,9 +201,8 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         return result.to(on_cpu.dtype) if differs and not func._schema.is_mutable else result
     except NotImplementedError as missing:
         if not LACKS_KERNEL.search(str(missing)):
-            raise  # PyTorch refuses the call on every device.
+            raise
         if not func._schema.returns:
-            # no results, as in _fused_sgd_
             return None
         try:
             return _shapes_on_cpu(func, args, kwargs)
@@ -214,7 +212,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             advice = "PyTorch has no shape rule for this call; replay with --values compute, or call it on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
-        _run_on_cpu(func, args, kwargs)  # to get PyTorch's error message
+        _run_on_cpu(func, args, kwargs)  # raises PyTorch's error
         raise
     except (RuntimeError, AssertionError, ValueError) as refused:
         if asks_for_sizes(refused):
@@ -224,7 +222,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         accepted, of_cpu = _answer_of_cpu(func, args, kwargs)
         if accepted is not None:
             return accepted
-        # Meta kernels in Python raise several types of errors. CUDA kernels raise RuntimeError.
+        # Meta kernels raise several types of errors, but CUDA kernels only RuntimeError.
         error = of_cpu or RuntimeError(str(refused))
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments, or call it on the CPU"
@@ -232,12 +230,12 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         raise on_one_device(error) from None
 
 
-# words in error messages that come from PyTorch's meta kernels, and not from a mistake in the script
+# parts of error messages that are no mistakes of the script
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 
-_TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not computed on the CPU
-_REFUSED_ELEMENTS = 1 << 28  # elements; calls that the CPU probably rejects, before it computes anything
+_TRIED_ELEMENTS = 1 << 20
+_REFUSED_ELEMENTS = 1 << 28
 
 
 def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
@@ -249,7 +247,6 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 
 def _has_results_elsewhere(func: Op) -> bool:
-    """Return True if results of an op share memory with its arguments, or if the shapes of the results depend on values."""
     return any(made.alias_info is not None for made in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags
 
 
@@ -262,8 +259,7 @@ def _on_meta(value: torch.Tensor) -> torch.Tensor:
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
-    """Run an op on the CPU. Floating-point tensors contain ones, and masks have `trues` true elements. Only the first run shows
-    warnings."""
+    """Run an op on the CPU with tensors of ones, to get its shapes or its error. Masks contain `trues` true elements."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -283,10 +279,7 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
 
 
 def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, RuntimeError | None]:
-    """Run a call on the CPU after a meta kernel has rejected it. Return the results as meta tensors, or the CPU kernel's error.
-
-    Some meta kernels in Python reject calls that all devices accept, such as calls with labels of type uint8.
-    """
+    """Check on the CPU whether a meta kernel rejected a valid call. Return the results as meta tensors, or the CPU's error."""
     if _elements(args, kwargs) > _REFUSED_ELEMENTS:
         return None, None
     try:
@@ -308,7 +301,7 @@ def _are_plain(tensors: list[torch.Tensor]) -> bool:
     return not any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors)
 
 
-# ops that are not tested with tensors of ones, because they may also fail for other values, storages or formats
+# These ops may reject tensors of ones although they accept the script's tensors.
 _VALUES_DECIDE = frozenset(
     "_unsafe_view native_dropout as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter"
     " masked_scatter_ segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm"
@@ -320,9 +313,8 @@ _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 
 
 def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
-    """Raise the error of PyTorch's CPU kernel for shapes that the meta kernel does not check. The error is only raised if the
-    op fails both with ones and with zeros in its integer tensors. To save time, an op with large tensors is first tried with
-    smaller tensors."""
+    """Raise the CPU kernel's error for shapes that the meta kernel does not check. Large tensors are first tried with smaller
+    sizes, to save time."""
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
     tensors = tensors_of((args, kwargs))
@@ -346,19 +338,18 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
                 return
         raise error
     finally:
-        del error  # else its traceback refers to it, and the tensors of the call are kept
+        del error  # the error's traceback refers to the call's tensors
 
 
 _VALUES = ("from", "to")  # arguments that are no sizes
 _KEPT_SIZES = 8
-_SMALLER_ELEMENTS = 1 << 18  # elements; larger calls would take longer than a millisecond
+_SMALLER_ELEMENTS = 1 << 18  # computed in at most a millisecond
 
 
 def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
     """Map the tensor sizes and integer arguments of a call to smaller numbers, so that the call can be checked quickly.
 
-    The map keeps the order of the numbers, and differences of 1. The map also keeps ratios of 2, 3 and 4, ratios that are an
-    integer argument, and divisibility by integer arguments.
+    The order of the numbers stays the same, and a number that was twice another number still is.
     """
     smaller: dict[int, int] = {0: 0}
     last = before = 0
@@ -399,14 +390,14 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
         is_other = any(pattern.search(text) for pattern in patterns)
         is_other = is_other or any(internal in text for internal in _INTERNAL)
         is_other = is_other or fits_in_float(func, text)
-        # without the traceback, which would keep the script's tensors alive
+        # the traceback would keep the script's tensors alive
         return error.with_traceback(None) if type(error) in (RuntimeError, IndexError) and not is_other else None
     except (TypeError, ValueError, OverflowError):
         pass
     return None
 
 
-# ops with scalars that CUDA converts to float for tensors of half precision
+# CUDA converts their scalars to float
 _SCALARS_IN_FLOAT = frozenset(
     getattr(packet, overload)
     for name in "clamp clamp_min clamp_max hardtanh add sub rsub".split()
@@ -422,7 +413,7 @@ def fits_in_float(func: Op, of_cpu: str) -> bool:
 _TRIED_FOR_DTYPES = 1 << 12  # elements
 _LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # more ops support these dtypes on CUDA than on the CPU
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
-_WANTS_INDICES = re.compile(r"type '?(long int|Long|int32/int64)\b|dtype is wrong")  # on all devices
+_WANTS_INDICES = re.compile(r"type '?(long int|Long|int32/int64)\b|dtype is wrong")
 
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
@@ -432,7 +423,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         return None
     large = _elements(args, kwargs) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES)
     name = func._schema.name
-    # CUDA's normalization kernels accept some dtypes that CPU kernels reject.
+    # CUDA accepts more dtypes than the CPU
     if "layer_norm_backward" in name or ("batch_norm" in name and (large or "backward" in name)):
         return None
     if not _are_plain(tensors):
@@ -455,7 +446,6 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     return None
 
 
-# ops that only allocate a tensor or change its metadata
 IDLE = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
     " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel"
@@ -467,12 +457,10 @@ def launches(func: Op, does_something: bool) -> bool:
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 
-# namespaces of ops that declare their writes, and of collectives
 _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_undeclared(func: Op) -> bool:
-    """Return True if an op may change an argument without declaring the change in its schema."""
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)
 

@@ -27,8 +27,7 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """Return the results of a cuDNN RNN. The size of the result `reserve` is an estimate, because cuDNN does not document the
-    size."""
+    """Return the results of a cuDNN RNN. cuDNN does not document the size of the result `reserve`, so it is estimated."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = _steps_first(data, batch_first, (*data.shape[:-1], (projected or size) * directions))
@@ -100,7 +99,6 @@ def _segment_reduce(
 
 
 def svd(data: torch.Tensor, full: bool = False, vectors: bool = True, *, driver: str | None = None) -> TorchAny:
-    """Only CUDA supports the argument `driver`."""
     return aten._linalg_svd.default(data, full, vectors)
 
 
@@ -114,15 +112,13 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """Give a mean or summed loss as much memory as the losses of all elements need, as PyTorch does
-    (aten/src/ATen/native/Loss.cpp)."""
+    """PyTorch allocates one loss per element even if it only returns the mean (ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())
 
 
 def _with_scalars(name: str) -> dict[TorchAny, TorchFunction]:
-    """Return a shape rule for a foreach op that takes its scalars as a tensor."""
     packet = getattr(aten, f"_foreach_{name}")
     return {packet.Tensor: lambda *lists: packet.ScalarList(*lists[:3], [1.0] * lists[3].numel())}
 

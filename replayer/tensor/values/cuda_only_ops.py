@@ -2,8 +2,6 @@
 """Replaces ops that exist only on CUDA, such as those of cuDNN and SyncBatchNorm, by ordinary ops.
 
     CUDA_ONLY[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace)
-
-The functions in `CUDA_ONLY` compute values for CPU tensors (`--values compute`), but only shapes for meta tensors.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Return a function that checks whether all values of a tensor are in a range. The function `limits` returns the start of
-    the range, the exclusive end of the range, and one more allowed value or None."""
+    """Return a function that checks the values of an index tensor. `limits` returns (start, exclusive end, another allowed
+    value)."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
@@ -70,7 +70,7 @@ def _index(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
             dim += index.dim()
             continue
         if dim == tensor.dim():
-            return None  # too many indices
+            return None
         size = tensor.size(dim)
         place = None if index is None else _outside(host(index), -size, size)
         if place is not None:
@@ -91,11 +91,10 @@ def _probabilities(at: int, kernel: str, file: str, condition: str) -> _Check:
 
 
 def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
-    return (0, args[0].size(0), None) if args[0].dim() == 2 else None  # PyTorch rejects tables that are not matrices
+    return (0, args[0].size(0), None) if args[0].dim() == 2 else None
 
 
 def _bags(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the bags of CUDA's `embedding_bag`. The first bag always begins at 0, and the last bag ends with the last index."""
     offsets = host(args[2])
     if offsets is not None and offsets.numel():
         with_last = len(args) > 7 and args[7]
@@ -126,8 +125,7 @@ def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the weights of `torch.multinomial`. The weights are checked on the GPU if several samples are drawn with
-    replacement."""
+    """CUDA checks the probabilities only if several samples are drawn with replacement."""
     values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
     if values is None or bool(((values >= 0) & values.isfinite()).all()):
         return None
@@ -193,11 +191,11 @@ def can_fail(func: Op) -> bool:
 
 
 def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Return the position of an argument that makes a CUDA assertion fail, and the error message."""
+    """Return the position of an argument that fails a CUDA assertion, and CUDA's error message."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)
 
 
 def harmless(func: Op, argument: TorchAny) -> TorchAny:
-    """Replace an argument that fails a CUDA assertion by valid values, because the CPU kernel would raise an error."""
+    """Return valid values in place of an invalid argument, so that the CPU kernel raises no error."""
     fill = torch.ones_like if func._schema.name in ("aten::multinomial", "aten::_assert_async") else torch.zeros_like
     return tree_map_only(torch.Tensor, fill, argument)

@@ -1,4 +1,4 @@
-"""Stores known values of virtual tensors, and computes the results of small ops on the host.
+"""Stores known values of virtual tensors, and computes the results of small ops on the CPU.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
@@ -38,7 +38,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host memory with the values of a virtual tensor (`--values compute`). New memory contains zeros."""
+    """Return the CPU memory with the values of a virtual tensor (`--values compute`). New memory contains zeros."""
     # see Note [Payloads] in cpu_compute.py
     known = allocation.known
     if not isinstance(known, torch.Tensor):
@@ -65,8 +65,8 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """Return the values of a tensor as a writable host tensor, or None if they are unknown. With `replaced`, the values may be
-    unknown, because the caller overwrites all of them."""
+    """Return the tensor's values as a writable CPU tensor, or None if they are unknown. Set `replaced` if all values will be
+    overwritten."""
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known
@@ -87,7 +87,7 @@ def fills_allocation(tensor: TorchAny) -> bool:
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Store the values of a tensor. None means that the values are unknown. The tensor must fill its memory allocation."""
+    """Store the values of a tensor that fills its memory allocation. None means unknown values."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
     if values is not None and (meta.is_conj or meta.is_neg):

@@ -1,4 +1,4 @@
-"""Chooses the branch of a script if a condition depends on an unknown value. Branches that raise an error are avoided.
+"""Finds out which branch of an `if` or `assert` in the script raises an error.
 
     assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False
@@ -6,7 +6,7 @@
     if better:                             # None: neither branch is an error
         save()
 
-The script's bytecode shows whether a branch of an `if` or `assert` raises an error.
+If the condition depends on an unknown GPU value, the replay takes the branch without an error.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from functools import cache
 from traceback import walk_stack
 from types import CodeType, FrameType
 
-CallSite = tuple[CodeType, int]  # a code object, and the offset of an instruction
+CallSite = tuple[CodeType, int]
 
-_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # possible between a call and the jump that uses its result
+_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the value for the condition of the current `if` or `assert` that avoids an error. Return None if neither value
-    raises an error."""
+    """Return the condition's value that avoids an error in the script. Return None if neither branch is an error."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 
@@ -47,7 +46,7 @@ def _innermost_outside(packages: set[str]) -> FrameType | None:
 def _answer(code: CodeType, offset: int) -> bool | None:
     instructions = list(dis.get_instructions(code))
     at = {instruction.offset: index for index, instruction in enumerate(instructions)}
-    # while a Python function runs, the caller's offset points to a cache entry after the call
+    # During a call, `f_lasti` of the caller points after the call instruction.
     index = bisect_right(list(at), offset) - 1
     if index < 0:
         return None

@@ -30,7 +30,7 @@ from replayer.timing.stream import VirtualStream
 from replayer.torch_types import Op, TorchAny
 
 EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-FLOATS_LIMIT = 256  # elements; larger float tensors hold network data, not control values
+FLOATS_LIMIT = 256  # elements
 LISTED_LIMIT = 64
 
 Rule = Callable[[TorchAny, TorchAny, TorchAny], None]
@@ -195,8 +195,7 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return the largest possible number of true elements in the result of `==`. For example, a label is equal to at most one
-    of five predicted classes."""
+    """Limit the number of true elements of `a == b`. For example, a label equals at most one of five distinct classes."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))
