@@ -3,7 +3,7 @@
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
     from trace_replay import traces     # our `traces`, even if another module has this name
 
-In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay. A.pth file adds `traces` to `sys.path`.
+In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay. A `.pth` file adds `traces` to `sys.path`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 def main() -> None:
     """Run the `trace` command.
 
-    The user's folders are moved to the end of `sys.path`, because a file in them may have the name of a standard module.
+    The user's folders are moved to the end of `sys.path`, because the user's files may have names of standard modules.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")

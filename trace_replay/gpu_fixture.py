@@ -93,7 +93,7 @@ class GpuChecks:
             raise AssertionError(f"the test does not run the recorded program:\n{report}")
 
     def assert_no_syncs(self) -> None:
-        """Fail if the host waited for the GPU, for example to read a value or in a blocking copy."""
+        """Fail if the test waited for the GPU, for example to read a value."""
         __tracebackhide__ = True
         if self._waits:
             places = "\n".join(

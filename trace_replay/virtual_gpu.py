@@ -107,7 +107,7 @@ class InProcessGpu:
         return self._source.recorded.devices[0].name
 
     def timeline(self) -> Trace:
-        """Return a trace of everything until now. Raise TraceError if the script did not use the virtual GPU."""
+        """Return a trace of the replay so far. Raise TraceError if the script did not use the virtual GPU."""
         if self._stopped is not None:
             return self._stopped
         with our_packages():
@@ -131,8 +131,7 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare this replay (B) with another trace (A): a trace, a file name, an entry of `trace library` such as
-        "v100/resnet50", or another virtual GPU."""
+        """Compare this replay (B) with another trace (A), such as "train.msgpack" or an entry of `trace library`."""
         return self.compare_with(other, self.timeline(), tolerance)
 
     def compare_with(
@@ -177,7 +176,7 @@ class InProcessGpu:
             _child().watch_refusals(listener)
 
     def on_wait(self, listener: Callable[[], None] | None) -> None:
-        """Whenever a thread of the script waits for the GPU, call `listener` in that thread. None ends the calls."""
+        """Call `listener` whenever the script waits for the GPU, in the thread that waits."""
         with our_packages():
             _child().watch_waits(listener)
 
@@ -231,9 +230,9 @@ def start(
     """Start a virtual GPU in the current process.
 
     The argument `what` is the path of a recording, an entry of `trace library` such as "v100/resnet50", or a GPU such as
-    "a100". If `what` is a GPU, the step times are published measurements of the script's model. If there are no measurements,
-    the step times are estimated. All other arguments work like the corresponding options of `trace replay`. Raises ValueError
-    for an invalid argument, and TraceError for an unknown recording or GPU.
+    "a100". For a GPU, the step times are published measurements of the script's model, or estimates. All other arguments work
+    like the options of `trace replay`. Raises ValueError for an invalid argument, and TraceError for an unknown recording or
+    GPU.
     """
     global _running
     _check(values, clock, gpus, speed)

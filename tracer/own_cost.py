@@ -87,8 +87,7 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the median recording overhead per step in nanoseconds, or the total overhead if there are too few steps for a
-        median."""
+        """Return how much time the recorder takes per training step (median, in nanoseconds)."""
         # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:

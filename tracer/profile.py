@@ -72,11 +72,10 @@ class Ranges(Protocol):
 
 
 def _end_without_destructors() -> None:
-    """End this process without running the destructors of static C++ objects. The exit functions run in reverse order of
-    registration."""
+    """Let this process end without running the destructors of static C++ objects."""
     # see Note [Forks after a profile]
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # glibc
+    if hasattr(libc, "on_exit"):  # glibc; the functions run in reverse order
         libc.on_exit(libc._exit, None)  # called with the exit code
         libc.on_exit(libc.fcloseall, None)
 

@@ -151,7 +151,7 @@ class ProcessFacts:
             self._oom_text = str(error)
 
     def at_end(self, access: DeviceAccess) -> None:
-        """Read memory sizes at the end of the script. This neither frees memory nor waits."""
+        """Read the memory sizes of the GPUs at the end of the script."""
         cuda = self._torch.cuda
         self.read_peaks(access)
         for row, device in enumerate(self.devices):
@@ -170,7 +170,7 @@ class ProcessFacts:
             self.devices[row] = replace(device, peak_bytes=max(device.peak_bytes, peak_bytes or 0))
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Return the total size of the cuBLAS workspaces, which are recognized by their block size, or None if unknown."""
+        """Return the total size of the cuBLAS workspaces in bytes, or None if unknown."""
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
         if not keeps or getattr(torch._C, "_cuda_isHistoryEnabled", bool)():
@@ -223,7 +223,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver or, if it is unknown, the latest CUDA version that it supports."""
+    """Return the version of the NVIDIA driver, or else the latest CUDA version that the driver supports."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()

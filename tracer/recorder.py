@@ -168,8 +168,7 @@ class Recorder:
         self.cost.calls += 1
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader. The function `describe` returns the DataLoader's settings, and is called once per
-        DataLoader."""
+        """Return the number of a DataLoader. The first call stores the DataLoader's settings."""
         return self._facts.loader(loader, describe)
 
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
@@ -189,7 +188,7 @@ class Recorder:
     # --- writing
 
     def write_regularly(self) -> None:
-        """Start a thread that writes the data whenever the script's thread has not written it for half a second."""
+        """Start a thread that writes the recording whenever the script's thread has not written it for half a second."""
         # see Note [The writing thread] in recording_writer.py
 
         def write() -> None:

@@ -39,8 +39,7 @@ from traces.script.deferred_signals import deferred_signals
 
 # number of steps that may wait in memory for the GPU; if more steps wait, the oldest are written without GPU times
 _PENDING_STEPS = 1024
-# The recording overhead is compared with the median time of this number of steps.
-_USUAL_OF = 1024
+_USUAL_OF = 1024  # number of recent steps from which the usual step time is computed
 # number of steps that are processed at once, which is faster
 TOGETHER = 128
 # shortest time between two updates of the file's header
@@ -151,7 +150,7 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
-        """Write the data now if the next write would be due during the next step, which takes about `step_ns`."""
+        """Write the data if it must be written before the next step ends, which takes about `step_ns`."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))

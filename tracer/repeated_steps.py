@@ -1,4 +1,4 @@
-"""Divides a step into the same phases as the previous step, if both make the same calls.
+"""Reuses the phases of the previous training step if the current step makes the same calls.
 
     repeated.add_call(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)  # `ScriptSplitter` handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
@@ -67,7 +67,7 @@ class StepPlan:
 
 
 class RepeatedSteps:
-    """Compares the calls of the current step with those of an earlier step, and stores their times."""
+    """Compares the current step's calls with the calls of an earlier step, and stores the times of the current calls."""
 
     # makes objects smaller, and access to them faster
     __slots__ = (
@@ -109,7 +109,7 @@ class RepeatedSteps:
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop comparing the steps. Return the current step's calls so far, and their times."""
+        """Stop comparing the steps. Return the current step's calls so far, and the times of these calls."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -123,7 +123,6 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # The first phase may begin at the start of the step instead of at a call.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]

@@ -5,8 +5,7 @@
     schedule.end_step(False, ("forward", "loss", "backward", "optimizer"), 1)     # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-The arguments are numbers of training steps. Until the first training step, evaluation steps count as well, because some scripts
-never train.
+The arguments are numbers of training steps, or of evaluation steps in a script that never trains.
 
 Note [Windows for later kinds of steps]
     Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first profile may miss a
@@ -44,7 +43,7 @@ class _KindOfStep:
 
     @classmethod
     def occurs(cls, kinds: _Kinds, key: tuple[object, ...], number: int) -> _KindOfStep:
-        """Return the kind of step number `number`. At most `_MOST_KINDS` kinds of steps are profiled."""
+        """Return the kind of step number `number`."""
         known = kinds.get(key)
         if known is None:
             known = cls(number)
@@ -120,7 +119,7 @@ class Schedule:
         self._window = None
 
     def replaces_step(self, evaluation: bool) -> bool:
-        """Decide whether to profile a later step, because torch.compile was at work in the chosen step."""
+        """Return True if a later step should be profiled, because torch.compile compiled code in this step."""
         if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
             return False
         self._replaceable -= 1
@@ -140,8 +139,7 @@ class Schedule:
     def end_step(
         self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0, *, compiled: bool = False
     ) -> None:
-        """End the current step. The argument `work` is a hash of the step's ops and shapes. Steps with equal hashes are of the
-        same kind. If torch.compile compiled code in an evaluation step, a later step of the same kind is profiled."""
+        """End the current step. The argument `work` is a hash of the step's ops and shapes."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work, is_usual=not (evaluation and compiled))

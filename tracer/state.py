@@ -1,4 +1,4 @@
-"""Contains global variables of the recorder for the patched PyTorch functions.
+"""Stores the recorder of this process, so that the wrappers of PyTorch's functions find the recorder.
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # the recorder, created on the first call

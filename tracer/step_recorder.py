@@ -335,7 +335,7 @@ class StepRecorder:
     # --- DataParallel stages
 
     def begin_stage(self, stream: Any = None, takes_event: bool = True) -> tuple[int, BoundaryEvent | None]:
-        """Begin a stage of nn.DataParallel, and return its start and its first CUDA event."""
+        """Begin a stage of nn.DataParallel, such as scatter. Return the start time and the first CUDA event."""
         now_ns = self._clock.now_ns()
         self.reports[OP](PLAIN)
         return now_ns, self._take_on(stream) if takes_event else None

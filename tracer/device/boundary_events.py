@@ -1,4 +1,4 @@
-"""Records CUDA events at phase boundaries, and reads their times without waiting for the GPU.
+"""Records CUDA events at the start and end of phases, and reads the times of the events without waiting for the GPU.
 
     events = BoundaryEvents(TorchCuda(torch), clock, access)
     boundary = events.record(now_ns)     # an event on the current stream, or None if CUDA must not be called now
@@ -83,13 +83,11 @@ class BoundaryEvent:
 
     @property
     def time_ns(self) -> int:
-        """Return the host time at which the CUDA event completed, or NONE if it is not known yet."""
+        """Return when the CUDA event completed (Unix time in ns), or NONE if that is not known yet."""
         return NONE if self.ticks_ns == NONE else self.of.clock.offset_ns + self.ticks_ns
 
 
 class BoundaryEvents:
-    """Records CUDA events, and reuses each event after reading its time."""
-
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
         self.untimed = Untimed.NO  # why some of these events could not be recorded
@@ -104,7 +102,8 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def enter_thread(self) -> None:
-        """Select a GPU that the script uses. Otherwise, this thread's first CUDA call could allocate memory on another GPU."""
+        """Select a GPU that the script uses, because this thread's CUDA calls could otherwise allocate memory on another
+        GPU."""
         if self._clocks and not self._has_entered:
             if self.access.attempt(self.cuda.current_device) not in self._clocks:
                 self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))
@@ -193,10 +192,8 @@ class BoundaryEvents:
     def read_in_order(
         self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
-        """Read the CUDA events of consecutive steps, all recorded on one stream. CUDA calls must be allowed. The list `host_ns`
-        contains the host time just before each event was recorded. The argument `asked_ns` is the last time at which the GPU
-        had not finished the first step, or NONE. Return the times of the finished steps since the device's first event, and the
-        new `asked_ns`."""
+        """Read the CUDA events of consecutive steps, all recorded on one stream. Return the event times of the finished steps,
+        and the last time at which the GPU had not finished the next step."""
         access, clock = self.access, of.clock
         last = clock.last
         if last is None:
@@ -288,7 +285,7 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the device on which CUDA events are recorded, or NONE if there are several candidates."""
+        # see Note [Devices without a context]
         has_context = self.cuda.has_context
         if has_context(current):
             self._in_use.add(current)

@@ -63,7 +63,7 @@ class TorchCuda:
         return event
 
     def elapsed_ms(self, events: Sequence[Any], device: int) -> Sequence[float]:
-        """Return the time from each completed CUDA event to the next. Raise RuntimeError for a CUDA error."""
+        """Return the time (ms) from each completed CUDA event to the next. Raise RuntimeError for a CUDA error."""
         # see Note [Times between events]
         if not self._has_runtime or self.current_device() != device:
             return list(map(type(events[0]).elapsed_time, events[:-1], events[1:]))

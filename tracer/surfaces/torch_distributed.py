@@ -3,8 +3,7 @@
     dist.all_reduce(gradient)           # operation, bytes of this rank's input, dtype, group, backend, duration
     dist.all_gather_object(facts, x)    # consists of several collectives: one row with their total bytes
 
-If C++ code starts a collective, the recorder finds the collective in the profile or in PyTorch's flight recorder
-(flight_recorder.py).
+Collectives that PyTorch starts in C++ are read from the profile or from PyTorch's flight recorder.
 
 Note [When a collective has ended]
     A blocking collective ends when the call returns, or with NCCL when a CUDA event after the call completes. An asynchronous

@@ -1,4 +1,4 @@
-"""Wraps torch.nn.Module. A forward pass begins with the call of an outermost module.
+"""Wraps torch.nn.Module. A forward pass begins when the script calls a module directly, not through another module.
 
     output = model(batch)       # reported once, not for each layer
     model.cuda()                # set-up: its copies are not input batches

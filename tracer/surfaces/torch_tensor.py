@@ -51,8 +51,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Decide whether the recorder records reads of the tensor. On a machine without a GPU, the recorder records reads of
-        CPU tensors, except in the optimizer phase."""
+        """Return True if the recorder should record a value that the script reads from the tensor."""
         if DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()
@@ -72,8 +71,8 @@ def install(torch: ModuleType) -> None:
         "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # Python cannot replace methods of torch.Tensor's C base class, such as `item`. `dir` lists these methods, so that their
-        # wrappers become methods of torch.Tensor.
+        # Methods such as `item` belong to torch.Tensor's C base class, which Python cannot change. Add wrappers to torch.Tensor
+        # instead.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

@@ -105,7 +105,7 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads PyTorch's flight recorder for each backend. Callers need the recorder's lock for all methods except `called`."""
+    """Callers must hold the recorder's lock, except in calls of `called`."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
@@ -123,8 +123,7 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Store the time of a collective that Python code in this thread has just called. `begin_ns` is its start, read from
-        `time.time_ns`."""
+        """Store the time of a collective that Python code in this thread has just called. `begin_ns` is Unix time."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))

@@ -31,8 +31,9 @@ _FIRST_FLUSH_NS = 10_000_000  # first time between writes; it doubles after each
 
 
 class RecordingFile:
-    """Collects the rows of all tables and writes them to the file. Rows are tuples of numbers, so that the garbage collector
-    does not scan them. Each row is added with a single `append`, so a signal handler never sees an incomplete row."""
+    """Collects the rows of the recording's tables, and writes the rows to the file. Rows are tuples of numbers, which the
+    garbage collector does not scan. Each row is added with a single `append`, so a signal handler never sees an incomplete
+    row."""
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path
@@ -48,7 +49,7 @@ class RecordingFile:
         self._encoded = dict.fromkeys(TABLES, 0)  # numbers of encoded rows
 
     def add(self, table: str, **row: Any) -> int:
-        """Append a row to a table, and return its index. Missing columns get default values."""
+        """Append a row to a table, and return the row's index. Missing columns get default values."""
         number = self.count(table)
         self._rows[table].append((tuple(row), *row.values()))
         return number

@@ -90,8 +90,8 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the collection of equal steps to which this step belongs. If the step differs from the collected steps, write
-        the collected steps and begin a new collection."""
+        """Return the group of equal steps that this step joins. If the step is different, write the group and begin a new
+        group."""
         alike = self._alike
         if (
             alike is None
@@ -108,7 +108,7 @@ class StepWriter:
 
     def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
         """Write the first `count` steps of a sequence of equal steps. The list `ticks_ns` contains the times of the CUDA
-        events, and is empty without a GPU."""
+        events."""
         steps, start_ticks_ns = run.steps[:count], NONE if run.start is None else run.start.ticks_ns
         alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns, rank)
         row = self._output.count("steps") + alike.steps
