@@ -142,7 +142,7 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _of_killed_script(recording: Trace) -> Trace:
-    """Replace the problem "truncated-file" with "killed-script", because the recorder writes only whole steps."""
+    """Report a file without an end as the problem "killed-script" instead of "truncated-file": it contains only whole steps."""
     problems = dict(recording.problems)
     if not problems.pop("truncated-file", 0):
         return recording
@@ -150,7 +150,7 @@ def _of_killed_script(recording: Trace) -> Trace:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    # A process gets its rank in `init_process_group`. The rows that it wrote before get the same rank.
+    # `merge_ranks` also sets the rank of the rows from before `init_process_group`.
     recording = merge_ranks([in_order(_of_killed_script(load(part.path, is_ours=True)))])
     profiles = list[Trace]()
     for path in part.profiles:

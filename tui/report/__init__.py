@@ -1,1 +1,1 @@
-"""Makes the HTML page of `trace report` and the matplotlib figures of `trace plot`."""
+"""Makes the HTML page of `trace report` and the charts of `trace plot`."""

@@ -303,7 +303,6 @@ class _DiffPage:
             return []
         delta_ns, reasons = of.delta_ns or 0, of.reasons
         if abs(delta_ns) <= small_ns and gpu.error is not None and abs(gpu.error) > self.of.tolerance:
-            # If GPU times differ but step times do not, keep only the reasons that name ops or kernels.
             delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
         elif abs(delta_ns) <= small_ns:
             delta_ns = 0

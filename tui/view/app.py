@@ -221,8 +221,7 @@ class ViewApp(App[int]):
         stage: Stage
 
     def _go_through_stages(self) -> None:
-        """Load the traces in a background thread. After each stage, the thread waits until the screen is drawn, but at most
-        `_DRAWN_S` seconds, because the thread would otherwise delay the end of the program."""
+        """Load the traces in a background thread, and let the app draw the screen after each stage."""
         try:
             for stage in self._stages:
                 if self._shut:

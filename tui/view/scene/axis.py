@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The time axis is divided into *slots*, for example one per training step. A slot shows one step of each trace. The
-longer step fills the slot, and a gap follows the shorter step.
+To compare two traces, the time axis has one *slot* per training step, in which the steps of both traces begin at the same
+position. The slot is as long as the longer step.
 """
 
 from __future__ import annotations

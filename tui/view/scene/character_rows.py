@@ -3,7 +3,7 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-A column's height is the fraction of its time in which events run.
+A full-height character means that the GPU was busy during the character's whole time range.
 """
 
 from __future__ import annotations

@@ -52,8 +52,7 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """Return one sign per screen column, such as "+" for kernels that take longer in the second trace. Compare busy times if
-    `by_place` is true, otherwise the times of matching kernels."""
+    """Return one sign per screen column, such as "+" for kernels that take longer in the second trace."""
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:

@@ -107,8 +107,7 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return how many lines stay at the top when the rows scroll, or 0 if these lines would fill more than half of the
-        screen."""
+        """The number of lines that do not scroll."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
