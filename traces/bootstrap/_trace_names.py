@@ -6,10 +6,10 @@
     import replayer     # the user's
 
 Note [Private module names]
-    A script may have its own `traces.py` or package `tracer`. Inside the block, our packages are found in the given folders,
-    and other modules of the same name are set aside. Afterwards ours get private names (`replayer.gpu` ->
-    `_trace_replayer.gpu`), so later imports of our packages must be relative. Libraries that we import, such as msgpack, are
-    handled in the same way, but are loaded only once, unless the script has a module of the same name.
+    A script may have its own `traces.py` or package `tracer`. Inside the `with` block, Python imports this tool's packages from
+    the given folders, and hides other modules of the same name. Afterwards, this tool's packages get private names
+    (`replayer.gpu` -> `_trace_replayer.gpu`), so their later imports must be relative. Libraries of this tool, such as msgpack,
+    are handled in the same way, but are loaded only once if the script has no module of the same name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# A script may have a module with the name of a standard module, so this file imports few modules.
+# The module `typing` is not imported, because a script may have a module of this name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

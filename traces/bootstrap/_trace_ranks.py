@@ -5,7 +5,7 @@
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-Variables such as OMP_NUM_THREADS must be set before torch is imported. If a rank fails, the parent process stops the other
+Set environment variables such as OMP_NUM_THREADS before torch is imported. If a rank fails, the parent process stops the other
 ranks.
 """
 
@@ -25,7 +25,7 @@ from time import monotonic, sleep
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
-# A list that contains itself is never freed, and `gc.freeze` hides it from the garbage collector.
+# a list that contains itself is never freed if `gc.freeze` hides it from the garbage collector
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
 
@@ -63,7 +63,8 @@ def _folder_of(script: str) -> str:
 def fork_ranks(count: int) -> int:
     """Fork this process into `count` ranks, and return the rank number in each of them. The parent process exits with the exit
     code of the first failed rank, or with 0."""
-    # Ranks do not run the launcher's finalizers. torch.library's finalizers alone would copy 40 MB of memory.
+    # Forked ranks skip the finalizers of the parent process, because torch.library's finalizers alone would copy 40 MB of
+    # memory per rank.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     _KEPT.extend(module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys"))
@@ -97,7 +98,7 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """Delete the global variables of the script's modules at exit, to close open files. Modules that were imported before the
+    """When the script exits, close its open files by deleting the global variables of its modules. Modules imported before the
     fork are kept, because deleting them would copy memory that all ranks share."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
@@ -111,13 +112,13 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without C++ destructors. PyTorch's destructors would write to 60 MB of memory that the ranks share, and
-    each rank would then need its own copy. `on_exit` exists in glibc only."""
+    """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of memory that forked ranks share,
+    so each rank would need its own copy of this memory. `on_exit` exists only in glibc."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # C calls exit functions in reverse order: first `fflush` writes buffered output, then `_exit` ends the process without
+    # C calls exit functions in reverse order: `fflush` writes buffered output, then `_exit` ends the process without
     # destructors.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
@@ -130,7 +131,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
         if number != signal.SIGINT or not _in_foreground_of_a_terminal():
             _signal_all(running, number)
 
-    # For each signal, Python writes a byte to this pipe. The parent process reads the bytes.
+    # Python writes a byte to this pipe when a signal arrives.
     signals, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -150,7 +151,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
 
 
 def _next_end(running: dict[int, int], signals: int) -> tuple[int, int]:
-    """Wait until a rank ends, and return its number and exit code. The pipe `signals` receives one byte for each signal."""
+    """Wait until a rank ends, and return its number and exit code."""
     while True:
         for rank, process in list(running.items()):
             ended, status = os.waitpid(process, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""Removes the frames of this tool from the traceback of a script that fails, and from the places that warnings show.
+"""If a script fails or warns, the user sees the lines of the script without this tool's own functions.
 
     File "train.py", line 38, in <module>
       loss.item()
@@ -6,7 +6,7 @@
 
     train.py:38: UserWarning: ...               # not the file of the function that replaces `Tensor.item`
 
-If the environment variable TRACE_DEBUG is 1, tracebacks contain all frames, and warnings are unchanged.
+Set the environment variable TRACE_DEBUG to 1 to see this tool's functions, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import sys
 from types import FrameType, TracebackType
 
-# A script may contain a module with the same name as a standard module, so this file imports few modules.
+# The module `typing` is not imported, because a script may have a module of this name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 def install(prefix: str) -> None:
-    """Patch `sys.excepthook` and the function that shows warnings. The argument `prefix` is the beginning of the names of this
-    tool's modules."""
+    """Patch `sys.excepthook` and the function that shows warnings. The names of this tool's modules begin with `prefix`."""
     if os.environ.get("TRACE_DEBUG") == "1":
         return
     before = sys.excepthook
@@ -45,8 +44,7 @@ def install(prefix: str) -> None:
 
 
 def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str) -> None:
-    """Replace the file and line of a warning by those that it would have without this tool's frames. `caller` is the frame that
-    warned."""
+    """Set the file and line of a warning to those of the script, not of this tool. `caller` is the frame that warned."""
     frames = []
     while caller is not None:
         frames.append((caller.f_code.co_filename, caller.f_lineno, _is_own(caller, prefix)))
@@ -54,7 +52,7 @@ def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str)
     level = next((i for i, frame in enumerate(frames) if frame[:2] == (message.filename, message.lineno)), None)
     if level is None or not any(is_own for _, _, is_own in frames[: level + 1]):
         return
-    # Python code may warn at the line of a caller (`stacklevel`). A C function always warns at the line of its own caller.
+    # Python functions choose the reported line of a warning with `stacklevel`, but C functions always report their caller.
     start = level if frames[0][2] else 0
     others = [frame for frame in frames[start:] if not frame[2]]
     if level - start < len(others):
@@ -66,7 +64,8 @@ def _is_own(frame: FrameType, prefix: str) -> bool:
 
 
 def shorten(error: BaseException, prefix: str) -> None:
-    """Remove the frames of modules that begin with `prefix` from an exception, its causes and the exceptions of a group."""
+    """Remove this tool's modules (names that begin with `prefix`) from the traceback of an exception, its causes and its
+    group."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -78,7 +77,7 @@ def shorten(error: BaseException, prefix: str) -> None:
 
 
 def _without(frames: TracebackType | None, prefix: str) -> TracebackType | None:
-    """Return the traceback without this tool's frames. If all frames belong to this tool, return the traceback unchanged."""
+    """Return the traceback without this tool's frames, or unchanged if all frames belong to this tool."""
     kept, each = [], frames
     while each is not None:
         if not _is_own(each.tb_frame, prefix):

@@ -3,8 +3,8 @@
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
-Python imports the module `sitecustomize` before the script runs, even in subprocesses such as torchrun's workers. The user's
-own module `sitecustomize` still runs.
+Python imports the module `sitecustomize` before it runs a script, even in subprocesses such as torchrun's workers. A
+`sitecustomize` module of the user still runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import importlib.machinery
 import os
 import sys
 
-# A script may have a module with the name of a standard module, so this file imports few modules.
+# The module `typing` is not imported, because a script may have a module of this name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,8 @@ class AfterImport:
 
 
 class Session:
-    """Stores the state of the recorder or replayer in one process. TRACE_SESSION names the session folder."""
+    """Stores the state of the recorder or the replayer in one process. The environment variable TRACE_SESSION contains the path
+    of the session folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -66,7 +67,7 @@ class Session:
             self.trigger = file.read()
 
     def note(self, word: str) -> None:
-        """Send a message to the parent process through a file in the session folder."""
+        """Send a message to the `trace` command, through a file in the session folder."""
         with open(os.path.join(self.folder, "handshake", str(os.getpid())), "a", encoding="utf-8") as file:
             file.write(word + "\n")
 
@@ -120,7 +121,7 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Fork this process into ranks. This file prints exceptions itself, because Python hides exceptions in `sitecustomize`."""
+    """Fork this process into ranks. Exceptions are printed here, because Python hides exceptions in `sitecustomize`."""
     try:
         with by_fork.path_of(sys.argv[0]):
             if by_fork.is_there(session.trigger):
@@ -144,8 +145,8 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """Skip the teardown after a failed script. In a forked process, hide messages of the library nanobind about leaked
-    objects."""
+    """After a failed script, exit without cleaning up. A forked process also hides the messages of the library nanobind about
+    leaked objects."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):
         for stream in (sys.stdout, sys.stderr):

@@ -3,7 +3,7 @@
     trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}
 
-`reading/` parses files. `structure/` finds training steps, phases and collectives.
+The folder `reading/` parses files, and `structure/` finds training steps, phases and collectives.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 
 
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
-    """Import one profiler file, or a folder or archive with one file per rank:.json,.json.gz,.tar.gz or.zip. With
-    `marks_are_steps`, each step mark of the profiler is a training step. Raises TraceImportError if the recording cannot be
+    """Import one profiler file, or a folder or archive with one file per rank: .json, .json.gz, .tar.gz or .zip. With
+    `marks_are_steps`, every call of `profiler.step()` ends a training step. Raises TraceImportError if the recording cannot be
     read or the rank of a file is unknown."""
     path = Path(path)
     problems: Counter[str] = Counter()

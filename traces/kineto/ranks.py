@@ -172,8 +172,8 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """Return the rank in the name of each file, or None. In file names of inference servers, "TP-1-PP-0" means tensor-parallel
-    index 1 and pipeline-parallel index 0."""
+    """Return the rank in the name of each file, or None. Inference servers write names such as "TP-1-PP-0": tensor-parallel
+    index 1, pipeline-parallel index 0."""
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     matches = [_RANK_IN_NAME.search(stem) for stem in stems]
     if not any(matches):
@@ -243,7 +243,7 @@ def _read_rank(
     for table in (tables.device, tables.memory, phases):
         table.device = _renumbered(table.device, row_of_device)
     collectives = read_collectives(tables, strings)
-    # NCCL launches no kernel for an in-place collective of a single rank.
+    # If a process group has only one rank, NCCL runs no kernel for an in-place collective.
     if unseen := int(((collectives.ending == Ending.UNSEEN) & (collectives.group_size != 1)).sum()):
         problems["collective-without-kernel"] += unseen
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]

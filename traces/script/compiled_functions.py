@@ -2,7 +2,7 @@
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-Without this module, torch.compile would break the graph at our wrapper of `Module.__call__`.
+Without this module, torch.compile would split compiled code at our wrapper of `Module.__call__`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _COMPILATIONS_KEPT = 1 << 20
 
 
 def see_through_wrappers(generated: Sequence[str] = (), on_eager: Callable[[EagerRegion], None] = lambda _: None) -> None:
-    """Make Dynamo trace the original functions instead of our wrappers, and count compilations. Dynamo skips the files in
-    `generated`. Dynamo calls `on_eager` for each function that it cannot trace."""
+    """Make torch.compile trace PyTorch's original functions instead of our wrappers, and count compilations. Files in
+    `generated` are not compiled. `on_eager` is called for each function that torch.compile cannot trace."""
     # By default, PyTorch keeps statistics of the last 64 compilations only.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
@@ -78,7 +78,7 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
-    # Dynamo must read the default arguments of PyTorch's function instead of those of our wrapper.
+    # torch.compile must read the default arguments of PyTorch's function instead of those of our wrapper.
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         original = _original_of(fn)
         if original is not fn and type(self) is variables.UserFunctionVariable and kwargs.get("source") is not None:
@@ -124,8 +124,8 @@ def _original_of_callable(function: Any) -> Any:
 
 
 def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Callable[[EagerRegion], None]) -> None:
-    """Count compilations, and keep Dynamo from tracing this project's functions and context managers. Dynamo still traces
-    wrappers of PyTorch functions, because they may call functions of the script."""
+    """Count compilations, and keep torch.compile from tracing this project's own functions. Our wrappers of PyTorch functions
+    are still traced, because they may call functions of the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 
@@ -151,8 +151,8 @@ def _caller(file: str) -> str:
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap the function that compiles a Python frame. The wrapper has the file name of PyTorch's function, because
-    `torch.compiler.disable(recursive=False)` needs this name."""
+    """Wrap PyTorch's function that compiles a Python frame. Python sees PyTorch's file name in the wrapper, because
+    `torch.compiler.disable(recursive=False)` searches for this file name."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

@@ -17,8 +17,8 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. Each call runs inside the context manager `part(name, gpu)`, for example with the
-    name "scatter"."""
+    """Wraps the functions of nn.DataParallel. For example, each scatter to GPU 0 runs inside the context manager
+    `part("scatter", 0)`."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part
@@ -50,7 +50,6 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """Return the index of a GPU, or of the first GPU in a list. Return None for the CPU."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

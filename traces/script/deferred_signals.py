@@ -5,7 +5,7 @@
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
     before_abrupt_ends(recorder.close)  # also run before os._exit(0) or os.kill(os.getpid(), signal.SIGKILL)
 
-Without this module, Python could run a signal handler between any two instructions of the main thread.
+Without this module, Python could run a signal handler while the recorder is writing to the file.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _SURVIVED = {getattr(signal, f"SIG{name}", 0) for name in "CHLD CONT URG WINCH S
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Delay Python's signal handlers until the `with` block ends. Entering and leaving the block takes about 20 us, and has an
-    effect only in the main thread."""
+    """Delay Python's signal handlers until the `with` block ends, if the main thread runs the block. This takes about 20 us."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -58,7 +57,7 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Register `finish` to be called once when the interpreter exits. Call the returned function before `os._exit`, which skips
+    """Call `finish` once when the interpreter exits. Also return a function that must be called before `os._exit`, which skips
     exit handlers."""
     process, is_done = os.getpid(), False
 
@@ -69,15 +68,15 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # `once` is registered twice. If Ctrl-C interrupts the first call, the second call runs `finish`.
+    # `once` is registered twice, so that it runs again if Ctrl-C interrupts it
     for _ in range(2):
         atexit.register(once)
     return once
 
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
-    """Patch functions of `os` and `signal` that end the process without exit handlers, to call `finish` first. If
-    `before_signal` is given, it is called before a fatal signal instead of `finish`."""
+    """Patch `os._exit`, `os.kill` and other functions that can end the process without exit handlers, to call `finish` first.
+    If `before_signal` is given, it is called before fatal signals instead."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

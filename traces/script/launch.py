@@ -5,8 +5,8 @@
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
     result.started     # ids of the processes in which the recorder or replayer runs: empty if torch was never imported
 
-Python imports `bootstrap/sitecustomize.py` in the child process. With `ranks=8`, this process forks eight ranks, with
-torchrun's environment variables.
+The child process imports `bootstrap/sitecustomize.py` before the script runs. With `ranks=8`, it then forks eight ranks and
+sets torchrun's environment variables.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ class ChildResult:
 
     @property
     def ending(self) -> int:
-        """Return the exit code, or 128 plus the number of the signal that stopped the script. torchrun then exits with code
-        1."""
+        """Return the script's exit code, or 128 plus the number of the signal that killed it."""
         return 128 + self.stopped_by if self.returncode and self.stopped_by else self.returncode
 
 
@@ -69,9 +68,9 @@ def run_child(
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
     """Run `python WORDS...` with the recorder or the replayer in the child process. `options_of_package` contains the options
-    of the recorder ("tracer") or the replayer ("replayer"). If `ranks` is given, the child process forks `ranks` processes.
-    `meanwhile` is called with the child's process id while the child process runs. Raises FileNotFoundError if the script does
-    not exist."""
+    of the recorder ("tracer") or the replayer ("replayer"). If `ranks` is given, the child process forks this number of
+    processes. `meanwhile` is called with the child's process id while the child process runs. Raises FileNotFoundError if the
+    script does not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -101,8 +100,8 @@ def run_child(
 
 
 def _words(words: Sequence[str]) -> list[str]:
-    """Return the words after `python`. The word `torchrun` stands for the module, unless a file has this name. Raises
-    FileNotFoundError."""
+    """Return the words after `python` on the command line. "torchrun" becomes the Python module, except if a file has this
+    name. Raises FileNotFoundError."""
     first, *rest = words
     if first.startswith("-") or Path(first).exists():
         return [first, *rest]
@@ -113,7 +112,7 @@ def _words(words: Sequence[str]) -> list[str]:
 
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine. Up to 128 ranks run on one machine, because PyTorch supports at most
-    128 GPUs. More ranks run on machines with eight GPUs each. Raises TraceError if the number of ranks is above 128 and not a
+    128 GPUs per machine. For more than 128 ranks, each machine has eight GPUs. Raises TraceError if such a number is not a
     multiple of eight."""
     if ranks <= MOST_DEVICES:
         return ranks
@@ -170,8 +169,8 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """Forwards signals such as SIGTERM to the child process. Ctrl-C is not forwarded, because the terminal also sends it to the
-    child process."""
+    """Forwards signals such as SIGTERM to the child process, except Ctrl-C, which the terminal itself sends to the child
+    process."""
 
     def __init__(self) -> None:
         self.got = 0  # the last signal

@@ -1,4 +1,4 @@
-"""Replaces functions of PyTorch, and reports when training phases begin and end.
+"""Replaces functions of PyTorch, to report when training phases begin and end.
 
     PATCHES.undo()                                  # torch and Python are as before all patches
     patch(torch.autograd, backward=scope.wrap(torch.autograd.backward))
@@ -127,7 +127,7 @@ def _remove(items: list[Any], value: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    # The wrapper is recognized by its id. Otherwise, torch.jit.script would compile the source code of `value`.
+    # torch.jit.script recognizes built-in functions by their id. For other functions, it would compile the source code.
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)
@@ -140,8 +140,6 @@ def _script_as(original: Any, value: Any) -> None:
 
 
 def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a wrapper, so that torch.compile traces the wrapped function instead of the wrapper."""
-
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
@@ -198,7 +196,7 @@ def argument(call: Callable[..., Any], name: str) -> Argument:
 
 
 class OutermostCalls(threading.local):
-    """Stores the names of the functions that each thread is running.
+    """Wraps functions. If wrapped functions with the same name call each other, only the outermost call of a thread counts.
 
         module.scatter = calls.wrap("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -243,7 +241,7 @@ _ENTRIES = _EntriesOfThread()
 
 
 class PhaseScope:
-    """Reports the start and end of a training phase. Nested `with` blocks count as one."""
+    """Reports the start and end of a training phase. Nested `with` blocks of one thread count as one phase."""
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
         self.phase = phase
@@ -270,8 +268,8 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a function, so that each call is one phase. `begins` is called with the listener and the call's arguments before
-        each phase. After a call without an exception, `completed` is called with the listener and the positional arguments."""
+        """Wrap a PyTorch function such as `backward`, so that each call of it is one training phase. `begins` runs before each
+        call, and `completed` runs after each call that raises no exception."""
         scope, hearing, phase = self, self._listener, self.phase
 
         @stands_for(call)
@@ -295,7 +293,8 @@ class PhaseScope:
         return inside
 
     def wrap_callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that interrupts the phase. The phase ends before each call and begins again after it."""
+        """Wrap a function of the script that PyTorch calls during a phase. The phase ends before each call of this function,
+        and begins again after the call."""
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:

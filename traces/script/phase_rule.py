@@ -7,28 +7,26 @@
     splitter.enter("backward", 30); splitter.leave("backward", 60)
     splitter.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-The phases "forward", "loss" and "other" begin with an op, and end when the next phase begins. Other phases are reported by the
-caller. The time between two phases belongs to the second phase: `h2d` begins when the loader ends, not at the first copy.
+The phases "forward", "loss" and "other" begin with an op, and end when the next phase begins. The caller reports the other
+phases, such as "backward". The time between two phases counts as a part of the second one: `h2d` begins when the loader ends,
+not at the first copy.
 
 Note [After a backward pass]
-    Ops after a backward pass may clip gradients or read values, so they belong to the phase "other". The next forward pass, for
-    example of another micro-batch or of a GAN's other network, begins with the first of these events (FORWARD):
-        - an outermost module is called while gradients are enabled
-        - the backward pass built a graph (`create_graph=True`), and autograd records an op, for example of a gradient penalty
-    Autograd creates a node with a new sequence number for each recorded op. The importer reads module calls and sequence
-    numbers from the profile. Many profiles have no module calls, so for the importer, the forward pass also begins with an op
-    that autograd records if another backward pass follows in the step. The replayer compares the sequence number at each op.
-    The recorder compares it before the next backward pass or loss function, so without module calls, the forward pass begins at
-    the end of the previous phase.
+    After a backward pass, a script may clip gradients or read values, so these ops belong to the phase "other". The next
+    forward pass of the step, for example of another micro-batch, begins with the first of these events (FORWARD): - an
+    outermost module is called while gradients are enabled - the backward pass built a graph (`create_graph=True`), and autograd
+    records an op, for example of a gradient penalty Autograd gives each recorded op a new sequence number, which the importer
+    and the replayer compare. Many profiles contain no module calls, so the importer also begins a forward pass at an op that
+    autograd records if another backward pass follows. The recorder compares the number only before the next backward pass or
+    loss function, so without module calls, the forward pass begins at the end of the previous phase.
 
 Note [Copies to the GPU]
-    The recorder does not see ops that create a tensor, or ops such as `_foreach_mul_`. A copy to the GPU therefore begins the
-    phase "h2d" after such ops, too. In a forward pass, in a loss and after other ops, a copy belongs to the current phase.
+    The recorder does not see ops that create a tensor, so a copy to the GPU after such ops also begins the phase "h2d". In a
+    forward pass, in a loss and after other ops, a copy belongs to the current phase.
 
 Note [Before the first phase]
-    If `begin_ns` is set, the first segment begins at `begin_ns` instead of at the first event. The time between `begin_ns` and
-    the first phase becomes a segment "other". If the first phase is "loader", its segment begins at `begin_ns`, because
-    entering a loader is part of waiting for data.
+    If `begin_ns` is set, the time between `begin_ns` and the first phase counts as "other". If the first phase is "loader",
+    this time counts as waiting for data, because the script enters the loader first.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ PLAIN, LOSS, ASIDE, READ, FORWARD = range(5)  # for FORWARD, see Note [After a b
 
 CLOSURE = "Optimizer.closure"  # the recorder's range around the function that a script passes to an optimizer's `step`
 
-# The loss phase begins with a loss function such as `cross_entropy_loss`, or with an op that it calls, such as
-# `nll_loss_forward`. Names have no namespace.
+# The loss phase begins with one of these ops. For example, `cross_entropy_loss` calls `nll_loss_forward`.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -51,7 +48,7 @@ LOSS_OPS = frozenset(
 )
 
 # Ops that read a value from the GPU or create a tensor do not begin a forward pass, because scripts call such ops in all
-# phases. Optimizers and gradient scalers call ops that begin with `_foreach_`, `_fused_` or `_amp_`.
+# phases. Optimizers and gradient scalers call ops with names such as `_foreach_add_`, `_fused_adam_` and `_amp_update_scale_`.
 READ_OPS = frozenset("item _local_scalar_dense is_nonzero".split())
 ASIDE_OPS = frozenset(
     "empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
@@ -115,14 +112,14 @@ class PhaseSplitter:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """End the segment with this name. With `open_ended`, the segment lasts until the next phase begins."""
+        """End the phase `name`. With `open_ended`, it lasts until the next phase begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns
             self._after_backward = name == "backward"
 
     def op(self, kind: int, now_ns: int) -> bool:
-        """Handle the call of an op. Return True if the op begins a new segment."""
+        """Handle the call of an op. Return True if a new phase begins with this op."""
         if kind in (LOSS, FORWARD) and not self.inside:
             self._after_backward = False
         if not self.begins_phase(kind):

@@ -7,18 +7,18 @@
     iterator.__next__ = hooks.loading(iterator.__next__)    # phase "loader"
 
 Note [Wrapping an optimizer's step]
-    torch wraps the `step` of every optimizer class when the first instance of the class is made
-    (`Optimizer.profile_hook_step`). Our wrapper of `step` is added in the same method. torch's global step hooks are not called
-    when a step fails. Step hooks also run inside torch's "Optimizer.step" range, where a profiler step cannot end.
+    PyTorch wraps the `step` of an optimizer class when the first optimizer of the class is created
+    (`Optimizer.profile_hook_step`). Our wrapper of `step` is added at the same time. PyTorch's own step hooks are not used,
+    because they do not run if a step fails, and because a profiler step cannot end inside them.
 
 Note [Closures]
-    `optimizer.step(closure)` calls a function that runs the forward and backward passes. The phases inside the closure are the
-    same as outside. The phase "optimizer" ends before each call of the closure and begins again after the call.
+    `optimizer.step(closure)` calls a function of the script (the closure) that runs the forward and backward passes. The phase
+    "optimizer" ends before each call of the closure and begins again after it.
 
 Note [Outermost calls]
-    `Module.__call__` is replaced on the class, so the replacement covers all modules, including scripted and traced modules. A
-    global forward hook would disable torch's fast path for modules without hooks. A call inside another module only checks a
-    thread-local flag. If calls of inner modules are recorded, each of them stores two numbers (0.2 us).
+    `Module.__call__` is replaced, because a global forward hook would disable PyTorch's fast path for modules without hooks.
+    The call of a module inside another module only checks a thread-local flag. If calls of inner modules are recorded, each
+    call stores two numbers (0.2 us).
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ from traces.script.step_rule import CompiledCallable, Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# Records the module calls of one thread. The first function stores a number at the start and at the end of each call. The
-# length of the second item is the number of launches so far. The third item returns the number of a module by its `id()`, or
-# None for a new module. The last function numbers a new module.
+# (mark the start or end of a call, the launches so far, number of a known module by its `id()`, number a new module)
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 # the methods of torch.Tensor with which Python code reads a value
@@ -93,7 +91,7 @@ class ModuleCalls(threading.local):
 
 
 class ScriptHooks:
-    """Wraps functions of torch. If `listener()` is None, the wrappers only call the original functions."""
+    """Wraps functions of PyTorch. If `listener()` is None, a wrapper only calls the original function."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -128,7 +126,7 @@ class ScriptHooks:
             patch(module, _engine_run_backward=run)
 
     def report_forward_pass(self, listener: CallListener) -> None:
-        """Tell the listener if autograd has recorded ops since the thread's last backward pass."""
+        """Tell the listener if autograd has recorded ops since the last backward pass of this thread."""
         # see Note [After a backward pass] in phase_rule.py
         if (before := SINCE_BACKWARD.nodes) is not None and self._torch.autograd._get_sequence_nr() != before:
             listener.autograd_recorded(SINCE_BACKWARD.built_graph)
@@ -159,9 +157,9 @@ class ScriptHooks:
         whole_step: Callable[[], AbstractContextManager[Any] | None] | None = None,
         closure: Wrapper = lambda call: call,
     ) -> None:
-        """Wrap the methods `step` and `zero_grad` of all optimizer classes with the functions `step` and `zero`. `step` runs
-        inside PyTorch's own wrapper. `whole_step` returns a context manager around both wrappers, or None. `closure` wraps the
-        function that the script passes to `step`."""
+        """Wrap the methods `step` and `zero_grad` of all optimizer classes. The wrapper `step` runs inside PyTorch's own
+        wrapper, and the context manager `whole_step` runs around both. `closure` wraps the function that the script passes to
+        `step`."""
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
@@ -274,7 +272,7 @@ class ScriptHooks:
                 if (tell := listener.workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
                 listener.module_called(self, grad_enabled())
-                # Activation checkpointing calls modules again in the backward pass. The observer ignores these calls.
+                # Activation checkpointing calls modules again during the backward pass, and these calls do not count.
                 if listener.workload.is_open and running_backward() == -1:
                     listener.workload.module_called(self, described([args, kwargs]), autocast())
                 if marks is not None:

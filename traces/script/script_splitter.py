@@ -9,20 +9,19 @@
     splitter.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
 
 Note [The script's thread]
-    Steps and phases belong to the thread that calls `step` of the first optimizer. Before the first call of an optimizer, steps
-    and phases belong to the first thread that loads a batch, calls a module or starts a backward pass. Work of other threads,
-    such as autograd's device threads, is assigned to the current phase of the script's thread.
+    Steps and phases are those of the thread that calls `step` of the first optimizer. Before the first call of an optimizer,
+    they are those of the first thread that loads a batch, calls a module or starts a backward pass. The work of all other
+    threads, such as autograd's threads, counts in the current phase of this thread.
 
 Note [Set-up is no step]
-    Work before the first batch, such as a dry run, is not part of the first step, unless the script has already trained. Work
-    before an optimizer is created, such as moving the model to the device, is not part of the first step either. If the script
-    has no DataLoader, its first step begins with the first phase after the set-up, except "other". If the script calls no
-    module before zero_grad, the first step begins with the first zero_grad.
+    Work before the first batch, such as a dry run, is not part of the first training step. Work before an optimizer is created,
+    such as moving the model to the device, is also excluded. If the script has no DataLoader, the first step begins with the
+    first phase after this work.
 
 Note [Forward before backward]
-    The recorder does not see single ops, so it cannot detect the forward pass of a model without modules. If no forward pass
-    was seen before a loss or backward pass, the time since the last phase, or since the step began, becomes the forward pass.
-    Note [After a backward pass] in phase_rule.py explains when a forward pass begins between two backward passes.
+    The recorder does not see ops, so it does not see the forward pass of a model without modules. If a loss or backward pass
+    begins without a forward pass before it, the time since the last phase counts as the forward pass. Note [After a backward
+    pass] in phase_rule.py explains when a forward pass begins between two backward passes.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step calls the model more often than the current step has so far. Return None if this is
-        unknown."""
+        """Return whether the recorded step calls the model more often than the current step has called it so far, or None if
+        this is unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):
@@ -128,7 +127,7 @@ class ScriptSplitter(Generic[ThreadT]):
             ends = self._steps.backward()
             self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # A backward pass at the beginning of the script has no forward pass before it.
+            # If a script begins with a backward pass, it has no forward pass before it.
             if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self.phases.enter(phase, now_ns):
@@ -152,7 +151,7 @@ class ScriptSplitter(Generic[ThreadT]):
 
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # Without an optimizer, ops after a backward pass may update the weights, so they belong to the phase "other".
+            # Without an optimizer, ops after a backward pass may update the weights, so they do not begin a forward pass.
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)
@@ -176,7 +175,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`. Only the script's first optimizer ends a training step."""
+        """Handle the return of an optimizer's `step`. Only `step` of the script's first optimizer ends a training step."""
         if is_first:
             self.thread = thread
         elif self.phases.inside and self.phases.current == "backward":

@@ -10,44 +10,41 @@
     splitter.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
 
 A training step ends when the method `step` of the script's first optimizer returns. In an evaluation step, the script evaluates
-one batch without computing gradients. An evaluation step ends when the script requests the next batch from the DataLoader.
-Without a DataLoader, an evaluation step ends when the script calls the step's first module again.
+one batch without gradients, and the step ends when the script requests the next batch. Without a DataLoader, an evaluation step
+ends when the script calls its model again.
 
 Note [The first optimizer]
     A script may train several networks one after the other, each with its own optimizer. Another optimizer becomes the first
-    optimizer if it has made at least eight steps since the last step of the first optimizer. The number must also be at least
-    twice the largest number of steps that another optimizer has made between two steps of the first optimizer.
+    optimizer after eight steps in which the first optimizer made none. The optimizers of a GAN
+    take turns, so the number must also be at least twice the largest number of such steps so far.
 
 Note [Called twice without gradient]
-    A training step may start without gradients, for example with a teacher model that processes the batch twice. After the
-    script has trained, a repeated module call therefore does not end a step while a batch from a DataLoader is in use. Before
-    the script has trained, and between batches, a repeated module call ends the step.
+    A training step may call a model twice without gradients, for example a teacher model. If the script has trained before and
+    uses a batch from a DataLoader, a repeated call of the model therefore does not end a step.
 
 Note [Inference with gradients on]
-    Without `torch.no_grad`, inference looks like the start of training. If a script calls a module for two batches without a
-    backward pass in between, it does inference. The step then ends just before the second call. If the script has neither a
-    DataLoader nor an optimizer, its whole run is one step.
+    Without `torch.no_grad`, inference looks like the start of training, until the script calls the model for a second batch
+    without a backward pass. The first step then ends just before the second call. If the script has neither a DataLoader nor an
+    optimizer, its whole run is one step.
 
 Note [Steps of recorded inference]
-    In a replay of inference, the recording shows whether a step is one forward pass or all forward passes of a generation.
-    Callers pass this information as `more_recorded`. While the recorded step contains another call of the module, a repeated
-    call does not end the step. If a DataLoader supplies the batches, `more_recorded` is not used.
+    A step of inference may be one forward pass, or all forward passes that generate a text. In a replay, the recording shows
+    this (`more_recorded`). While the recorded step contains another call of the model, a repeated call does not end the step.
 
 Note [The next batch is copied]
-    Some scripts have not trained and have neither an optimizer nor a DataLoader. For these scripts, a step starts with the
-    first copy of a tensor to the device after a module has returned. Only copies by `Tensor.to`, `Tensor.cuda` and
-    `Tensor.copy_` start a step, because a loop that generates tokens may create each position with `torch.tensor`.
+    In a script without an optimizer and a DataLoader, a step begins with the first copy to the GPU after the model has
+    returned. Tensors that the script creates on the GPU with `torch.tensor` do not count, because a loop that generates text
+    creates each position in this way.
 
 Note [Compiled functions]
-    torch.compile may compile a function that calls all modules, so that no call of a module is seen. In a script without an
-    optimizer, a call of a compiled function therefore counts as a call of a module. Calls of modules have priority: a compiled
-    function that the script calls before the first module, for example to create a mask, does not start a step.
+    If torch.compile compiles a function that calls the model, the call of the model is not seen. In a script without an
+    optimizer, a call of a compiled function therefore counts like a call of a module. Small compiled functions before the first
+    module, for example to create a mask, do not start a step.
 
 Note [Training without an optimizer]
-    A script without an optimizer updates its weights itself (`p.data -= lr * p.grad`), and no call shows the update. After a
-    backward pass, the training step ends when the next batch is requested, or when a module is called with gradients. It also
-    ends when the module that started the step is called again. If a script uses neither a module nor a DataLoader, its steps
-    end just before backward passes.
+    A script without an optimizer updates the weights itself (`p.data -= lr * p.grad`), and no call shows the update. The
+    training step then ends when the script requests the next batch or calls its model again. If a script uses neither a module
+    nor a DataLoader, its steps end just before backward passes.
 """
 
 from __future__ import annotations
@@ -67,7 +64,7 @@ class CompiledCallable:
 
 
 def number_of(called: object) -> int:
-    """Return a number that identifies a module or a compiled function. Numbers of compiled functions are negative."""
+    """Return a number that identifies a module, or a negative number that identifies a compiled function."""
     return -id(called) if isinstance(called, CompiledCallable) else id(called)
 
 
@@ -173,7 +170,7 @@ class StepSplitter:
         return self._backward and (not self._optimizers or (self._steps_in_backward and not self._steps_outside))
 
     def stepped_in_backward(self) -> None:
-        """Handle a call of an optimizer's `step` in a backward pass. The training step goes on."""
+        """Handle a call of an optimizer's `step` during a backward pass. Such a call does not end the training step."""
         self._trains = self._steps_in_backward = True
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
@@ -195,7 +192,7 @@ class StepSplitter:
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. The argument `module` is the module's number from `number_of`."""
+        """Handle the call of an outermost module. `module` is the result of `number_of`."""
         # see Note [Steps of recorded inference] and Note [Compiled functions]
         if self._first is not None and module < 0 <= self._first:
             return StepEnd.NOTHING

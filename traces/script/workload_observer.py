@@ -10,9 +10,8 @@
 The description covers the first training step or, if the script does not train, the first evaluation step.
 
 Note [A second attempt]
-    After running out of memory, a script may call its model again with a smaller batch. No backward pass has completed before
-    the second call, unlike with accumulated gradients. So a second call of the same model with another batch size replaces the
-    first call.
+    After running out of memory, a script may call its model again with a smaller batch, and the second call counts instead of
+    the first. In contrast to accumulated gradients, no backward pass has completed before the second call.
 """
 
 from __future__ import annotations
@@ -110,8 +109,7 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and all its submodules. A RemoteModule that was received by RPC has neither `_modules` nor
-    `_parameters`."""
+    """Return a module and all its submodules. A RemoteModule that was received by RPC has none."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()

@@ -4,9 +4,9 @@
     columns.start_ns  # array([3000])
 
 Note [Trust, then mend]
-    Nearly all files are unchanged since Kineto wrote them, so events are converted in large groups without checks. An invalid
-    event makes numpy raise an error. After an error, the importer repairs the events of the group one by one. Missing and
-    guessed values are counted.
+    Nearly all files are as Kineto wrote them, so many events are converted at once and without checks. An invalid event makes
+    numpy raise an error, and the importer then repairs the events one by one. Missing and guessed values are counted as
+    problems of the trace.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Names:
 
 
 class Threads:
-    """Numbers the threads of a file in order of appearance."""
+    """Gives each thread in a file a number, in order of appearance."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []
@@ -103,8 +103,6 @@ class Threads:
 
 @dataclass
 class EventColumns:
-    """Stores the fields and arguments of complete events ("ph": "X") as columns."""
-
     names: Column
     pids: Values
     tids: Values
@@ -120,7 +118,7 @@ class EventColumns:
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """Return one id per event. Ids are cut to 63 bits, because columns are signed."""
+        """Return one id per event. Ids are reduced to 63 bits, because numpy columns are signed."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")
@@ -130,8 +128,8 @@ class EventColumns:
 
 
 def complete_columns(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
-    """Convert complete events ("X") to columns, and remove them from `rows`. Events without a valid start are skipped and
-    counted."""
+    """Convert events with a duration ("ph": "X") to columns, and remove them from `rows`. Events without a valid start time are
+    skipped and counted."""
     fields = [rows.take(key) for key in FIELDS]
     args = {key: rows.take(key) for key in rows.defaults}
     try:

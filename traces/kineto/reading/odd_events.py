@@ -1,4 +1,4 @@
-"""Converts the events that other tools write into Kineto's events, for example separate begin and end events.
+"""Converts events of other tools to Kineto's form. For example, some tools write the begin and the end of an event separately.
 
     with_category({"name": "aten::mm", "args": {}})       # "cpu_op" and the event, as only names of ops begin with "aten::"
     joined_begin_and_end([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
@@ -23,8 +23,8 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def with_category(event: ProfilerJson) -> tuple[str, ProfilerJson]:
-    """Guess the category of an event. The profiler of Huawei's NPUs (torch_npu) writes no event categories. The returned event
-    has Kineto's argument names, such as "correlation". On an NPU, an event and the runtime call that launched it have the same
+    """Guess the category of an event, because the profiler of Huawei's NPUs (torch_npu) writes no categories. The returned
+    event has Kineto's argument names. On an NPU, a GPU event and the runtime call that launched it have the same
     "connection_id"."""
     args = _args(event)
     kind, stream = args.get("Task Type"), next((args[key] for key in _NPU_STREAMS if key in args), None)
@@ -82,8 +82,8 @@ def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tupl
 
 
 def _place_of_begin(opened: list[ProfilerJson], end: ProfilerJson) -> int:
-    """Return the index of the begin event that an end event closes: the last one with the same name, or else the last one. If
-    an op and a runtime call begin at the same time, the runtime call ends first."""
+    """Return the index of the begin event that belongs to an end event: the last begin event with the same name, or else the
+    last of all begin events. If an op and a runtime call begin at the same time, the runtime call ends first."""
     named = [place for place, begin in enumerate(opened) if begin.get("name") == end.get("name")]
     if named:
         return named[-1]

@@ -4,9 +4,9 @@
     # ([], {"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}): too short for pieces
 
 Note [Pieces]
-    The document that orjson builds for a whole recording is far larger than the processor's caches. Parsing small pieces of the
-    text takes a third less time. The text is split where one event seems to end and another to begin. If a piece is not valid
-    JSON, the whole text is parsed at once.
+    If orjson parses a whole recording at once, the result is far larger than the processor's caches. Parsing the text in small
+    pieces takes a third less time. The text is split between two events. If a piece is not valid JSON, the whole text is parsed
+    at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s
 
 
 def parse_in_pieces(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
-    """Parse a recording in pieces, and pass the events of each piece to `digest`. Raises orjson.JSONDecodeError."""
+    """Parse a recording in pieces, and call `digest` with the events of each piece. Raises orjson.JSONDecodeError."""
     # see Note [Pieces]
     opening = _EVENTS_OPEN.search(data)
     if opening is None:

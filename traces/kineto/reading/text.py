@@ -5,8 +5,8 @@
     document.events  # [{"ph": "X"}]
     problems         # Counter({"truncated-json": 1})
 
-orjson rejects truncated files, the number `inf`, and unescaped quotes in names. If orjson fails, the importer parses one event
-at a time and repairs damaged events.
+The parser orjson rejects truncated files, the number `inf`, and unescaped quotes in names. If orjson fails, the importer parses
+one event at a time and repairs damaged events.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
 
 
 def decompressed(data: bytes, problems: Counter[str]) -> bytes:
-    """Decompress gzip data, up to the first damaged byte. Raises TooLarge."""
+    """Decompress gzip data, up to the first damaged byte. Raises TooLarge if the result needs too much memory."""
     if not data.startswith(_GZIP_MAGIC):
         return data
     limit = UnpackLimit.of(len(data))
@@ -156,7 +156,7 @@ def _concatenated(data: bytes) -> list[bytes]:
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Parse one recording, and pass its events in parts to `digest`. With `mend`, repair invalid JSON; otherwise raise
+    """Parse one recording, and call `digest` with its events, part by part. With `mend`, repair invalid JSON; otherwise raise
     JSONDecodeError. Raises TraceImportError if the text contains no list of events."""
     found = Counter(problems)
     if data.startswith(_BOM):
@@ -223,7 +223,8 @@ def _scan_header(text: str, problems: Counter[str]) -> ProfilerJson:
 
 
 def _scan_facts(text: str, problems: Counter[str]) -> ProfilerJson:
-    """Read the header. Until July 2026, Kineto wrote log messages into the header without escaping quotes."""
+    """Read the header of a profiler file. Until July 2026, Kineto wrote log messages into the header without escaping
+    quotes."""
     facts: ProfilerJson = {}
     for match in _FACT.finditer(text):
         try:

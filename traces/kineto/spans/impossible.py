@@ -27,13 +27,12 @@ _DEPENDENT_LAUNCH_SINCE = 9
 
 
 def has_dependent_launch(properties: list[ProfilerJson], is_amd: bool) -> bool:
-    """Return True if the GPU supports programmatic dependent launch, or if its properties are unknown."""
     majors = [major for of in properties if type(major := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all GPU events. If two kernels of a stream overlap, the first one is shortened."""
+    """Return the durations of all GPU events. If two kernels of one stream overlap, the first kernel is shortened."""
     # see Note [One after another]
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
@@ -55,8 +54,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def without_duration(spans: DeviceSpans) -> Column:
-    """Return a mask of the kernels with a duration of 0 ns. If all times are whole microseconds, a few kernels of 0 ns are
-    normal, so kernels are only returned if they are the majority."""
+    """Return a mask of the kernels with a duration of 0 ns, which are usually errors of the profiler. With times in whole
+    microseconds, a few such kernels are normal and not returned."""
     kernels = spans.kind == DeviceKind.KERNEL
     found = kernels & (spans.duration_ns == 0)
     is_rounded = not (spans.duration_ns[kernels] % 1000).any()
@@ -65,8 +64,8 @@ def without_duration(spans: DeviceSpans) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Count the kernels and copies that were launched on an idle GPU. If any kernel starts soon after its launch, the clocks of
-    CPU and GPU agree, and the result is 0."""
+    """Count the kernels and copies that were launched while the GPU was idle, but started late. If any of them started soon
+    after its launch, the clocks of CPU and GPU agree, and the result is 0."""
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]
@@ -80,9 +79,8 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
-    """Return a mask of the kernels and copies that end more than CLOCKS_APART_NS after a synchronization that waited for them.
-    A synchronization counts only if the launching thread calls it after the launch. If the process uses several GPUs, the mask
-    is empty, because the call may have waited for another GPU."""
+    """Return a mask of the kernels that end more than CLOCKS_APART_NS after the CPU has waited for them, which is impossible.
+    If the process uses several GPUs, no kernels are returned, because the CPU may have waited for another GPU."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

@@ -104,7 +104,8 @@ def correlate_by_external_ids(host: HostColumns, device: DeviceColumns) -> None:
 
 
 def correlate_in_order(host: HostColumns, device: DeviceColumns, strings: Strings) -> int:
-    """Match runtime calls with kernels and copies in a file without correlation ids. Return the number of matches."""
+    """If a file contains no correlation ids, match runtime calls with kernels and copies by their order. Return the number of
+    matches."""
     # see Note [No ids]
     if (host.correlation > 0).any() or (device.correlation > 0).any() or (device.named > 0).any():
         return 0

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-# out_variants.txt lists the ATen ops of torch 2.13 that accept `out=`. For example, "3 1 mm" means that aten::mm has three
+# out_variants.txt lists the ATen ops of torch 2.13 that accept `out=`. The line "3 1 mm" means that aten::mm has three
 # arguments, including `out=`, and one result.
 _TABLE = Path(__file__).with_suffix(".txt")
 _NO_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "Double", "String", "Device", "Generator", "None"})

@@ -4,14 +4,13 @@
     trace = without_short_calls(profile)                         # without short functions that run no op
 
 Note [Whose call is it]
-    This tool's functions also run in a recorded script, for example around module calls. They are recognized by file, line and
-    name. A call that the tool made is kept if it leads to an op, or to a file outside of torch and Python. Calls on threads
-    that this tool started are removed.
+    This tool's functions also run in a recorded script, for example around module calls. A call by the tool is kept if it leads
+    to an op, or to a file of the script. Calls on this tool's own threads are removed.
 
 Note [Folding]
     Most Python calls in a profile run no op and take a microsecond or two, such as `isinstance`. Their recorded times are
-    mostly the profiler's own overhead. A function is removed if none of its calls runs an op and its calls take less than 10 us
-    on average. The time of a removed function belongs to its callers.
+    mostly the profiler's own overhead. Functions that run no op and take less than 10 us on average are removed. Their time
+    counts as time of the callers.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from traces.names.own_packages import IN_SCRIPTS
 
 SHORT_NS = 10_000
 
-# The profiler removes entries of `sys.path` from the beginning of file names.
+# In file names, torch.profiler removes the beginning if it is an entry of `sys.path`.
 _PREFIXES = (*(f"{folder.parent.as_posix()}/" for folder in IN_SCRIPTS.values()), "trace_replay/public/", "trace_replay/")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "

@@ -85,7 +85,6 @@ def keys_of(args: Sequence[ProfilerJson]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Return each row as JSON without the outer brackets, for example `[1,2],"a"`."""
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
     except orjson.JSONEncodeError:

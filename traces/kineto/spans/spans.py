@@ -285,8 +285,8 @@ def _read_device(
 
 
 def _set_devices_of_syncs(spans: DeviceSpans, context: Column) -> None:
-    """Set the device of each synchronization to the device of the work in the same CUDA context. Kineto writes device 0 if it
-    does not know the device of a context."""
+    """Set the GPU of each synchronization call to the GPU whose kernels have the same CUDA context. Kineto writes GPU 0 if it
+    does not know the GPU of a context."""
     works, syncs = spans.is_work & (context != ABSENT), spans.kind == DeviceKind.SYNC
     # a file has millions of rows, but few contexts
     contexts, last = np.unique(context[works][::-1], return_index=True)
@@ -364,7 +364,7 @@ def _configs(texts: Sequence[bytes], strings: Strings) -> Column:
 
 
 def _id(numbers: Column) -> Column:
-    """The CUDA graph id 0 means no CUDA graph."""
+    """Kineto writes the CUDA graph id 0 for work that no CUDA graph launched."""
     return np.where(numbers > 0, numbers, NONE)
 
 

@@ -1,3 +1,3 @@
 """Finds the training steps, phases, collectives and devices of a recording. `steps.read_steps` finds training steps from step
-marks such as `ProfilerStep#7`. Recordings without step marks are divided into training steps by the rules in `traces/script`.
-`repeats.py` finds training steps from repeated ops."""
+marks such as `ProfilerStep#7`. In recordings without step marks, training steps are found from calls of the optimizer
+(`traces/script`) or from repeated ops (`repeats.py`)."""

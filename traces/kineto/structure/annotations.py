@@ -35,7 +35,7 @@ _ITERATION = re.compile(
 
 
 def is_iteration(text: str) -> bool:
-    """Return True if a profiler range is one iteration of a loop, according to its name."""
+    """Return True if the name of a profiler range shows that it is one iteration of a loop."""
     return _ITERATION.fullmatch(text.strip()) is not None
 
 

@@ -1,4 +1,4 @@
-"""Finds the training batches in a recording without step marks (traces.script.step_rule).
+"""Finds where batches end in a recording that does not mark its training steps (traces.script.step_rule).
 
     batches = BatchEnds(host, events, strings)
     batches.between(begin_ns, end_ns)           # the ends of all batches except the last
@@ -52,9 +52,8 @@ class BatchEnds:
         return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
 
     def take_turns(self, marks: list[tuple[int, int]], ends_ns: list[list[int]]) -> bool:
-        """Return True if several networks take turns within each marked step, as in a GAN. All marked steps must have the same
-        number of batches. Within a step, the batches must differ more in their numbers of ops than the same
-        batch differs between steps."""
+        """Return True if several networks take turns within each marked step, as in a GAN. The number of ops then differs
+        between the batches of a step, but hardly from step to step."""
         ops_ns = [event.start_ns for event in self._events if not event.name]
         optimizers_ns = [event.start_ns for event in self._events if event.leads]
         sizes = []

@@ -1,4 +1,4 @@
-"""Estimates the GPU times of phase boundaries in imported recordings, which contain no CUDA events.
+"""Estimates when the GPU finished each training phase. Imported recordings contain no CUDA events that measured this.
 
     markers = Markers(tables.host, tables.device)
     markers.at(boundaries_ns)         # per boundary: the end of all work that was launched before it on the busiest GPU
@@ -15,8 +15,6 @@ BEFORE_ALL_NS = -(1 << 62)
 
 
 class Markers:
-    """Computes what CUDA events would measure on one GPU."""
-
     def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
         work = np.flatnonzero(device.is_work)
         if number != NONE:
@@ -29,8 +27,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # For a kernel that was launched before the recording began, use the earliest possible launch time. For any other kernel
-        # without a recorded launch, use the start of the kernel.
+        # If the launch of a kernel was not recorded, use the start of the kernel as its launch time. Kernels that were launched
+        # before the recording get the earliest possible time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])

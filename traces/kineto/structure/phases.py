@@ -1,4 +1,4 @@
-"""Finds the phases of imported steps, by the rule of `traces.script.phase_rule`.
+"""Finds the phases of imported steps, such as "forward", with the rules of `traces.script.phase_rule`.
 
     phases = read_phases(steps, step_events(tables, strings), tables, strings)
 """

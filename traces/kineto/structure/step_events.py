@@ -4,12 +4,10 @@
     events[0].name, events[0].start_ns      # "loader"; "" for a call of an op, "engine" for the autograd engine
 
 Note [What the rules see]
-    The recorder and the replay do not see some CPU ops outside of modules: ops that prepare a batch, and ops of ATen that
-    launch nothing and create no autograd node. The importer omits these ops. Conversions that return their input unchanged,
-    such as `x.cuda()` of a tensor on the GPU, are omitted too. Views are omitted, except in forward passes that the profile
-    marks. If the profile contains module calls, collectives outside of modules are omitted. If Python functions were not
-    recorded, the first op after a new batch counts as a module call. Gradients were on during a module call if its op has an
-    autograd number.
+    The recorder and the replayer do not see some CPU ops outside of modules, so the importer omits such ops: ops that prepare a
+    batch, and ops that launch nothing and create no autograd node. Conversions that return their input unchanged, such as
+    `x.cuda()` of a tensor on the GPU, are omitted, too. If Python functions were not recorded, the first op after a new batch
+    counts as a call of a module.
 
 Note [Copies that torch.tensor makes]
     `torch.tensor(5, device="cuda")` copies a number, not a batch, so the copy does not begin a step. Loops that generate tokens
@@ -89,14 +87,14 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    # A launch of a CUDA graph counts as one op.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, GRAPH_LAUNCHES.__contains__)
     modules = _outermost_modules(host, strings)
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
     visible[_lookups_of_backward(host, strings)] = False
-    # torch.compile may put the forward pass and the optimizer step into one region, so each op of a region has its own phase.
+    # torch.compile may compile the forward pass and the optimizer step together, so the phase is found for each op, not for the
+    # whole compiled function.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
@@ -154,7 +152,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
-    """Return torch.compile's cache lookups inside compiled code and before compiled backward passes."""
+    """torch.compile looks up compiled code before each call. Return these lookups if they are inside compiled code or before a
+    compiled backward pass."""
     lookups = np.flatnonzero(strings.matching(host.name, _CACHE_LOOKUP.match))
     is_region = strings.matching(host.name, _REGION.match)
     regions = np.flatnonzero(is_region & (host.thread == 0))
@@ -175,8 +174,8 @@ def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int]
 def _outside_closures(
     events: list[StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
 ) -> list[StepEvent]:
-    """Replace the events inside an optimizer's `step` method by events with the name "optimizer". Events inside a closure are
-    kept.
+    """Replace all events inside an optimizer's `step` method by events named "optimizer", except the events of the script's
+    closure.
 
     Note [Closures in profiles]
         Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
@@ -220,8 +219,7 @@ def _closures(events: list[StepEvent]) -> list[tuple[int, int]]:
 
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
-    """Return the ops that autograd recorded. The sequence number in torch.profiler's events increases after each op that
-    autograd recorded."""
+    """Return the ops that autograd recorded. In a profile, the sequence number increases after each of these ops."""
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
@@ -240,7 +238,7 @@ def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Co
 
 
 def _is_one_number(shapes: str) -> bool:
-    # Without an explicit gradient, `backward` needs a tensor with one element. An empty text means unknown shapes.
+    # Without an explicit gradient, `backward` needs a tensor with one element, or a tensor of unknown shape
     return prod(size for shape in parse_shapes(shapes) for size in shape) == 1
 
 

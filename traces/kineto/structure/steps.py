@@ -51,8 +51,8 @@ _TRAINING_CALL = re.compile(r"(?:nccl:|gloo:|c10d::)_?(?:all_?reduce|reduce_?sca
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Return the training steps, the phases, and the name of the method that found the steps. Pass `marks_are_steps` if the
-    script calls `profiler.step()` once per batch."""
+    """Return the training steps, their phases, and the method that found the steps, such as "profiler". With `marks_are_steps`,
+    every call of `profiler.step()` ends a training step."""
     # see Note [Whose steps]
     events = step_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
