@@ -8,7 +8,7 @@
     traces.compare(trace, traces.load("replay.msgpack")).steps.error    # the facts of `trace diff`
     traces.to_pandas(trace, "phases").groupby("name").duration_ns.median()
 
-Imports are lazy, so `import traces` is fast.
+Modules are imported when they are first used, so `import traces` is fast.
 """
 
 from __future__ import annotations

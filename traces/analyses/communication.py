@@ -5,8 +5,6 @@
     of.exposed_ns       # time in which the device only communicated (or waited for another rank to)
     of.hidden_ns        # time in which it also computed
     of.exposed_per_step_ns      # mean over the steps with kernels, of communication launched in these steps
-
-A communication kernel cannot end before the data of the slowest rank has arrived.
 """
 
 from __future__ import annotations
@@ -92,8 +90,8 @@ def communication(trace: Trace) -> Communication:
 
 
 def exposed_copies_ns(trace: Trace) -> int:
-    """Return how long the host or the GPU waits for copies between host and GPU, in nanoseconds per step. A copy that runs at
-    the same time as other GPU work costs no time."""
+    """Return how long the host or the GPU waits for copies between CPU and GPU memory, in nanoseconds per step. A copy that
+    runs at the same time as other GPU work costs no time."""
     rows, spans = counted_steps(trace), trace.device
     to_host = trace.strings.matching(spans.name, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (spans.kind == DeviceKind.MEMCPY) & to_host

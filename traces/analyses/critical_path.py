@@ -5,16 +5,15 @@
     path.segments[0]                # PathSegment(start_ns, end_ns, kind="data", name="loader")
 
 Note [Where a path begins and ends]
-    A path runs from the start of its step to the end (Note [A step's time] in `traces.figures.pace`). The paths of consecutive
-    steps join without gaps, so the length of a path is the step time. If the host runs ahead of the GPU, a path runs from the
-    end of the previous step's GPU work to the end of this step's GPU work.
+    A path runs from the start to the end of its step (Note [A step's time] in `traces.figures.pace`). Consecutive steps join
+    without gaps, so the length of a path is the step time. If the host runs ahead of the GPU, a path begins and ends where the
+    GPU finishes a step.
 
 Note [The walk]
-    The walk goes backwards from the end of the step. Where the host waited for the device, the walk continues with the work
-    that the host waited for. On the device, the walk continues with the event that ended last before the work began: earlier
-    work or the launch. If the GPU limits the step time (Note [What limits the pace] in `traces.figures.pace`), the launch
-    counts only if the GPU was idle. Otherwise the walk continues with the kernel that was running on another stream. Every
-    nanosecond belongs to exactly one segment of one of these kinds:
+    The path is found backwards from the end of the step. Before a wait of the host, it continues with the GPU work that the
+    host waited for. Before a kernel, it continues with the event that allowed the kernel to start: the end of an earlier
+    kernel, or the launch. If the GPU limits the step time (Note [What limits the pace] in `traces.figures.pace`), the launch
+    counts only if the GPU was idle. Every nanosecond belongs to exactly one segment of one of these kinds:
 
     kernel, copy, communication     the device worked
     launch                          between a launch and the work's start, with no earlier work on the device to wait for
@@ -76,7 +75,7 @@ def median_step(trace: Trace, times: StepTimes) -> int:
 
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
-    """Return the critical path of one step. The default is the step with the median duration."""
+    """Return the critical path of one step. By default, this is the step with the median duration."""
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
     times = step_times(trace)

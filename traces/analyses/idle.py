@@ -5,8 +5,8 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-Idle time before the launch of the next kernel is attributed to the host. Idle time between the launch and the start of a kernel
-is attributed to the GPU. The reasons are:
+If a GPU is idle before the launch of its next kernel, the reason is on the host. If it is idle after the launch, the reason is
+on the GPU. The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);
@@ -21,9 +21,9 @@ is attributed to the GPU. The reasons are:
                         after its launch. Unrecorded work from before the recording may have kept the device busy
 
 Note [Idle time of clean steps]
-    The profiler slows the host, so a GPU is idle longer in profiled steps than in steps without the profiler. The figures of
-    `idle_times` describe steps without the profiler. These figures assume that the GPU's working time is the same in both kinds
-    of steps, and that the host causes the rest of the idle time. `idle_spans` lists the measured idle time.
+    The profiler slows the host, so a GPU is idle longer in profiled steps than in steps without the profiler. The result of
+    `idle_times` is therefore an estimate for steps without the profiler: the GPU works as long as in profiled steps, and the
+    rest of the step time is idle time. `idle_spans` lists the measured idle time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class IdleSpans(Table):
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Stores the idle periods of a GPU or stream in time order. An unknown time is NONE."""
+    """Stores the periods in which a GPU or a stream was idle, in time order. An unknown time is NONE."""
 
     device: int
     stream: int
@@ -236,7 +236,7 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
     if last_ns > of.finish_ns:
         start_ns, end_ns = np.append(start_ns, of.finish_ns), np.append(end_ns, last_ns)
         ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, last_ns)
-    # One GPU may be idle while another GPU of the process works.
+    # One GPU may be idle while another GPU of the same process works.
     begin_ns, last_ns = max(of.finish_ns, last_ns), int(step_times(trace).end_ns[mine].max())
     if last_ns > begin_ns:
         start_ns, end_ns = np.append(start_ns, begin_ns), np.append(end_ns, last_ns)

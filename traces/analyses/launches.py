@@ -4,8 +4,8 @@
     queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
     long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
 
-Launch delays and queue lengths are defined as in Holistic Trace Analysis. If the launch queue is almost always empty, the host
-limits the training speed.
+Launch delays and queue lengths are defined as in Holistic Trace Analysis. If almost no launched kernel has to wait for others,
+the host limits the training speed.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_LAUNCH_NS or more is host time with one of these reasons:
@@ -70,7 +70,7 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """For each kernel, return the end of its launch call or the start of the kernel, whichever is earlier. Unknown times are
+    """For each kernel, return when its launch call ended, or when the kernel started if that is earlier. Unknown times are
     NONE."""
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]

@@ -3,8 +3,9 @@
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
-torch.profiler records each module call as a range named "nn.Module: ...". For old PyTorch releases, modules are found in the
-Python stacks of ops. GPU work in the backward pass belongs to the module that called the corresponding forward op.
+torch.profiler records each module call as a range named "nn.Module: ...". Traces of old PyTorch releases contain no such
+ranges, so modules are found in the Python stacks of ops. GPU work in the backward pass belongs to the module that called the
+corresponding forward op.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # A `forward` method may call several modules, so the label includes the line number, as in "model.py:12".
+        # A `forward` method may call several modules, so the name of a module includes the line number of the call, as in
+        # "model.py:12".
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []

@@ -63,7 +63,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # Without recorded addresses, each free is assumed to release the newest block of its size.
+    # If memory addresses were not recorded, each free is assumed to release the newest block of its size.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]
@@ -75,8 +75,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Return the op of each memory event. In a replay, the thread of a memory event is unknown, so the ops of all threads are
-    searched."""
+    """Return the op that allocated or freed the memory in each memory event. In a replay, the thread of a memory event is
+    unknown, so the ops of all threads are searched."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

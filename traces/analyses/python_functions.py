@@ -169,7 +169,7 @@ def _short(path: str) -> str:
 
 
 def without_folders(trace: Trace) -> Trace:
-    """Shorten the file paths of Python functions. A path in a home folder would contain the user's name."""
+    """Shorten the file paths of Python functions, because a path in a home folder contains the user's name."""
     strings = Strings()
     places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
     return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)

@@ -3,19 +3,17 @@
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, collectives=84, last=71, waited_ns=1_200_000, late_ns=310_000_000)
 
-A rank that arrives last at a collective does not wait in its kernel, so its kernel is the shortest. Calls of one collective
-have the same communicator id and sequence number.
+The rank that reaches a collective last does not have to wait, so its communication kernel is the shortest. All ranks use the
+same communicator id and sequence number for one collective.
 
 Note [Late ranks]
-    A rank is late if it arrives at a collective after the median rank. Its lateness is the time between the two arrivals. If
-    ranks differ only by chance, all of them are late for similar times in total. A straggler is therefore late for at least
-    STRAGGLER_SHARE of the time of the latest rank, and for more than STRAGGLER_TIMES the median time of all ranks.
+    A rank is late if it reaches a collective after the median rank. If ranks differ only by chance, all ranks are late for a
+    similar time in total. A straggler is therefore late for more than STRAGGLER_TIMES the median time of all ranks.
 
 Note [Only kernels]
-    Profiles without ranges of collectives, for example of CUDA graphs, contain only communication kernels. The k-th kernel with
-    a name is then the same collective on all ranks, if the kernels of most collectives end within RANKS_END_WITHIN_NS. Ranks of
-    several process groups therefore do not match. The clocks of two machines may differ, so from three collectives on, the
-    median difference between the ends on two ranks is subtracted first.
+    Some profiles, for example of CUDA graphs, contain only the communication kernels of collectives. If the kernels of most
+    collectives end within RANKS_END_WITHIN_NS on all ranks, the k-th kernel with a name belongs to the same collective on all
+    ranks. The clocks of two machines may differ, so the median difference between the ends is subtracted first.
 """
 
 from __future__ import annotations
@@ -84,14 +82,14 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Divides ranks into those that stand out and are shown separately (`first`), and similar ones (`similar`)."""
+    """Divides ranks into slow or unusual ranks that are shown separately (`first`), and all others (`similar`)."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()
 
 
 def rank_groups(*traces: Trace) -> RankGroups:
-    """Group the ranks of the first trace. A rank is shown separately if it stands out in any of the traces."""
+    """Group the ranks of the first trace. A rank is shown separately if it is unusual in any of the traces."""
     ranks = traces[0].ranks
     if len(ranks) <= _FEW_SIMILAR:
         return RankGroups()
@@ -116,8 +114,8 @@ def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
 
 
 def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Trace]]:
-    """Return groups of similar ranks, and copies of the traces with one rank per group. Traces with different ranks are not
-    changed."""
+    """Group similar ranks, and return copies of the traces that contain only one rank of each group. Traces with different
+    ranks are not changed."""
     groups = rank_groups(*traces)
     if not groups.similar or any(trace.ranks != traces[0].ranks for trace in traces):
         return groups, list(traces)
@@ -142,7 +140,7 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _timed_collectives(trace: Trace) -> Collectives:
-    """Return the collectives with a recorded end, in call order. If no ends were recorded, return the communication kernels."""
+    """Return the collectives with a known end, in call order. In some traces, these are only the communication kernels."""
     # see Note [Only kernels]
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     if len(seen):

@@ -5,10 +5,10 @@
     waits.work                                  # the index in `trace.device` of the kernel or copy that it waited for
 
 Note [A wait is what happened]
-    A runtime call was a wait if work was running or queued when the call began, and if the call returned when that work had
-    ended. The call must return at most RETURN_NS after the last earlier work of its stream, or after the copy that the call
-    made. A short call must also wait for at least LEAST_WAIT_NS, unless CUDA documents that the call waits (`_SYNCHRONOUS`).
-    GPU and host clocks differ by microseconds (CLOCK_NS), so work may seem to end after the call.
+    A runtime call was a wait if the GPU had work when the call began, and if the call returned just after the end of this work.
+    The call must return at most RETURN_NS after the last earlier kernel of its stream, or after the copy that it made. A call
+    must also last at least LEAST_WAIT_NS, except if CUDA documents that it waits (`_SYNCHRONOUS`). The clocks of GPU and host
+    differ by microseconds (CLOCK_NS), so a kernel may seem to end after the call.
 
     call                                        documented                                          source
     *Synchronize, urQueueFinish, urEventWait    waits                                               [1] [3]
@@ -24,8 +24,8 @@ Note [A wait is what happened]
     Unified Runtime specification  [4] CUDA C++ Programming Guide, "Stream Ordered Memory Allocator"
 
 Note [A loop of queries]
-    Queries of an event or a stream on one thread form a loop if no op or launch lies between them. A loop is one wait if the
-    second-to-last query began while the work ran and the last query returned after the work ended.
+    A script may wait by asking again and again whether an event is complete. Such queries count as one wait if no op or launch
+    lies between them.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def _host_waits(trace: Trace, rank: int) -> HostWaits:
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
         mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
         mine &= own != NONE
-        # A wait for a CUDA event does not wait for work that was launched after the event. A copy waits only for earlier work
-        # on the same stream.
+        # A wait for a CUDA event does not wait for kernels launched after the event. A copy waits only for earlier work on the
+        # same stream.
         any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
         queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last work launched before the call
         ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last work that ended before the call returned
@@ -154,8 +154,8 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """Return a mask of the calls that waited for the work that they launched. A copy of pageable memory is an exception: the
-    call may return when the driver has buffered the data."""
+    """Return a mask of the calls that waited for their own copy or kernel. A call that copies pageable memory may return
+    earlier, when the driver has buffered the data."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS

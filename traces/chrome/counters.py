@@ -2,7 +2,7 @@
 
     for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
 
-Viewers draw counters as curves.
+Timeline viewers draw counters as curves.
 """
 
 from __future__ import annotations

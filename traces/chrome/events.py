@@ -59,7 +59,7 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Time stamps start at the last full second before the first event, because a float cannot store nanoseconds since 1970
+        # Time stamps count from a full second before the first event, because a float cannot store nanoseconds since 1970
         # exactly. Some programs reject time stamps below 1 us.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
@@ -119,8 +119,8 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Assign correlation ids. The ids are above 2**16, because Holistic Trace Analysis cannot read long traces with smaller
-        ids."""
+        """Assign correlation ids to kernels and launches. Ids start at 2**16, because Holistic Trace Analysis cannot read long
+        traces with smaller ids."""
         launch = self.trace.device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)
         launches, number = np.unique(launch, return_inverse=True)
@@ -189,8 +189,8 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Create ranges for steps and nn.DataParallel stages, unless the trace contains them. Other tools expect ranges named
-        "ProfilerStep#" on the main thread."""
+        """Create ranges for steps and nn.DataParallel stages if the trace contains none. Other tools expect a range named
+        "ProfilerStep#" for each step."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
         found, texts = [HostSpans.empty()], []

@@ -30,7 +30,7 @@ _BATCH = 4096  # number of events converted to text at a time, to limit memory
 
 
 def export_chrome(trace: Trace, path: str | os.PathLike[str], ranks: Sequence[int] | None = None) -> list[Path]:
-    """Write one file for each of `ranks` (default: all), and return the paths. Files are compressed if `path` ends in.gz.
+    """Write one file for each of `ranks` (default: all), and return the paths. Files are compressed if `path` ends in .gz.
     Raises OSError."""
     path = Path(path)
     written = []
@@ -77,7 +77,7 @@ def write_events(events: Iterable[ProfilerJson], header: ProfilerJson, path: Pat
 
 
 def _write_json(events: Iterable[ProfilerJson], header: ProfilerJson, file: IO[bytes] | gzip.GzipFile) -> None:
-    # Holistic Trace Analysis can only read a header with one entry per line and a space after each colon.
+    # Holistic Trace Analysis can only read a file header with one entry per line and a space after each colon.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')
     stream = iter(events)

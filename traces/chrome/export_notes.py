@@ -3,7 +3,7 @@
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-Viewers ignore this key. The value of the key is a string, because many JSON readers round large integers.
+Timeline viewers ignore these notes. The notes are stored as one string, because many JSON readers round large integers.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the original start times and durations of events, which the export may have changed."""
+        """Return the exact start times and durations of events, if the export had to change them."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

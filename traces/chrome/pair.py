@@ -2,7 +2,7 @@
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted, so that the first matching steps start together.
+The times of the second trace are shifted, so that the first matching steps start together.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _PairEvents:
             yield {"ph": "f", "bp": "e", **flow, **self._middle(1, theirs)}
 
     def _middle(self, number: int, row: int) -> ProfilerJson:
-        """Return the middle of a span, because arrows must begin and end inside spans."""
+        """Return the middle of a kernel, because viewers only draw arrows that begin and end inside of kernels."""
         trace, side = self._tables[number], self._sides[number]
         table = trace.device
         pid = trace.devices[int(table.device[row])].index + number * _SECOND_PIDS

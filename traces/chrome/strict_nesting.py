@@ -3,9 +3,9 @@
     nested_ends((track,), start_ns, end_ns)   # 0..10 and 5..30 overlap and become 0..5 and 5..30
 
 Note [Strict nesting]
-    Perfetto drops a slice that partially overlaps another slice on its track, so such spans are clipped. If two spans of a host
-    thread overlap partially, the span that loses less time is clipped. On a stream, the earlier span is always clipped, which
-    keeps the stream's busy time unchanged. A range that begins inside the previous kernel is moved to begin after the kernel.
+    Perfetto does not show an event that partially overlaps another event on its track, so such events are shortened. If two
+    events of a CPU thread overlap partially, the one that loses less time is shortened. On a stream, the earlier event is
+    always shortened, which keeps the stream's busy time unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the start of each span. An annotation that begins during a kernel is moved to the kernel's end."""
+    """Return the start time of each event. A profiler range that begins during a kernel is moved to the end of the kernel."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])
@@ -35,8 +35,8 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
 def nested_ends(
     tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
 ) -> Column:
-    """Return end times that leave no partially overlapping events. With `keep_later`, the earlier of two overlapping events is
-    always shortened. Events in the mask `uncut` are never shortened."""
+    """If events partially overlap, shorten one of them, and return the new end times. With `keep_later`, the earlier of two
+    overlapping events is always shortened. Events in the mask `uncut` are never shortened."""
     # see Note [Strict nesting]
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()

@@ -9,8 +9,7 @@ Note [A full launch queue]
 
 Note [Phases with different names]
     The recorder and the profiler may find different phases in a step. A phase that only one of them found is therefore added to
-    the previous phase. in clean steps, the recorder sees only its end (phase_rule.py), and a phase "other" before it may be too
-    long.
+    the previous phase.
 
 Note [Windows of other work]
     The profiler may run several times, and a later profile may contain other kinds of steps, for example steps that train more

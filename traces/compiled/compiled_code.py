@@ -59,8 +59,8 @@ def compiled_code(compiling_evaluations: Iterable[int] = ()) -> CompiledCode | N
     if utils is None:
         return None
     metrics = utils.get_compilation_metrics()
-    # Inductor compiles a backward pass when it first runs, and also compiles kernels to measure them. These compilations have
-    # no function name.
+    # Inductor compiles some code without a function name, for example kernels whose speed it measures. Such compilations do not
+    # count.
     compilations = [one for one in metrics if one.is_forward and one.co_name and one.compile_id]
     if not compilations:
         return None

@@ -20,7 +20,7 @@ from traces.model.trace import NONE, Column, DeviceKind, Trace
 
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
-    """Describes a CUDA graph, with counts and times per step."""
+    """Describes how often a CUDA graph was launched, and how long it took, per step."""
 
     name: str  # numbered in the order of the first launches
     launches: float  # per step
@@ -39,8 +39,8 @@ def graph_launch_of(trace: Trace) -> Column:
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that one rank launches in the given steps. Without recorded graph ids, launches with the same
-    kernels belong to the same graph. Names of memsets are ignored, because they may differ between launches (CUDA 13, H200)."""
+    """Return the CUDA graphs that one rank launches in the given steps. If the ids of graphs were not recorded, launches with
+    the same kernels belong to the same graph."""
     step_of = launch_steps(trace)
     chosen = device_ranks(trace) == rank
     if steps is not None and len(steps):
@@ -51,7 +51,7 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
 
 def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
     """For each CUDA graph, return its launches (rows of the table `host`) with the launched GPU work (rows of the table
-    `device`). Only the device rows in `rows` are returned."""
+    `device`). If `rows` is given, all other GPU work is ignored."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():

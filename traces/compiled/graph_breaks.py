@@ -4,11 +4,10 @@
     first.after, first.before, first.host_ns      # "0/0", "1/0", 412_000: from the end of one graph to the start of the next
 
 Note [What follows a graph break]
-    Dynamo compiles the rest of a function after a graph break as another function. Its name contains the line of the break. The
-    code between the two graphs may call other compiled functions, which may have graph breaks themselves. The time of these
-    graphs and of these graph breaks does not count as time of the outer graph break.
-    Traces from `trace import` do not contain the names of functions. In such a trace, the range of a region encloses the range
-    of the function's rest, after the ranges of all other compiled functions that the region calls.
+    After a graph break, torch.compile compiles the rest of the function as another function, with the line of the break in its
+    name. The code between two graphs may call other compiled functions, and their time does not count as time of the graph
+    break. Imported traces do not contain the names of functions. In such a trace, the rest of a function is recognized by its
+    profiler range, which is inside the range of the function.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FUNCTION = re.compile(r"(torch_dynamo_resume_in_)?(.*?)(?(1)_at_\d+) \((.*):(\d
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
-    """Describes a graph break between two compiled functions, with counts and times per step."""
+    """Describes a graph break of torch.compile: how often it was reached, and how long it took, per step."""
 
     after: str  # region before the break
     before: str  # region after the break

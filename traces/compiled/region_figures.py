@@ -25,14 +25,14 @@ from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
 from traces.names.device_names import GRAPH_LAUNCHES
 
-# Older releases of Inductor use names such as triton_fused_add_0 or triton__0d1d2d. Handwritten kernels may also begin with
-# "triton_".
+# Older releases of Inductor use kernel names such as triton_fused_add_0 or triton__0d1d2d. Names of handwritten kernels may
+# also begin with "triton_".
 _FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_\d|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """Describes a fused kernel, with launches and GPU time per step."""
+    """Describes a fused kernel: its launches and its GPU time per step."""
 
     name: str  # name of the kernel
     launches: float  # per step
@@ -41,7 +41,7 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Describes one compilation of a function by torch.compile. Counts and times are per step. Host times are medians."""
+    """Describes one compilation of a function by torch.compile. Counts and times are per step, and host times are medians."""
 
     name: str  # such as "0/1", the second compilation of the first function
     function: str  # unknown for imported traces

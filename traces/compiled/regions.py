@@ -1,16 +1,17 @@
-"""Finds calls of compiled code in a trace. A region is a piece of code that torch.compile compiled as a whole.
+"""Finds calls of compiled code in a trace. A region is a function, or a part of a function, that torch.compile compiled as a
+whole.
 
     calls = region_calls(trace, rank=0)
     calls[0].region, calls[0].is_backward    # "0/1", False: the second compilation of the first function that Dynamo traced
     calls[0].launching                       # host rows of the ops and graph launches that gave work to the device
 
 Note [One call of a region]
-    PyTorch puts nested ranges around compiled code: `Torch-Compiled Region: N/M` around the code that Dynamo generated for a
-    function, and `CompiledFunction` and `CompiledFunctionBackward` around the forward and backward pass of a graph. A call of a
+    PyTorch puts nested profiler ranges around compiled code: `Torch-Compiled Region: N/M` around a compiled function,
+    `CompiledFunction` around the forward pass of a graph, and `CompiledFunctionBackward` around its backward pass. A call of a
     region is the outermost range around one graph, so eager ops between graphs do not belong to a call. A backward pass belongs
     to the forward pass with the same autograd sequence number. If sequence numbers are missing, the first backward pass belongs
     to the last forward pass, and so on. Before the first launch of a Triton kernel, Inductor may measure several versions of
-    the kernel. The work of these measurements does not belong to the call.
+    the kernel, which does not count.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # If a compiled region has no graph, its GPU work is assigned to the region itself.
+    # If a compiled function has no graph, its GPU work counts as work of the whole function.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
-    # If torch.compile finds nothing to compile in a function, the function's calls have neither a graph nor GPU work.
+    # If torch.compile finds nothing to compile in a function, the calls of the function have neither a graph nor GPU work.
     rows = sorted((row for row in units if kind[row] == _Range.GRAPH or row in work), key=lambda row: int(host.start_ns[row]))
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings

@@ -69,7 +69,7 @@ class BarLane:
 
 
 def timeline_html(title: str, lanes: Sequence[BarLane]) -> str:
-    """Return the HTML of the timeline. Only the longest bars are drawn if there are too many."""
+    """Return a timeline as HTML. If there are too many bars, only the longest ones are drawn."""
     lanes = [lane for lane in lanes if len(lane.names)]
     if not lanes:
         return f"<p>{escape(title)}</p>"

@@ -6,13 +6,12 @@
     cell("v100", "resnet50").for_batch(32)         # CellTimes; NotMeasured outside the measured batch sizes
     match("v100", signature)                # the cell of the script's network or a similar network, and the differences
 
-A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The library consists of a
-bundled folder, a user's folder, and the folders in the environment variable TRACE_LIBRARY.
+A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). There is a bundled folder and
+a user's folder, and the environment variable TRACE_LIBRARY lists more folders.
 
 Note [One name, one entry]
-    No library folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.
-    If one file took precedence, nobody would notice times from the wrong file. Unreadable files are not listed; `faults`
-    reports them.
+    If two folders contain an entry of the same name, using it raises an error with both file names. If one of the two was
+    chosen silently, nobody would notice times from the wrong file. Unreadable files are not listed, but reported by `faults`.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ def gpus() -> list[Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """Find a GPU by its name, or by words of its device name. Raises TraceLibraryError with a list of similar names for an
-    unknown GPU."""
+    """Find a GPU in the library by its name, such as "v100", or by words of its device name. Raises TraceLibraryError with a
+    list of similar names for an unknown GPU."""
     known = gpus()
     words = _words(name)
     for one in known:
@@ -81,8 +80,8 @@ def gpu(name: str) -> Gpu:
 
 
 def device_named(text: str) -> str:
-    """Return the full device name of a GPU, for example of "v100". If several GPUs match, one with measurements is chosen.
-    Raises TraceError with a list of similar names for an unknown GPU."""
+    """Return the full device name of a GPU, such as "Tesla V100-PCIE-32GB" for "v100". If several GPUs match, choose one with
+    published step times. Raises TraceError with a list of similar names for an unknown GPU."""
     with suppress(TraceLibraryError):
         text = gpu(text).device
     return text if is_slice(text) else find_card(text).names[0]
@@ -115,8 +114,8 @@ def find_cell(name: str) -> LibraryCell:
 
 
 def match(gpu_name: str, script: WorkloadSignature) -> Match:
-    """Find the step times of a script's network, or of the most similar one, on a GPU. The batch size does not matter. Raises
-    TraceLibraryError."""
+    """Find the published step times of a script's network, or of the most similar network, on a GPU. The batch size may differ.
+    Raises TraceLibraryError."""
     return nearest_network(files_of(gpu_name), script)
 
 

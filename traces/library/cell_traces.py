@@ -4,8 +4,8 @@
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     trace_with_step_times(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
-The published time of a phase includes the wait for the GPU, so the trace contains the same duration for CPU and GPU. If only
-the sum of all phases after the forward pass was measured, the sum is stored as the phase `backward`.
+Published times of phases include waits for the GPU, so CPU and GPU get the same times in the trace. If only the sum of all
+phases after the forward pass is known, this sum becomes the time of the phase `backward`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def trace_with_step_times(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return the trace of a replay. `steps` contains the phase times of each step in nanoseconds."""
+    """Return the trace of a replay that used published step times. `steps` contains the phase times of each step in
+    nanoseconds."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace

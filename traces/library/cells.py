@@ -1,4 +1,4 @@
-"""Reads and writes cells of the library. A cell contains step times of one neural network on one GPU, measured at several batch
+"""Reads and writes published step times. A cell contains the step times of one neural network on one GPU at several batch
 sizes.
 
     file = read_cells(Path("v100.cells"))
@@ -9,9 +9,9 @@ sizes.
     cell.for_batch(100)                # CellTimes(phases_ns={"forward": 93_700_000, ...}, is_scaled=False, ...)
 
 Note [Measured batches only]
-    A cell contains only measured batch sizes. Between two measured batch sizes, `for_batch` interpolates linearly and sets
-    `is_scaled`. GPU libraries change algorithms with the batch size, so measured times differ from the line between their
-    neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `for_batch` raises NotMeasured.
+    Between two measured batch sizes, `for_batch` interpolates linearly and sets `is_scaled`. GPU libraries use other algorithms
+    at other batch sizes, so the interpolated times are wrong by 0.6 to 2.1 % in the median. Outside of the measured batch
+    sizes, `for_batch` raises NotMeasured.
 
 A `*.cells` file contains a magic number, a version, a CRC-32 checksum and a msgpack body.
 """
@@ -71,7 +71,7 @@ class CellSource:
 
 
 def split_provenance(provenance: Mapping[str, Json]) -> tuple[CellSource, dict[str, Json]]:
-    """Split a recording's metadata into two parts: the source of the measurements, such as study and commit, and everything
+    """Split a recording's metadata into two parts: the source of the measurements (study, commit and so on), and everything
     else. Raises ValueError for a value of a wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
@@ -143,9 +143,9 @@ class LibraryCell:
         return int(peaks[end]) + (batch - int(batches[end])) * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])
 
     def for_batch(self, batch: int, *, extrapolates: bool = False) -> CellTimes:
-        """Return the step time at a batch size. Outside the measured range, extrapolate linearly if `extrapolates` is True, and
-        otherwise raise NotMeasured. If only one batch size was measured, the step time is assumed to be proportional to the
-        batch size."""
+        """Return the step time at a batch size. Outside of the measured batch sizes, extrapolate linearly if `extrapolates` is
+        True, and otherwise raise NotMeasured. If only one batch size was measured, the step time is assumed to be proportional
+        to the batch size."""
         # see Note [Measured batches only]
         batches = self.batches
         at = int(np.searchsorted(batches, batch))

@@ -2,11 +2,9 @@
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-
-
 Note [What is personal]
-    All values of the provenance are searched for paths in home folders, e-mail addresses and names of machines. The recorder
-    never writes such data, but text added by a person may contain it.
+    The metadata of a recording may not contain paths in home folders, e-mail addresses or names of machines. The recorder never
+    writes them, but text that a person has added may contain them.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
 
 Note [The same memory]
     A program may recompute activations or keep a copy of its weights, which a workload signature does not show. A PyTorch
-    release may also keep more tensors for the backward pass: MobileNetV2 needs 1.4 times as much memory since 1.11. So a
-    measured limit is used only if the program's peak memory equals the peak of the library entry. Small differences are
-    allowed, because the peak depends on when the training loop frees its gradients.
+    release may also keep more tensors for the backward pass: MobileNetV2 needs 1.4 times as much memory since 1.11. The largest
+    measured batch size is therefore valid only for programs with the same peak memory as the measured one. Small differences
+    are allowed, because the peak depends on when the training loop frees its gradients.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Describes the measured batch sizes: `fitted` is the largest that fitted into memory, and `full` the smallest that did
-    not."""
+    """Describes measurements on one GPU: `fitted` is the largest batch size that fitted into memory, and `full` the smallest
+    that did not."""
 
     cell: LibraryCell
     fitted: int  # largest measured batch size that fitted into memory
@@ -43,8 +43,8 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch size that fits, or None if unknown. An estimate outside of the measured limits is replaced
-        by the nearest limit."""
+        """Return the largest batch size that fits into memory, or None if it is unknown. An estimate outside of the measured
+        limits is replaced by the nearest limit."""
         if self.is_exact:
             return self.fitted
         if estimated is None:

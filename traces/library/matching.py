@@ -1,13 +1,13 @@
-"""Finds a script's network in the library of measured networks. The batch size may differ.
+"""Finds a script's network among the networks with published step times, at any batch size.
 
     found = nearest_network(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()
     match_with(cell, signature).differences   # ("optimizer SGD in the library, AdamW in the script",)
 
 Note [The same network]
-    Two signatures describe the same network if their numbers of parameters, parameter bytes and modules are equal. Only modules
-    with parameters are counted. There is one count for each torch.nn class. A signature does not contain strides and
-    resolutions inside the network, channels_last, TF32 and cudnn.benchmark.
+    Two signatures describe the same network if their numbers of parameters, parameter bytes and modules are equal. Modules are
+    counted by torch.nn class, and modules without parameters are ignored. A signature does not show strides and image sizes
+    inside the network, channels_last, TF32 and cudnn.benchmark.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def match_with(cell: LibraryCell, script: WorkloadSignature) -> Match:
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
-    """Return the batch size, or None if the first dimensions of the inputs differ."""
+    """Return the batch size of a script, or None if the first dimensions of its inputs differ."""
     sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 

@@ -1,5 +1,4 @@
-"""Computes the step times of a network from recordings. The command `trace record --sweep` records a program once per batch
-size.
+"""Computes the step times of a network from recordings at several batch sizes (`trace record --sweep`).
 
     gpu = gpu_of(trace)                             # Gpu("v100-sxm2-16gb", "Tesla V100-SXM2-16GB", ...)
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
@@ -39,8 +38,8 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the entry of `known` for a recording's GPU, or a new `Gpu`. Raises TraceLibraryError if the recording names no
-    GPU."""
+    """Return the GPU of a recording: one of the GPUs in `known`, or a new `Gpu` object. Raises TraceLibraryError if the
+    recording contains no GPU."""
     if not trace.devices:
         raise TraceLibraryError("the recording contains no GPU")
     device = trace.devices[0]

@@ -5,25 +5,25 @@
     card.link.copy_gbps             # 276.0: between two A100 GPUs
     known_properties(device).multi_processor_count      # the recorded value, or the value of the data sheet
 
-Peak rates apply to dense matrices, without structured sparsity. For cards with two GPUs (K80 and MI250), the table lists the
-values of one GPU.
+Peak rates are those of dense matrices, without structured sparsity. The entries of cards with two GPUs (K80 and MI250) describe
+one of the two GPUs.
 
 Note [A name's words]
-    A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card matches if the device name contains all
-    words of one of the card's names, so "NVIDIA L40S" does not match "L4". If several cards match, the card with the most
-    matching words is used. Words that denote a different product (Ti, SUPER, Laptop, Ada) must also be in the card's name.
+    A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A GPU model matches if the device name
+    contains all its words, so "NVIDIA L40S" does not match "L4". If several models match, the one with the most words is used.
+    Words that denote a different product (Ti, SUPER, Laptop, Ada) must match in both directions.
 
 Note [A slice of a card]
     The name "NVIDIA A100-SXM4-40GB MIG 3g.20gb" denotes a slice of an A100, made by NVIDIA's Multi-Instance GPU (MIG). The
     slice "3g.20gb" has three of the card's seven compute slices and 20 GB of the card's memory. An A30 has four compute slices.
-    The slice's share of bandwidth and cache equals its share of memory.
+    The slice has the same share of the card's bandwidth and cache as of its memory.
 
 Note [What a context takes]
     A CUDA context reserves 2 KiB of local memory for every thread that the card can run at once. By this rule, a context takes
     320 MiB for a TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394), 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with
     CUDA 13.0: 426, github.com/unslothai/unsloth-zoo/pull/1053) and 528 MiB for an H200 (PyTorch 2.11 with CUDA 13.0, driver
     580: 527, our measurement). The memory of loaded kernels (256 MiB for training a ResNet-50 on the H200) is ignored.
-    benchmarks/library_memory.py lists the sizes by compute capability. The context size of AMD cards is unknown, so 0 is used.
+    benchmarks/library_memory.py lists the sizes by compute capability. The context size of AMD GPUs is unknown, so 0 is used.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Contains the bandwidth between two GPUs of the same model in GB/s. The bandwidth is an estimate, because server boards
-    have different numbers of links."""
+    """Contains the bandwidth between two GPUs of the same model in GB/s. This is an estimate, because server boards connect two
+    GPUs with different numbers of links."""
 
     pair_gbps: float  # all links between two neighbours together
     all_gbps: float  # all links of one GPU together
@@ -142,7 +142,7 @@ class Card:
 
     @property
     def uses_winograd(self) -> bool:
-        """Return False for GPUs with TF32 tensor cores, which do not use the Winograd algorithm."""
+        """Return True for GPUs without TF32 tensor cores, where cuDNN may use the Winograd algorithm for convolutions."""
         return not self.architecture.name and "tf32" not in self.tflops
 
     @property
@@ -317,8 +317,8 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 
 
 def find_card(text: str) -> Card:
-    """Return the data sheet of a GPU that a user names, such as "v100" or "rtx 4090". All words of `text` must be in the GPU's
-    name. Raises TraceError with a list of similar names if no GPU matches."""
+    """Return the data sheet of a GPU that a user names, such as "v100" or "rtx 4090". Raises TraceError with a list of similar
+    names if no GPU matches."""
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
     meant = [name for name, of in parts.items() if wanted and wanted <= of and of & _VARIANTS <= wanted]
@@ -349,5 +349,5 @@ def _squeezed(name: str) -> str:
 
 
 def known_properties(device: Device) -> DeviceProperties:
-    """Return the recorded properties of a GPU, completed by its data sheet."""
+    """Return the properties of a GPU: the recorded values, and data sheet values for all others."""
     return device.properties.completed_by(card_of(device.name).properties)

@@ -1,4 +1,4 @@
-"""Translates the names of collectives and dtypes that PyTorch uses in C++ code and in profiles.
+"""Translates the names of collectives and dtypes in PyTorch's C++ code and profiles to the names in Python.
 
     function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
     is_communication("vllm::cross_device_reduce_1stage<__half, 2>")  # True
@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
-# Kernel names of NCCL and similar libraries. Libraries for expert parallelism, such as DeepEP, use "intranode" and "internode".
-# A reduction within a block or warp is not a collective.
+# Names of communication kernels in NCCL and similar libraries. For example, DeepEP's names contain "intranode" or "internode".
+# A reduction within a block or warp is not communication between GPUs.
 _KERNEL = re.compile(
     r"[^<(]*(?:nccl|rccl|msccl|oneccl|nvshmem|(?:inter|intra)node|cross_device_reduce|multimem"
     r"|(?<!block)(?<!warp)(?<!block_)(?<!warp_)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all))",

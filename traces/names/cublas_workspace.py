@@ -4,10 +4,10 @@
     workspace_bytes(8, None, (2, 13))           # 8_519_680 on devices of compute capability 8.x
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
-The source is aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, a cuBLAS handle keeps one workspace
-per stream. Since PyTorch 2.6, a hipBLAS handle also keeps a workspace. Since PyTorch 2.15, each matrix multiplication allocates
-and frees its own workspace. In PyTorch 2.11, cuBLASLt has its own workspace of 1 MiB (measured). Since PyTorch 2.12, cuBLASLt
-shares the workspace of cuBLAS (measured).
+Source: aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, PyTorch keeps one workspace per cuBLAS
+handle and stream, and since PyTorch 2.15, each matrix product allocates and frees its own workspace. Since PyTorch 2.6, it also
+keeps one per hipBLAS handle and stream. In PyTorch 2.11, cuBLASLt has its own workspace of 1 MiB (measured); since PyTorch
+2.12, it shares the workspace of cuBLAS (measured).
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
 
 
 def lt_workspace_bytes(release: Release | None, is_amd: bool) -> int:
-    """Return the size of the workspace that cuBLASLt keeps per stream, or 0."""
+    """Return the size of the workspace that PyTorch keeps per stream for cuBLASLt, or 0."""
     return _LT_BYTES if release in _LT_RELEASES and not is_amd else 0
 
 
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:
-    """Return the size of one cuBLAS workspace in bytes. On AMD GPUs, `amd` is the architecture, such as "gfx942". In
-    CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight of 16 KiB."""
+    """Return the size of one cuBLAS workspace in bytes. On AMD GPUs, `amd` is the architecture, such as "gfx942". `configured`
+    is the environment variable CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers of 16
+    KiB."""
     pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
     if pieces:
         return sum((int(size) << 10) * int(count) for size, count in pieces)

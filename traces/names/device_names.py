@@ -15,7 +15,7 @@ _DIRECTIONS = {
     "M2D": "h2d", "H2D": "h2d", "D2M": "d2h", "D2H": "d2h", "D2D": "d2d",
 }  # fmt: skip
 
-# Intel's runtime calls begin with "ur" or, in older releases, with "pi".
+# The names of Intel's runtime calls begin with "ur" or, in older releases, with "pi".
 _VENDORS = ("cuda", "cu", "hip", "musa", "mu", "mc")
 _VENDOR = rf"(?:{'|'.join(_VENDORS)})"
 GRAPH_LAUNCHES = frozenset(f"{vendor}GraphLaunch" for vendor in _VENDORS) | {"urEnqueueCommandBufferExp"}

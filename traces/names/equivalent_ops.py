@@ -3,7 +3,7 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may take different arguments, so the order of their input shapes is ignored.
+PyTorch releases pass the inputs of an op in different orders, so the order of input shapes is ignored.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]
 
 
 def kernel_text(name: str) -> str:
-    """Remove "void" and the parameters from a kernel's name. Mangled names become readable: "_ZN5aiter8rms_normILi4EEEvPT_"
+    """Shorten a kernel's name: remove "void" and the parameters. Mangled names become readable: "_ZN5aiter8rms_normILi4EEEvPT_"
     becomes "aiter::rms_norm<Li4EEEvPT_>"."""
     if name.startswith("_ZN"):
         return _readable(name)

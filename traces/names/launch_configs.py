@@ -3,8 +3,8 @@
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-The text contains the grid size, block size, registers per thread, shared memory in bytes, and the achieved and theoretical
-occupancy in percent. AMD's profiler records only grid and block size.
+The text lists the grid size, the block size, the registers per thread, the shared memory in bytes, and the achieved and
+theoretical occupancy in percent. AMD's profiler records only the grid size and the block size.
 """
 
 from __future__ import annotations

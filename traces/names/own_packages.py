@@ -2,8 +2,8 @@
 
     package_folder("replayer")      # Path("/site-packages/trace_replay/replayer"), or Path("/checkout/replayer")
 
-A wheel contains `traces` in trace_replay/public/ and the other packages in trace_replay/. A checkout contains all packages in
-one folder. The tool uses these folders to distinguish its own files from those of a script.
+An installed wheel contains `traces` in trace_replay/public/ and the other packages in trace_replay/. A checkout contains all
+packages in one folder. This shows whether a file belongs to this tool or to the user's script.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parents[2]  # contains `traces`
 
 
 def package_folder(package: str, folder: Path = _FOLDER) -> Path:
-    """Return the folder of one of this tool's packages. `folder` contains `traces`."""
+    """Return the folder of one of this tool's packages, such as "replayer". `folder` is the folder that contains `traces`."""
     return next((found for found in (folder / package, folder.parent / package) if found.is_dir()), folder / package)
 
 

@@ -1,1 +1,1 @@
-"""Compares the FLOP/s and bytes per second of recorded ops with the GPU's data sheet."""
+"""Compares the speed of recorded ops (FLOP/s and bytes per second) with the GPU's data sheet."""

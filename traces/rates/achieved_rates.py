@@ -1,4 +1,4 @@
-"""Compares the FLOP/s and bytes per second of recorded ops with the GPU's data sheet.
+"""Compares the speed of recorded ops (FLOP/s and bytes per second) with the GPU's data sheet.
 
     for row in achieved(trace): print(row.op, row.tflops, row.flops_share, row.gbps, row.bytes_share)
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
@@ -8,7 +8,7 @@ FLOPs. Profilers do not record the stride of a convolution, so the output shape 
 of attention are an upper bound, because profilers do not record whether the mask was causal.
 
 Note [Above the data sheet]
-    A rate above the data sheet is either explained or not shown. Rates are never cut off at the peak.
+    Some ops seem to be faster than the data sheet allows. There are four known reasons:
 
     cached              the memory that an op touches fits in the card's cache ("in L2"), so memory bandwidth is no limit. The
                         cache is "partly in L2" if the part that does not fit stays within the memory bandwidth. The last cache
@@ -21,8 +21,7 @@ Note [Above the data sheet]
     causal              attention needs half of the FLOPs. If the full FLOPs would be faster than the card, attention must be
                         causal.
 
-    Any other rate above the data sheet shows that the op did less work than its shapes suggest. The bytes or FLOPs of an op
-    with such a rate are shown as unknown.
+    In all other cases, the op did less work than its shapes suggest, so its bytes or FLOPs are shown as unknown.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return the achieved FLOP/s and bytes/s of each op, and of each op with each of its input shapes and dtypes."""
+    """Return the achieved FLOP/s and bytes/s of each op, and also of each op at each combination of input shapes and dtypes."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -335,7 +334,7 @@ def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:
-    """Return the ops with shapes. Before PyTorch 1.10, the two gradients of a convolution were separate cuDNN ops."""
+    """Return the ops with recorded shapes. Before PyTorch 1.10, the two gradients of a convolution were separate cuDNN ops."""
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
     nearest = enclosing(host, is_op & (host.shapes != NONE))[op]

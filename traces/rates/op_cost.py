@@ -4,7 +4,7 @@
     size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440
     compute_unit("convolution", "float32", TorchSettings())      # "tf32"
 
-Op names are canonical (`traces.names.equivalent_ops`). Profilers do not record the shapes of outputs.
+Op names are canonical names such as "mm" (`traces.names.equivalent_ops`). Profilers do not record the shapes of outputs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def is_attention_backward(name: str) -> bool:
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Return the FLOPs of an attention op, and whether they are an upper bound. Attention has two matrix products in the
+    """Return the FLOPs of an attention op, and whether they are an upper bound. Attention computes two matrix products in the
     forward pass, and five in the backward pass."""
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
@@ -112,8 +112,8 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the GPU's precision for a matrix product or convolution, such as "tf32". Since PyTorch 1.12, TF32 is allowed by
-    default in cuDNN's convolutions and recurrent layers, but not in matrix products."""
+    """Return the precision in which the GPU computes a matrix product or convolution, such as "tf32". Since PyTorch 1.12, TF32
+    is allowed by default in cuDNN's convolutions and recurrent layers, but not in matrix products."""
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
     if unit == "fp32":
         is_cudnn = op.startswith(("convolution", "_cudnn")) or op in RNN_PASSES

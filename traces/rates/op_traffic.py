@@ -6,8 +6,8 @@
 `moved_bytes` counts every read and write. `footprint_bytes` counts each memory address once.
 
 Note [Bytes that an op touches]
-    Recordings contain the shapes of an op's inputs, but no values, scalars or outputs. In these rules, n is the number of
-    indices:
+    Recordings contain the shapes of an op's inputs, but no values, scalars or outputs. In the following rules, n is the number
+    of indices:
 
     elementwise, norms                  inputs once, and the output with the inputs' broadcast shape; 1 byte for comparisons
     products, convolutions, attention   inputs once and the output (backward: one gradient for each input)
@@ -29,7 +29,7 @@ Note [Bytes that an op touches]
     lists of tensors (foreach, fused)   all tensors once
     Triton kernels of Inductor          every pointer once, at most as many elements as the kernel has (see `triton_elements`)
 
-    Ops outside of PyTorch that are not listed are treated as elementwise ops.
+    Ops that are not in this list, such as ops of other libraries, are treated as elementwise ops.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
-    """Find the output's gradient and the weight among the inputs of convolution_backward. The order of the inputs depends on
-    the PyTorch release. The gradient is the input with as many channels as the weight has output channels."""
+    """From the inputs of a convolution_backward, return the gradient of the output, and the weight. The order of the inputs
+    depends on the PyTorch release. The gradient has as many channels as the weight has output channels."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]
@@ -213,7 +213,8 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of an `index_put`. If the index was not recorded, each new value is assumed to be written once."""
+    """Return the bytes that an `index_put` reads and writes. If the shape of the indices was not recorded, each new value is
+    assumed to be written once."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -300,8 +301,9 @@ _RULES: dict[str, tuple[int, Callable[[tuple[Operand, ...], bool], Traffic | Non
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Return the traffic of an indexing op, from its kernel's grid size. A block of `index_elementwise_kernel<128, 4>` copies
-    128 x 4 elements. `vectorized_gather_kernel` has one block per indexed row."""
+    """Return the bytes that an indexing op reads and writes, based on the number of blocks in its kernel's launch grid. A block
+    of `index_elementwise_kernel<128, 4>` copies 128 x 4 elements, and `vectorized_gather_kernel` has one block per indexed
+    row."""
     if not grid:
         return None
     if by_element := _INDEX_KERNEL.search(kernel):
@@ -317,7 +319,7 @@ def is_inductor_kernel(name: str) -> bool:
 
 
 def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
-    """Return the traffic of an Inductor kernel that reads or writes each tensor once."""
+    """Return the bytes that an Inductor kernel reads and writes if it accesses each tensor once."""
     if not pointers:
         return None
     most = triton_elements(name, tuple(of.elements for of in pointers), programs)
@@ -325,8 +327,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements an Inductor kernel processes: the size of its first or last tensor, whichever fits the launch
-    grid better. If the launch grid is unknown, return the size of the larger tensor."""
+    """Return how many elements an Inductor kernel processes. This is the size of its first or last tensor, whichever fits the
+    number of launched blocks better. If the number of blocks is unknown, return the size of the larger tensor."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

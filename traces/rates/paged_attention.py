@@ -4,8 +4,8 @@
     of.cached_tokens, of.pairs      # 700, 700: one new token attends to 700 cached tokens
 
 Note [Paged attention]
-    The keys and values of all sequences are in one cache of pages. The shape of the cache does not show how many tokens one
-    call of an attention op reads. There are two kinds of index tensors that show which pages belong to a sequence:
+    The keys and values of all sequences are in one cache, which is divided into pages. The shape of this cache does not show
+    how many tokens an attention op reads. Two kinds of index tensors show which pages belong to a sequence:
 
     lists       the bounds of the sequences in the queries (missing if each sequence has one query), their bounds in the list of
                 pages, and the list of pages. The length of the list times the page size is the number of cached tokens. This
@@ -14,7 +14,7 @@ Note [Paged attention]
     a table     one row per sequence, as wide as the longest sequence that the server allows. The number of cached tokens is
                 unknown, so there are neither FLOPs nor bytes.
 
-    The number of pairs of query and cached token is known if there is one sequence, or if each sequence has one query
+    The number of (query token, cached token) pairs is known if there is one sequence, or if each sequence has one query
     (decoding). With lists, the bytes are always known: queries and outputs, and each cached token once.
 """
 
@@ -32,7 +32,7 @@ _NAMES = re.compile(r"paged|batch_?prefill|batch_?decode|varlen|kvcache|\bpa_|_p
 # see Note [Paged attention]
 @dataclass(frozen=True, slots=True)
 class PagedAttention:
-    """Describes one call of an attention op over a paged KV cache. Unknown numbers are None."""
+    """Describes one call of an attention op that reads a paged KV cache, as in vLLM. Unknown numbers are None."""
 
     query: Shape  # tokens, heads, channels
     key_channels: int
@@ -69,7 +69,7 @@ class PagedAttention:
 
     @property
     def pairs(self) -> int | None:
-        """Return the largest possible number of (query token, cached token) pairs, or None if it is unknown."""
+        """Return how many pairs of a query token and a cached token the call computes at most, or None if this is unknown."""
         if self.cached_tokens is None or self.sequences is None:
             return None
         if self.sequences == 1:
@@ -88,8 +88,8 @@ class PagedAttention:
 
 
 def _most_page_tokens(cache: Shape, heads: int) -> int:
-    """Return the largest possible number of tokens in a page of the cache. The number of query heads must be a multiple of the
-    number of KV heads."""
+    """Return the largest possible number of tokens in one page of the KV cache. The number of query heads must be a multiple of
+    the number of KV heads."""
     if len(cache) == 3:
         return 1
     return max((cache[3 - place] for place in (1, 2) if heads % max(cache[place], 1) == 0), default=max(cache[1:3]))

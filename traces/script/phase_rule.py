@@ -13,12 +13,13 @@ not at the first copy.
 
 Note [After a backward pass]
     After a backward pass, a script may clip gradients or read values, so these ops belong to the phase "other". The next
-    forward pass of the step, for example of another micro-batch, begins with the first of these events (FORWARD): - an
-    outermost module is called while gradients are enabled - the backward pass built a graph (`create_graph=True`), and autograd
-    records an op, for example of a gradient penalty Autograd gives each recorded op a new sequence number, which the importer
-    and the replayer compare. Many profiles contain no module calls, so the importer also begins a forward pass at an op that
-    autograd records if another backward pass follows. The recorder compares the number only before the next backward pass or
-    loss function, so without module calls, the forward pass begins at the end of the previous phase.
+    forward pass of the step, for example of another micro-batch, begins with the first of these events (FORWARD):
+    - an outermost module is called while gradients are enabled
+    - the backward pass built a graph (`create_graph=True`), and autograd records an op, for example of a gradient penalty
+    Autograd gives each recorded op a new sequence number, which the importer and the replayer compare. Many profiles contain no
+    module calls, so the importer also begins a forward pass at an op that autograd records if another backward pass follows.
+    The recorder compares the number only before the next backward pass or loss function, so without module calls, the forward
+    pass begins at the end of the previous phase.
 
 Note [Copies to the GPU]
     The recorder does not see ops that create a tensor, so a copy to the GPU after such ops also begins the phase "h2d". In a

@@ -5,7 +5,7 @@
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
-The analysis follows "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021).
+The method is that of the paper "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021).
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def training_pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Return the training speed without the first steps, which use prefetched batches. Raises TraceError if there are too few
-    steps."""
+    """Return the training speed without the first steps, because their batches were loaded before the training began. Raises
+    TraceError if there are too few steps."""
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
@@ -122,9 +122,9 @@ def stalls_of(
     gpu: Trace, prepared: Trace, loadings: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, cold_loadings: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data. `loadings` contains the
-    cost of each batch with cached data, and `cold_loadings` with uncached data. The script's machine has `cores` CPU cores.
-    Raises TraceError without a DataLoader."""
+    """From three runs, compute how long a script waits for data: with one batch in memory, with cached files, and with uncached
+    files. `loadings` contains the loading cost of each batch with cached files, and `cold_loadings` with uncached files. The
+    machine of these runs has `cores` CPU cores. Raises TraceError if the script uses no DataLoader."""
     if not any(one.batches for one in loadings):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
     loadings = _of_training(loadings)
@@ -138,8 +138,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch for a training step")
     late = None if fetched is None else training_pace(fetched, samples * step_batches, workers, prefetch)
-    # A DataLoader returns batches in order, so a slow batch delays all later batches. So the simulation uses the measured time
-    # of each batch, not the mean.
+    # A DataLoader returns batches in order, so a slow batch delays all later batches. The simulation therefore uses the
+    # measured time of each batch, not the mean.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in loadings if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
@@ -248,7 +248,8 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """Sort batches as the DataLoader returns them: one from the first worker, one from the second worker, and so on."""
+    """Sort batches in the order in which the DataLoader returns them: one from the first worker, one from the second worker,
+    and so on."""
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
         by_worker.setdefault(one.process, []).append(one)

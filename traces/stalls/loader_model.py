@@ -4,7 +4,7 @@
     run = simulate_loader(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-As in torch.utils.data, worker b mod W loads batch b. The disk serves one read at a time.
+Worker b mod W loads batch b, as in torch.utils.data. The disk reads one file at a time.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def simulate_loader(
     steps: range | None = None,
     others: float = 0,
 ) -> LoaderRun:
-    """Simulate a training run with a DataLoader, and return the mean step time and waiting time. A step without a wait takes
-    `step_ns`. Batch b costs `cost[b % n]` if `cost` is a sequence of n costs. Other programs keep `others` CPU cores busy.
-    Raises ValueError without workers."""
+    """Simulate a training run with a DataLoader, and return the mean step time and waiting time. A step takes `step_ns` if its
+    batch is ready. If `cost` is a sequence, it contains the cost of each batch, and starts again at its end. Other programs
+    keep `others` CPU cores busy. Raises ValueError if there are no workers."""
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores cannot be simulated; give at least one of each")
     if steps is None:  # skips the steps that use prefetched batches

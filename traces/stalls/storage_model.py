@@ -7,10 +7,10 @@
     caches.holds("n01440764_10026.JPEG")                    # whether this file stays in the cache
 
 Note [Hit rate of a cache]
-    Training reads every file once per epoch, in a new random order each time. A cache that never evicts files (MinIO, VLDB
-    2021) and holds the fraction K of the bytes serves the fraction K of the reads. A file that is read at position p of one
-    epoch and position q of the next is still in an LRU cache if (1 - a)(1 - b) > 1 - K, with a = 1 - p and b = q. For uniform p
-    and q, the probability is 1 - (1 - K)(1 - ln(1 - K)).
+    In each epoch, training reads every file once, in a new random order. A cache that never evicts files (MinIO, VLDB 2021) and
+    holds the fraction K of the data set serves the fraction K of the reads. An LRU cache still holds a file that was read at
+    position p of one epoch and position q of the next if (1 - a)(1 - b) > 1 - K, with a = 1 - p and b = q. For uniform p and q,
+    the probability is 1 - (1 - K)(1 - ln(1 - K)).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Disk:
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Predict how often a warm file cache holds the next file. `cached_share` is the size of the cache as a share of the
-    data."""
+    """Predict which share of the reads a file cache serves, from the size of the cache as a share of the data set
+    (`cached_share`)."""
     # see Note [Hit rate of a cache]
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache cannot hold {cached_share:.0%} of the data set; give a share from 0 to 100 %")
