@@ -11,6 +11,8 @@ on the GPU. The reasons are:
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);
                         after the launch: a communication kernel on another stream ended in the gap
+    other_gpu           before the launch: the host waited for another GPU of the process;
+                        after the launch: work on another GPU of the process ended in the gap, at most 10 us before its end
     synchronization     before the launch: the host had waited for the device up to the gap (`traces.analyses.waits`: .item(),
                         pageable copies); the rest of the gap is the host's way to the next launch
     host                before the launch: the host was busy elsewhere (Python, the framework), so the step is host-bound. This
@@ -39,7 +41,7 @@ from traces.analyses.communication import communication_kernels
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
-from traces.figures.measure import busy_by_device, profiled_steps, steady_steps, work_rows
+from traces.figures.measure import busy_by_device, device_ranks, profiled_steps, steady_steps, work_rows
 from traces.figures.pace import StepPace, counted_steps, device_windows, pace, step_times
 from traces.model.intervals import Intervals, containing
 from traces.model.result_cache import cached_result
@@ -56,8 +58,9 @@ class IdleReason(IntEnum):
     SYNCHRONIZATION = 2
     HOST = 3
     STREAM = 4
-    LAUNCH = 5
-    UNKNOWN = 6
+    OTHER_GPU = 5
+    LAUNCH = 6
+    UNKNOWN = 7
 
 
 @dataclass
@@ -249,26 +252,29 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
         return IdleSpans.empty()
     rank = trace.devices[of.device].rank
     data, calls = data_waits(trace, rank), _host_collectives(trace, rank)
-    waited_for_ns, is_communication = _other_streams(trace, of)
+    waits = host_waits(trace, rank)
+    elsewhere = waits.take(trace.device.device[waits.work] != of.device).intervals
+    awaited_ns, awaited = _awaited_work(trace, of)
     within = np.clip(of.launch_ns, of.start_ns, of.end_ns)
-    edges = np.concatenate([of.start_ns, of.end_ns, within, waited_for_ns])
-    edges = np.concatenate([edges, data.start_ns, data.end_ns, calls.start_ns, calls.end_ns])
+    edges = np.concatenate([of.start_ns, of.end_ns, within, awaited_ns])
+    for on in (data, calls, elsewhere):
+        edges = np.concatenate([edges, on.start_ns, on.end_ns])
     cuts = np.sort(edges[(edges >= of.start_ns[0]) & (edges <= of.end_ns[-1])])
     cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]  # np.unique would hash, which is ten times slower
     middle = (cuts[:-1] + cuts[1:]) // 2
     gap = containing(of.start_ns, of.end_ns, cuts[:-1])
     inside = gap != NONE
     cuts, ends, middle, gap = cuts[:-1][inside], cuts[1:][inside], middle[inside], gap[inside]
-    launch_ns, on_host = of.launch_ns[gap], cuts < of.launch_ns[gap]
-    other_stream = np.where(is_communication[gap], IdleReason.COLLECTIVE, IdleReason.STREAM)
-    on_device = np.where(middle < waited_for_ns[gap], other_stream, IdleReason.LAUNCH)
+    on_host = cuts < of.launch_ns[gap]
     late = (of.ended_by == of.first) & (of.end_ns - of.launch_ns > LATE_START_NS)
-    on_device = np.where(late[gap], IdleReason.UNKNOWN, on_device)
-    waited = host_waits(trace, rank).intervals.holds(of.start_ns - 1)
+    without_wait = np.where(late | (of.launch_ns == NONE), IdleReason.UNKNOWN, IdleReason.LAUNCH)
+    on_device = np.where(middle < awaited_ns[gap], awaited[gap], without_wait[gap])
+    waited = waits.intervals.holds(of.start_ns - 1)
     on_the_way = np.where(waited[gap], IdleReason.SYNCHRONIZATION, IdleReason.HOST)
+    on_the_way = np.where(elsewhere.holds(middle), IdleReason.OTHER_GPU, on_the_way)
     on_the_way = np.where(calls.holds(middle), IdleReason.COLLECTIVE, on_the_way)
     on_the_way = np.where(data.holds(middle), IdleReason.DATA, on_the_way)
-    reason = np.where(launch_ns == NONE, IdleReason.UNKNOWN, np.where(on_host, on_the_way, on_device))
+    reason = np.where(on_host, on_the_way, on_device)
     # join adjacent pieces of a gap that have the same reason
     first = np.ones(len(gap), dtype=bool)
     first[1:] = (gap[1:] != gap[:-1]) | (reason[1:] != reason[:-1])
@@ -299,16 +305,24 @@ def _host_collectives(trace: Trace, rank: int) -> Intervals:
     return Intervals(table.start_ns, table.end_ns)
 
 
-def _other_streams(trace: Trace, of: Gaps) -> tuple[Column, Column]:
-    ends_ns, communicates = np.full(len(of.start_ns), _BEFORE_ALL), np.zeros(len(of.start_ns), dtype=bool)
-    if of.stream == NONE:
-        return ends_ns, communicates
-    table = trace.device
-    others = np.flatnonzero(table.is_work & (table.device == of.device) & (table.stream != of.stream))
-    if not len(others):
-        return ends_ns, communicates
-    others = others[np.argsort(table.end_ns[others], kind="stable")]
-    latest = np.searchsorted(table.end_ns[others], of.end_ns, side="right") - 1
-    ended_ns = table.end_ns[others[latest]]
-    waited = (latest >= 0) & (ended_ns > of.start_ns) & (ended_ns >= of.end_ns - EDGE_NS)
-    return np.where(waited, ended_ns, _BEFORE_ALL), waited & communication_kernels(trace)[others[latest]]
+def _awaited_work(trace: Trace, of: Gaps) -> tuple[Column, Column]:
+    """For each idle period, return the end of the work that the next work waited for, and the reason. The awaited work ran on
+    another stream of the GPU or on another GPU of the process."""
+    table, ends_ns = trace.device, np.full(len(of.start_ns), _BEFORE_ALL)
+    reasons = np.full(len(ends_ns), IdleReason.UNKNOWN)
+    known = (of.launch_ns != NONE) | (of.ended_by == NONE)
+    rows = work_rows(trace)
+    rows = rows[np.argsort(table.end_ns[rows], kind="stable")]
+    is_own_gpu = table.device[rows] == of.device
+    other_gpus = rows[~is_own_gpu & (device_ranks(trace)[rows] == trace.devices[of.device].rank)]
+    other_streams = rows[is_own_gpu & (table.stream[rows] != of.stream)] if of.stream != NONE else rows[:0]
+    for others in (other_gpus, other_streams):
+        if not len(others):
+            continue
+        latest = others[np.searchsorted(table.end_ns[others], of.end_ns, side="right") - 1]
+        ended_ns = table.end_ns[latest]
+        waited = known & (ended_ns > of.start_ns) & (ended_ns <= of.end_ns) & (ended_ns >= of.end_ns - EDGE_NS)
+        ends_ns = np.where(waited, ended_ns, ends_ns)
+        own = np.where(communication_kernels(trace)[latest], IdleReason.COLLECTIVE, IdleReason.STREAM)
+        reasons = np.where(waited, np.where(table.device[latest] == of.device, own, IdleReason.OTHER_GPU), reasons)
+    return ends_ns, reasons

@@ -42,6 +42,7 @@ _REASONS = {
     "synchronization": "after the host waited for the device",
     "host": "while the host was busy with Python and the framework (host-bound)",
     "stream": "while waiting for work on another stream",
+    "other_gpu": "while waiting for another GPU of the process",
     "launch": "between a launch call and the start of its kernel",
     "unknown": "for an unrecorded reason",
 }

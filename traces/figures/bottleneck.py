@@ -2,8 +2,9 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-The bottleneck is what takes most of a GPU's time: computing, or waiting for data, the host, copies or other ranks.
-Communication counts as waiting if the GPU does not compute at the same time.
+The bottleneck is what takes most of a GPU's time: computing, or waiting for data, the host, copies, other ranks or other GPUs
+of the process. Communication counts as waiting if the GPU does not compute at the same time. If a process uses several GPUs,
+the bottleneck is that of its busiest GPU.
 
 Note [Without kernels]
     A recording without kernels shows when the host launched the last kernel of each phase, and when the GPU finished the phase.
@@ -33,6 +34,7 @@ from traces.analyses.communication import Communication, communication_kernels, 
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison.thresholds import (
+    ALWAYS_BUSY,
     CAUGHT_UP_NS,
     CAUGHT_UP_SHARE,
     DEFAULT_TOLERANCE,
@@ -61,7 +63,7 @@ from traces.model.result_cache import cached_result
 from traces.model.trace import NONE, Column, DeviceKind, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
 
-DATA, OTHER_RANKS, COPIES, UNKNOWN = "data", "other ranks", "copies", "unknown"
+DATA, OTHER_RANKS, OTHER_GPUS, COPIES, UNKNOWN = "data", "other ranks", "other GPUs", "copies", "unknown"
 
 
 # see Note [Slower kernels]
@@ -82,7 +84,7 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class PaceLimit:
-    """Says what limits the training speed: "device", "host", "data", "copies", "other ranks" or "unknown"."""
+    """Says what limits the training speed: "device", "host", "data", "copies", "other ranks", "other GPUs" or "unknown"."""
 
     limit: str  # the bottleneck
     gain_ns: int | None  # the largest possible gain per step: the time that a step would save if the bottleneck were removed
@@ -155,7 +157,9 @@ def bottleneck_of(
     trace: Trace, pace: StepPace | None, analyses: Analyses, between_ranks: Communication | None
 ) -> PaceLimit | None:
     why_unknown, keeps_up = why_idle_is_unknown(trace), caught_up(trace)
-    of = bottleneck(pace, analyses.idle, between_ranks, why_unknown, keeps_up, exposed_copies_ns(trace))
+    busiest = _busiest_gpus(trace, analyses.idle)
+    idle = {label: analyses.idle[label] for label in busiest.values()}
+    of = bottleneck(pace, idle, between_ranks, why_unknown, keeps_up, exposed_copies_ns(trace))
     late = next(iter(late_ranks(analyses.stragglers)), None)
     if pace is None or of is None or of.gain_ns is None or late is None:
         return of
@@ -166,10 +170,15 @@ def bottleneck_of(
     late_ns = min(late.late_ns // max(int((trace.steps.rank == late.rank).sum()), 1), step_ns)
     if late_ns < MUCH_LATE * step_ns or (of.limit not in (OTHER_RANKS, DEVICE) and late_ns < of.gain_ns):
         return of
-    labels = {trace.device_label(row) for row in range(len(trace.devices)) if rank_of_device(trace, row) == late.rank}
-    idle = {device: time for device, time in analyses.idle.items() if device in labels}
-    own = bottleneck(pace_of_steps(trace, mine, with_kernels=profiled), idle, None)
+    own_idle = {label: idle[label] for rank, label in busiest.items() if rank == late.rank}
+    own = bottleneck(pace_of_steps(trace, mine, with_kernels=profiled), own_idle, None)
     return own and replace(own, gain_ns=late_ns, share=late_ns / step_ns, late_rank=late.rank)
+
+
+def _busiest_gpus(trace: Trace, idle: Mapping[str, IdleTime]) -> dict[int, str]:
+    """For each rank, return the label of its busiest GPU."""
+    ranks = {trace.device_label(row): rank_of_device(trace, row) for row in range(len(trace.devices))}
+    return {ranks[label]: label for label in sorted(idle, key=lambda label: idle[label].busy_ns)}
 
 
 def bottleneck(
@@ -200,12 +209,14 @@ def bottleneck(
         DATA: min(data_ns, idle_ns),
         COPIES: copies_ns,
         OTHER_RANKS: exposed_ns + round(rest_ns * _share_of(idle, "collective")),
+        OTHER_GPUS: round(rest_ns * _share_of(idle, "other_gpu")),
         UNKNOWN: round(rest_ns * _share_of(idle, "launch", "stream", "unknown")),
     }
     lost_ns[HOST] = waits_ns - sum(lost_ns.values())
     limit = max(lost_ns, key=lambda name: lost_ns[name])
     gain_ns, reason = lost_ns[limit], "the GPU is idle without a visible reason" * (limit == UNKNOWN)
-    if step.limit == DEVICE and step.pace_ns - waits_ns >= lost_ns[limit]:
+    take_turns = limit == OTHER_GPUS and busy_ns < ALWAYS_BUSY * step.pace_ns
+    if step.limit == DEVICE and step.pace_ns - waits_ns >= lost_ns[limit] and not take_turns:
         limit, gain_ns, reason = DEVICE, waits_ns - round(rest_ns * _share_of(idle, "unknown")), ""
     return PaceLimit(limit, gain_ns, gain_ns / step.pace_ns, reason, exposed_ns, copies_ns=copies_ns or None)
 

@@ -23,7 +23,7 @@ _LETTER = 6.6  # approximate width of a letter in the small font
 # colours for programs that ignore CSS in SVG, such as mail readers
 PLAIN = {
     "a": "#0b6bcb", "b": "#d9730d", "busy": "#3f8f6b", "r0": "#e69f00", "r1": "#d55e00", "r2": "#cc79a7", "r3": "#56b4e9",
-    "r4": "#0072b2", "r5": "#9aa5b1", "r6": "#6b7280",
+    "r4": "#0072b2", "r5": "#f0e442", "r6": "#9aa5b1", "r7": "#6b7280",
 }  # fmt: skip
 
 

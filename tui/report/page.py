@@ -225,7 +225,7 @@ _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;
 --good:#157a3c;--bad:#c02626;--band:#0b6bcb22;--busy:#3f8f6b;--r0:#e69f00;--r1:#d55e00;--r2:#cc79a7;--r3:#56b4e9;--r4:#0072b2;
---r5:#9aa5b1;--r6:#6b7280}
+--r5:#f0e442;--r6:#9aa5b1;--r7:#6b7280}
 @media screen and (prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ec;--dim:#98a3ae;--line:#333b44;--card:#1d232a;
 --a:#5aa9f5;--b:#f0a052;--good:#4cc27d;--bad:#f17171;--band:#5aa9f522;--busy:#57b58c}}
 body{background:var(--bg);color:var(--fg);font:15px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif;margin:0}

@@ -31,6 +31,7 @@ REASONS = {
     "synchronization": "after a host wait for the GPU",
     "collective": "waiting for other ranks",
     "stream": "waiting for another stream",
+    "other_gpu": "waiting for another GPU of the process",
     "launch": "launched but not started",
     "unknown": "for an unrecorded reason",
 }

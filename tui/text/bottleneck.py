@@ -67,6 +67,10 @@ def bottleneck_text(summary: Summary) -> str:
         gains = of.gain_ns and share_text(of.share) != _NOTHING
         idle = f" Without {without}, {the} {step} could be up to {shorter}." if gains else ""
         return f"The GPU limits the speed: {why}.{idle}{_unexplained(summary, mean.pace_ns)}"
+    if of.limit == "other GPUs":
+        gpu = max(summary.busy_shares, key=lambda label: summary.busy_shares[label])
+        works = f"Even {gpu}, the busiest one, works only {share_text(summary.busy_shares[gpu])} of the time."
+        return f"The GPUs of the process wait for each other. {works} {whole} could be up to {shorter}."
     if pace.device_ns is None:
         return f"{takes}; no GPU work was recorded."
     gained = f" {whole} could be up to {shorter}." if shorter else ""

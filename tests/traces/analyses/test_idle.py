@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.traces.analyses.streams import two_streams
-from tests.traces.figures.test_pace import Work, a_trace
+from tests.traces.figures.test_pace import Work, a_trace, at
 from tests.traces.handmade import MS, US, Call, calls, data_parallel, training
 from traces.analyses.idle import IdleReason, data_waits, idle_spans, idle_times
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.summary import summarize
-from traces.model.trace import NONE, DeviceKind, Phases, StepKind, Steps, Trace
+from traces.model.trace import NONE, DeviceKind, HostKind, HostSpans, Phases, StepKind, Steps, Trace
 
 
 def test_idle_time_is_divided_into_data_and_host_and_launch_time() -> None:
@@ -125,11 +125,45 @@ def test_idle_time_before_a_late_first_kernel_has_an_unknown_reason(late_ns: int
 
 def test_a_gpu_is_idle_while_another_gpu_of_its_process_still_works() -> None:
     """GIVEN a step that launches 2 ms of work on one GPU and 8 ms on another one THEN both are measured for 9 ms, and the first
-    one is idle for 1 ms before its work and for 6 ms after it. No launch ends the idle time after the host's step."""
+    one is idle for 1 ms before its work and for 6 ms after it. After the host's step, it waits 5 ms for the other GPU."""
     trace = a_trace([(0, 4)], [Work(0, 1, 3), Work(0, 1, 9, device=1)], devices=(0, 0))
     short, long = idle_times(trace)["cuda:0"], idle_times(trace)["cuda:1"]
     assert [(of.window_ns, of.busy_ns, of.idle_ns) for of in (short, long)] == [(9 * MS, 2 * MS, 7 * MS), (9 * MS, 8 * MS, MS)]
-    assert short.by_reason["unknown"] == 5 * MS and short.by_reason["host"] == MS + 5 * US  # a launch call takes 5 us
+    assert short.by_reason["other_gpu"] == 5 * MS and short.by_reason["host"] == MS + 5 * US  # a launch call takes 5 us
+
+
+@pytest.mark.parametrize(("late_us", "reasons"), [(8, {"other_gpu": 16}), (12, {"launch": 12, "unknown": 4})])
+def test_a_launched_kernel_waits_for_another_gpu_that_ends_just_before_it(late_us: float, reasons: dict[str, int]) -> None:
+    """GIVEN steps of 10 ms in which cuda:0 works for 4 ms and cuda:1 then works for 4 ms, launched at the start of the step
+    THEN cuda:1 waits for cuda:0 if its kernel starts at most 10 us after the end of cuda:0's kernel. Otherwise the reason for
+    the late start of its first kernel is unknown."""
+    late = late_us / 1000
+    work = [
+        one
+        for start in range(0, 40, 10)
+        for one in (Work(start, start, start + 4), Work(start, start + 4 + late, start + 8 + late, device=1))
+    ]
+    trace = a_trace([(start, start + 10) for start in range(0, 40, 10)], work, devices=(0, 0))
+    found_ms = {reason: round(ns / MS) for reason, ns in idle_times(trace)["cuda:1"].by_reason.items() if ns > MS}
+    assert found_ms == {"host": 4 * 2, **reasons}
+
+
+def test_a_gpu_waits_for_another_gpu_while_the_host_waits_for_it() -> None:
+    """GIVEN a step in which the host launches 4 ms on cuda:0, waits until 4 ms for it, launches 5 ms on cuda:1 and waits until
+    9 ms for it THEN cuda:1 waits 4 ms for cuda:0, and cuda:0 waits 5 ms for cuda:1."""
+    trace = a_trace([(0, 9)], [Work(0, 0, 4), Work(4, 4, 9, device=1)], devices=(0, 0))
+    host, name = trace.host, trace.strings.add("cudaStreamSynchronize")
+    waits = HostSpans.of(
+        thread=[0, 0],
+        kind=[HostKind.RUNTIME] * 2,
+        name=[name] * 2,
+        start_ns=host.end_ns,
+        duration_ns=np.array([at(4), at(9)]) - host.end_ns,
+    )
+    trace.host = HostSpans.concatenated([host, waits])
+    first, second = idle_times(trace)["cuda:0"].by_reason, idle_times(trace)["cuda:1"].by_reason
+    assert first["other_gpu"] == pytest.approx(5 * MS, rel=0.01) and sum(first.values()) == 5 * MS
+    assert second["other_gpu"] == pytest.approx(4 * MS, rel=0.01) and sum(second.values()) == 4 * MS
 
 
 def test_waits_for_data_are_counted_per_rank() -> None:

@@ -20,7 +20,20 @@ from traces.comparison.explain import explain
 from traces.figures.bottleneck import CaughtUp, PaceLimit, Slowdown, bottleneck, bottleneck_of, caught_up, slowdown_of
 from traces.figures.pace import StepPace
 from traces.figures.summary import summarize
-from traces.model.trace import Collectives, Device, DeviceKind, Ending, Origin, Phases, Sizes, Steps, Trace, Values
+from traces.model.trace import (
+    Collectives,
+    Device,
+    DeviceKind,
+    Ending,
+    HostKind,
+    HostSpans,
+    Origin,
+    Phases,
+    Sizes,
+    Steps,
+    Trace,
+    Values,
+)
 from tui.text.bottleneck import bottleneck_text
 from tui.text.info import note_sentences
 
@@ -120,6 +133,42 @@ def test_the_possible_gain_excludes_idle_time_before_the_first_gpu_work() -> Non
     assert summary.busy_shares == {"cuda:0": 1.0}
 
 
+@pytest.mark.parametrize(("own_ms", "end_ms"), [(8, 10), (5, 0.1)], ids=["the host waits", "the host runs ahead"])
+def test_gpus_of_one_process_that_take_turns_wait_for_each_other(own_ms: float, end_ms: float) -> None:
+    """GIVEN steps of 10 ms in which cuda:0 works first and cuda:1 works for the rest of the step THEN each GPU waits for the
+    other one, even if the host has launched everything long before."""
+    count = 6
+    launched = [step * end_ms for step in range(count)]
+    work = [
+        one
+        for step, launch in enumerate(launched)
+        for one in (
+            Work(launch, 10 * step, 10 * step + own_ms),
+            Work(launch, 10 * step + own_ms, 10 * (step + 1), device=1),
+        )
+    ]
+    trace = a_trace([(start, start + end_ms) for start in launched], work, devices=(0, 0))
+    if end_ms == 10:
+        name, start_ns = trace.strings.add("cudaDeviceSynchronize"), trace.host.end_ns[1::2]
+        waits = HostSpans.of(
+            thread=[0] * count,
+            kind=[HostKind.RUNTIME] * count,
+            name=[name] * count,
+            start_ns=start_ns,
+            duration_ns=trace.steps.end_ns - start_ns,
+        )
+        trace.host = HostSpans.concatenated([trace.host, waits])
+    summary = summarize(trace)
+    assert summary.pace is not None and summary.pace.host_runs_ahead == (end_ms < 1)
+    share = 1 - own_ms / 10
+    of = summary.bottleneck
+    assert of is not None and of.limit == "other GPUs" and of.gain_ns == pytest.approx(10 * MS * share, rel=0.01)
+    assert bottleneck_text(summary).startswith(
+        f"The GPUs of the process wait for each other. Even cuda:0, the busiest one, works only {100 - 100 * share:.1f} % of"
+        " the time. A step of 10.0 ms could be up to"
+    )
+
+
 def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
     """GIVEN steps of 100 ms on two GPUs WHEN rank 0 communicates from 20 ms and rank 1 launches nothing before 80 ms and
     communicates from 90 ms THEN rank 1 is 70 ms late because of its host."""
@@ -158,7 +207,7 @@ def test_a_rank_is_late_if_it_delays_a_step_by_a_tenth(late_ns: int, late_rank: 
     """GIVEN two steps of 100 ms, which the GPU limits WHEN rank 1 is 10 ms late in each THEN it limits the pace."""
     trace = a_trace([(0, 100), (0, 100), (100, 200), (100, 200)], numbers=[0, 0, 1, 1], ranks=[0, 1, 0, 1], devices=(0, 1))
     late = [RankLateness(1, 4, 4, 0, 2 * late_ns), RankLateness(0, 4, 0, 2 * late_ns, 0)]
-    analyses = replace(summarize(trace).analyses, idle=idle(0, 25, launch=35), stragglers=late)
+    analyses = replace(summarize(trace).analyses, idle={"rank 0 cuda:0": idle(0, 25, launch=35)["cuda:0"]}, stragglers=late)
     ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
     found = bottleneck_of(trace, ahead, analyses, None)
     assert found is not None and found.late_rank == late_rank
