@@ -137,8 +137,7 @@ class Cell:
     def measure(self) -> dict[str, Any]:
         """Return median times in milliseconds.
 
-        The step time is measured without extra synchronization. The communication time is measured in later steps, in which the
-        GPUs are synchronized before and after each copy.
+        The communication time is measured in extra steps that synchronize the GPUs before and after each copy.
         """
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))

@@ -72,8 +72,7 @@ class MobileNetV2(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """Implements the block of ShuffleNet V2: two branches compute half of the output channels each, and the channels are then
-    interleaved."""
+    """Implements ShuffleNet V2's block: two branches compute half of the channels each."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

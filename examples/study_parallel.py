@@ -43,8 +43,6 @@ class Part:
 
 
 class Meter:
-    """Sums the times and bytes of each stage until `reset` is called."""
-
     def __init__(self, gpus: Sequence[int]) -> None:
         self.gpus = list(gpus)
         self.parts: dict[str, Part] = {}

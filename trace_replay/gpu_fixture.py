@@ -73,7 +73,7 @@ class GpuChecks:
             raise AssertionError(text)
 
     def assert_step_time(self, recording: Trace | str | os.PathLike[str], within: float = 0.05) -> None:
-        """Fail if the step time differs from the recorded one by more than the fraction `within`."""
+        """Fail if the step time and the recorded step time differ by more than `within` (0.05 means 5 %)."""
         __tracebackhide__ = True
         steps = self.compare(recording, within).comparison.steps
         if steps.error is None or steps.recorded_ns is None or steps.replayed_ns is None:

@@ -14,7 +14,6 @@ import trace_replay
 
 @contextmanager
 def our_packages() -> Iterator[None]:
-    """Let `import traces` and similar statements find trace-replay's packages."""
     # see Note [Private module names] in traces/bootstrap/_trace_names.py
     names = trace_replay.trace_names()
     library = trace_replay.library()

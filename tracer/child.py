@@ -31,7 +31,7 @@ from traces.script.deferred_signals import at_exit
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Wrap PyTorch's functions. The first call of such a function creates the recorder."""
+    """Wrap PyTorch's functions, so that their first call creates the recorder."""
     torch: ModuleType = sys.modules["torch"]
     record_session = from_json(RecordSession, session)
     state.start(lambda: _make(torch, record_session))

@@ -268,7 +268,7 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Run `action`. Stop profiling if `action` fails, for example because the process may not use CUPTI."""
+        """Run `action`. Stop profiling if torch.profiler fails, for example for lack of permissions."""
         self.paused = self.is_beginning = True
         with deferred_signals():
             try:

@@ -8,7 +8,7 @@
 
 Note [The writing thread]
     The script's thread writes to the file at the end of a step, twice a second. If no step ends in time, a thread of the
-    recorder writes (`Recorder.write_regularly`). The script's thread needs a third of the processor time, because another
+    recorder writes (`Recorder.write_regularly`). Writing in the script's thread takes a third of the CPU time, because another
     thread waits for Python's global lock after each system call.
 """
 
@@ -150,7 +150,7 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
-        """Write the data if it must be written before the next step ends, which takes about `step_ns`."""
+        """At the end of a step, write the collected data to the file if a write is due soon."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))

@@ -10,8 +10,8 @@ The arguments are numbers of training steps, or of evaluation steps in a script 
 Note [Windows for later kinds of steps]
     Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first profile may miss a
     kind of step, for example validation, another network, or a gradient penalty in every 16th step. If steps of a kind were not
-    profiled, the profiler runs again around the next step of this kind. It is expected after the smallest distance between two
-    of its steps so far. Evaluation usually has several batches, so another batch is expected after the first one. The number of
+    profiled, the profiler runs again around the next step of this kind. Steps of a kind are expected to come at their smallest
+    distance so far. Evaluation usually has several batches, so another batch is expected after the first one. The number of
     profiles is limited.
 
     A profile slows all later steps, so these profiles come after the first profile of training steps. Only evaluation steps may
@@ -119,7 +119,7 @@ class Schedule:
         self._window = None
 
     def replaces_step(self, evaluation: bool) -> bool:
-        """Return True if a later step should be profiled, because torch.compile compiled code in this step."""
+        """Return True if a later step should be profiled instead, because torch.compile compiled code in this step."""
         if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
             return False
         self._replaceable -= 1

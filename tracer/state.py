@@ -74,7 +74,8 @@ started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder. The function `make` returns None in a process that is not recorded."""
+    """Set the function that creates the recorder. The function `make` returns None in processes that are not recorded, such as
+    DataLoader workers."""
     _STATE.make = make
     _STATE.forget_recorder()
 

@@ -369,7 +369,7 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Record a CUDA event at the end of every phase except "loader"."""
+        """Record a CUDA event at the end of every phase except "loader", which waits for a batch."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
             self._events.record(now_ns, _stream_of(self._open))
@@ -380,10 +380,10 @@ class StepRecorder:
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Do nothing, because `step_ends` gets the same information."""
+        """Do nothing."""
 
     def more_recorded(self) -> None:
-        """Return None, because the recorder has no earlier recording to compare with."""
+        """Return None, because nothing is recorded yet."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)

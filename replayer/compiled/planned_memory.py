@@ -3,10 +3,11 @@
     requests = planned_requests(graph, ops=12)     # BlockRequests in order, or None if the graph has symbolic shapes
 
 Note [Blocks of a compiled graph]
-    Inductor gives a block to each result of an external op, to its arguments, and to the results of the graph. The ops between
-    two external ops become a few fused kernels, so values that only these ops use stay in registers. A fused kernel reuses a
-    block of the same size and dtype for its result if no later op reads this block. A block is freed after the last op that
-    uses it (torch/_inductor/codegen/wrapper.py).
+    An external op, such as a matrix product, is a call of a library. Inductor allocates a memory block for each argument and
+    each result of an external op, and for the results of the graph. The ops between two external ops become a few fused
+    kernels, and values that only these ops use stay in registers. The result of a fused kernel goes to the block of an earlier
+    value that no later op reads, if the size and the dtype are equal. A block is freed after the last op that uses it
+    (torch/_inductor/codegen/wrapper.py).
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@
     offset.ns()                                                 # waits for the first rank's reading
 
 Note [Clocks of several processes]
-    Ranks convert all times that they exchange to the clock of the group's first rank, in nanoseconds. Each rank reads its clock
-    when it joins the group, which is the end of `init_process_group` for the default group and its subgroups. Ranks on one
-    machine (with the same boot id) also read the machine's monotonic clock at the same moment, so times can be converted
-    exactly. Ranks on different machines compare the time of day, which must be synchronized.
+    The ranks of a group exchange times in nanoseconds on the first rank's clock. Each rank reads its clock when it joins the
+    default group. Ranks on one machine (with the same boot id) also read the machine's monotonic clock at that moment, so times
+    can be converted exactly. Ranks on different machines compare the time of day, which must be synchronized.
 """
 
 from __future__ import annotations

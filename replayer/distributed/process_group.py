@@ -8,10 +8,10 @@
 A collective starts when its data is ready on all ranks and the previous collective of the group has ended.
 
 Note [The map of used parameters]
-    With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
-    device from pinned memory that C++ allocates, which is impossible for a device registered from Python. The Reducer therefore
-    gets a host tensor as the device side of the map (`factories.reducer_map`). The map's values are exact, and the time of its
-    transfer is simulated as usual.
+    With `find_unused_parameters`, the Reducer of DistributedDataParallel sums one integer per parameter over the ranks. Its C++
+    code copies these integers from pinned memory to the GPU, which is impossible for a device registered from Python. The
+    Reducer therefore gets a CPU tensor in place of the GPU tensor (`factories.reducer_map`). The values are exact, and the time
+    of the copy is simulated as usual.
 """
 
 from __future__ import annotations

@@ -12,11 +12,9 @@ Note [One rank reads for all]
 Note [Waits between ranks]
     A waiting rank asks the store again after a pause, because the store's own wait logs every timeout and blocks the other
     threads of the process. Pauses grow with the time waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`,
-    the rank checks for missing ranks that have ended, and for ranks that wait for each other. In larger groups, pauses are
-    longer and checks are rarer, so the store does not get more requests per second. After the group's timeout, a wait ends with
-    an error that names the operation and the missing ranks. The timeout is meant for ranks that hang. On an overloaded machine,
-    ranks are only slow, so the time in which a missing rank uses or waits for a processor does not count, up to
-    `_BUSY_AT_MOST_S`. The watchdog applies the timeout to the clocks of the ranks.
+    the rank checks whether the missing ranks have ended, and whether ranks wait for each other. In larger groups, pauses are
+    longer and checks are rarer, to limit the number of requests to the store. The timeout is meant for ranks that hang. Time in
+    which a missing rank uses the CPU or waits for a free CPU therefore does not count, up to `_BUSY_AT_MOST_S`.
 """
 
 from __future__ import annotations
@@ -351,8 +349,7 @@ class StoreExchange:
     def _missing_members(
         self, keys: Sequence[str], members: Sequence[int], own: RankMessage, wait: _Wait, waited_s: float
     ) -> list[int]:
-        """Return the ranks that have not sent a message yet. Raise an error if one of these ranks has ended, or if the timeout
-        is over."""
+        """Return the ranks that have not sent a message yet."""
         is_late = waited_s >= self.timeout_s + wait.busy_s
         # error messages list all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0

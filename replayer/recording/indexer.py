@@ -7,10 +7,10 @@ Note [Active host time]
     same calls.
 
 Note [Start times of kernels]
-    A kernel on an idle stream keeps its recorded latency, measured from the end of the launch call. The duration of the call is
-    host time. A queued kernel starts as long after the previous kernel as in the recording. If a kernel waited for a kernel on
-    another stream, the replayed kernel also waits for that kernel. After a call of cudaStreamWaitEvent, the first kernel waits
-    in the replay even if the recorded kernel was launched too late to wait, because the replayed host may be faster.
+    On an idle stream, a kernel starts after the recorded delay since the end of the launch call. A queued kernel starts as long
+    after the previous kernel as in the recording. If a kernel waited for a kernel on another stream, the replayed kernel waits
+    for that kernel, too. The first kernel after a call of cudaStreamWaitEvent waits in the replay even if the recorded kernel
+    did not have to wait, because the replayed script may be faster.
 
 Note [Phases that overlap on the device]
     In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases
@@ -21,11 +21,10 @@ Note [Profiled and clean steps]
     host times of profiled steps to the speed of steps without a profiler.
 
 Note [Ops that call themselves]
-    With forward-mode autograd and nested torch.func transforms, an op calls itself once per transform, and may also call other
-    ops. For example, `addmm` in forward-mode autograd calls `addmm` and `mm` twice. The replay sees the innermost call and the
-    other ops as separate ops. If an op launches no kernel itself, and calls both itself and other ops, it therefore owns only
-    the kernels of the inner call of itself. This does not apply if the other ops only fill or copy tensors, because many ops
-    prepare their results in this way.
+    With forward-mode autograd and nested torch.func transforms, an op calls itself, and may also call other ops. For example,
+    `addmm` in forward-mode autograd calls `addmm` and `mm` twice. The replay sees these inner calls as separate ops. If the
+    outer op launches no kernels itself, the outer op therefore gets only the kernels of the inner call of the same op. Inner
+    ops that only fill or copy tensors are not separated, because many ops prepare their results with such ops.
 """
 
 from __future__ import annotations

@@ -30,17 +30,15 @@ Note [Phases missing from the first step]
     call with the op's shapes, another phase with the same name provides the time.
 
 Note [Recorded phases without GPU work]
-    An op on the CPU, such as the counter of an averaged model, began a phase in profiles that earlier versions imported. The
-    replay sees only ops on the GPU, so its phases would be paired with the wrong recorded ones. If the recorded phase launches
-    no GPU work, the first op of the script's phase therefore continues in the next recorded phase with this name that calls the
-    op.
+    In traces that earlier versions imported, an op on the CPU could begin a phase. The replay sees only ops on the GPU, so its
+    phases would be paired with the wrong recorded phases. If a recorded phase launches no GPU work, the script's phase is
+    therefore paired with the next recorded phase of the same name that calls the phase's first op.
 
 Note [Loops of varying length]
-    A script may repeat ops or phases more often than in the recorded step, for example in an episode of reinforcement
-    learning. If all recorded calls with the op's shapes have been matched, and no other recorded kernels of the phase are left
-    for the op, the op takes the time of the last of these calls. An op in a further phase takes the time of a call in a
-    recorded phase with the same name. Such ops do not count as matched when the matcher decides whether the script is the
-    recorded program.
+    A script may repeat ops or phases more often than in the recorded step, for example in an episode of reinforcement learning.
+    If all recorded calls with the op's shapes are used up, and the phase has no other unused kernels, the op takes the time of
+    the last such call. An op in an additional phase takes the time of a call in a recorded phase with the same name. Such ops
+    do not count as matches when the matcher decides whether the script is the recorded program.
 """
 
 from __future__ import annotations
@@ -167,7 +165,6 @@ class SegmentMatcher:
         self.may_pass_over = recorded is not None and recorded.is_host_only
         # GPU time of recorded kernels that no op of the script has used
         self.unmatched_ns = recorded.work_ns if recorded else 0
-        # Limit the number of unmatched ops that are kept, because a phase can be very long in a script that never trains.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.history = self.step.histories.get(recorded) if recorded else None
 

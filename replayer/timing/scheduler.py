@@ -108,8 +108,8 @@ class StreamScheduler:
         copy: Copy,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule a memory copy on a CUDA stream, and return the time at which the copy ends. The duration is estimated if no
-        such copy was recorded."""
+        """Schedule a memory copy on a CUDA stream, and return the time at which the copy ends. The duration of a copy that was
+        not recorded is estimated."""
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
         for k in chosen:

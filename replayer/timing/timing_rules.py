@@ -30,8 +30,12 @@ def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, dura
 
 
 def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
-    """Return the end times of kernels that run one after another on a CUDA stream. On an idle stream, kernel i would end at
-    `alone_ns[i]`. On a busy stream, kernel i ends at least `spans_ns[i]` after the previous kernel."""
+    """Return the end times of kernels that run one after another on a CUDA stream.
+
+    - `alone_ns[i]`: the end of kernel i on an idle stream
+    - `spans_ns[i]`: the shortest time between the ends of kernel i - 1 and kernel i
+    - `before_ns`: the end of the stream's earlier work
+    """
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns
     return ends_ns

@@ -6,10 +6,10 @@
     events.read_finished([boundary])    # True if the event is done, then boundary.time_ns is when the GPU passed the event
 
 Note [Aligning the clocks of host and GPU]
-    CUDA reports only the time between two events, as a float in milliseconds. The recorder adds up the times between
-    consecutive events as integers in nanoseconds, because floats are exact for short times. When the recorder queries an event,
-    the answer gives a bound on its host time: the event completes after the query or before it. The host time of a device's
-    first event is the earliest time that satisfies these bounds for all events.
+    CUDA reports only the time between two events, as a float in milliseconds, which is exact only for short times. The recorder
+    therefore adds up the times between consecutive events, in integer nanoseconds. Each query of an event shows whether the
+    event completed before or after the query. The Unix time of a GPU's first event is the earliest time that agrees with the
+    answers for all events.
 
 Note [Only the last event is queried]
     CUDA events on one stream complete in order. If the last event of each stream has completed, all earlier events have
@@ -157,7 +157,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Return True if `stream` is, or may be, the calling thread's current stream."""
+        """Return True if `stream` is the thread's current CUDA stream, or if CUDA reports an error."""
         try:
             device = self.cuda.current_device()
             return self._streams.get((device, self.cuda.current_handle(device))) is stream
@@ -166,7 +166,7 @@ class BoundaryEvents:
             return True
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Return the last step's CUDA events, and why some of them are missing."""
+        """Return the CUDA events of the last training step, and why some events are missing."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
@@ -192,8 +192,8 @@ class BoundaryEvents:
     def read_in_order(
         self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
-        """Read the CUDA events of consecutive steps, all recorded on one stream. Return the event times of the finished steps,
-        and the last time at which the GPU had not finished the next step."""
+        """Read the CUDA events of consecutive steps, all recorded on one stream. Return the times of all completed events, and
+        when an uncompleted event was last queried."""
         access, clock = self.access, of.clock
         last = clock.last
         if last is None:

@@ -43,7 +43,6 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a CUDA graph. All GPU work of the graph belongs to the phase that launches the graph."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

@@ -3,9 +3,6 @@
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
-
-If torch.compile has compiled an optimizer's `step`, the recorder adds the profiler range "optimizer". Each call of the script's
-closure gets the profiler range "Optimizer.closure".
 """
 
 from __future__ import annotations

@@ -90,8 +90,7 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the group of equal steps that this step joins. If the step is different, write the group and begin a new
-        group."""
+        """Return the group of equal steps to which this step belongs. A different step begins a new group."""
         alike = self._alike
         if (
             alike is None
@@ -107,8 +106,7 @@ class StepWriter:
         return alike
 
     def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
-        """Write the first `count` steps of a sequence of equal steps. The list `ticks_ns` contains the times of the CUDA
-        events."""
+        """Write the first `count` steps of a sequence of equal steps."""
         steps, start_ticks_ns = run.steps[:count], NONE if run.start is None else run.start.ticks_ns
         alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns, rank)
         row = self._output.count("steps") + alike.steps

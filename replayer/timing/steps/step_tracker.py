@@ -5,11 +5,10 @@
     tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
 
 Note [Times of evaluation steps]
-    Evaluation steps take the times of recorded evaluation steps. If all earlier steps were of the recorded kinds, a step is
-    assumed to be of its recorded kind. A recorded training step may call a module without gradients first, for example a
-    teacher. In other scripts, a step is assumed to be of the same kind as the previous step. A step that loads or copies a
-    batch with gradients disabled is assumed to be an evaluation step. If the assumption is wrong, later ops take the times of
-    the other kind of step.
+    Evaluation steps take the times of recorded evaluation steps. When a step begins, the replay does not know whether it is a
+    training step. If all earlier steps were of the recorded kinds, the replay assumes the kind of the recorded step with the
+    same number. Otherwise, the replay assumes the kind of the previous step, or an evaluation step if gradients are disabled
+    when a batch is loaded. If the assumption is wrong, the rest of the step takes the times of the other kind of step.
 
 Note [Several model calls in one step]
     One recorded inference step may contain many calls of the model, such as all tokens of a generated text. The script's step
