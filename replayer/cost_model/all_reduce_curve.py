@@ -3,7 +3,7 @@
     curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
     curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, since this card was measured
 
-The file `all_reduce.json` contains the measurements and their source.
+The measurements and their source are in `all_reduce.json`.
 
 Note [Links without measurements]
     For a link with half the bandwidth, an all-reduce of n bytes takes as long as 2n bytes on the measured link. GPUs with a
@@ -28,26 +28,25 @@ TABLE = Path(__file__).with_name("all_reduce.json")
 
 
 def wire_share(ranks: int) -> float:
-    """Return how many bytes each of n ranks sends per byte of the tensor in a ring all-reduce: 2(n-1)/n."""
+    """In a ring all-reduce of n ranks, each rank sends 2(n-1)/n times the tensor's bytes."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class AllReduceCurve:
-    sizes: npt.NDArray[np.float64]  # bytes of the measured points, ascending
+    sizes: npt.NDArray[np.float64]  # bytes, ascending
     times_ns: npt.NDArray[np.float64]
     latency_ns: int
     origin: Origin
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the all-reduce durations for a GPU model. If `bus_gbps` is given, it replaces the measured bandwidth between
-        GPUs."""
+        """Return the measured all-reduce durations of a GPU model. `bus_gbps` replaces the measured bandwidth between GPUs."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:
         sizes, times_ns = self.sizes, self.times_ns
-        if size_bytes <= sizes[0]:  # interpolate between latency and first point
+        if size_bytes <= sizes[0]:
             first_ns = float(times_ns[0])
             latency_ns = min(self.latency_ns, first_ns)
             return latency_ns + (first_ns - latency_ns) * size_bytes / float(sizes[0])
@@ -74,7 +73,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # Each additional rank adds two steps, and thus latency, to a ring all-reduce. See Note [Links without measurements].
+    # An all-reduce with one more rank has two more steps.
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

@@ -4,12 +4,11 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-A collective takes as long as its shortest kernel on any rank. The kernels of the other ranks include the time in which they
-wait for late ranks.
+A collective takes as long as its shortest kernel on any rank, because longer kernels also waited for late ranks.
 
 Note [Operations of a step]
-    A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at
-    the same time changes its duration.
+    A collective takes as long as the collective at the same position in the recorded step. Its duration depends on other
+    traffic at the same time.
 
 Note [Bytes on the wire]
     With n ranks and b input bytes per rank, an all-reduce moves 2b(n-1)/n bytes over each link of a ring. A reduce-scatter or
@@ -31,13 +30,13 @@ from traces.figures.measure import device_ranks, step_windows
 from traces.model.trace import NONE, Ending, Origin, Trace
 from traces.names.cards import card_of
 
-Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the group
+Key = tuple[str, int, int]  # name, bytes of one rank's input, number of ranks
 
 
 class Transfer(NamedTuple):
     duration_ns: int
     origin: Origin
-    kernel: int  # the index of the kernel's name in `trace.strings`, or NONE
+    kernel: int  # index into `trace.strings`, or NONE
 
 
 class PositionInStep(NamedTuple):
@@ -75,7 +74,7 @@ def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
 
 
 def ring_steps(name: str, ranks: int) -> int:
-    """Return the number of steps in NCCL's ring algorithm for a collective (src/graph/tuning.cc)."""
+    """Return how often each rank sends data in NCCL's ring algorithm (src/graph/tuning.cc)."""
     if ranks <= 1:
         return 0
     if name in ("all_reduce", "barrier"):
@@ -96,18 +95,18 @@ class CollectiveCosts:
         self._bus_gbps = bus_gbps
         self._hop_ns = card_of(device_name).link.hop_ns
         self._recorded_latency_ns: int | None = None
-        self._slower = 1.0  # recorded duration divided by the curve's duration
+        self._slower = 1.0  # recorded duration / duration of the curve
         self._origin: Origin | None = None
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Return costs based on the recorded collectives of all ranks. If `bus_gbps` is given, it replaces the recorded
-        bandwidth between GPUs."""
+        """Learn how long collectives take from a recording of all ranks. `bus_gbps` replaces the recorded bandwidth between
+        GPUs."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:
             return costs
-        # for each rank: the duration, True if the duration is exact (otherwise it is an upper bound), and the step number
+        # by rank: duration, whether it is exact (otherwise an upper bound), step number
         by_rank: dict[Key, dict[int, list[tuple[int, bool, int]]]] = {}
         table, timed = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))
@@ -196,10 +195,9 @@ def kernel_label(name: str) -> str:
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
-# NCCL launches no kernel for an in-place collective of a single rank, as a recording of an H200 shows.
+# NCCL launches no kernel for these collectives of a single rank (recorded on an H200).
 _IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
-# maps torch.distributed's operations to the NCCL functions that they call
 _FUNCTIONS = {
     "all_reduce": "AllReduce",
     "barrier": "AllReduce",

@@ -3,7 +3,7 @@
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
 
-The bandwidth is the median of recorded copies in the same direction. If no copies were recorded, a published bandwidth is used.
+The bandwidth is the median of recorded copies in the same direction, or else a published bandwidth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from traces.names.device_names import copy_direction
 
 _HOST = ("h2d", "d2h")
 
-CopyKind = tuple[str, bool]  # "h2d", "d2h", "d2d" or "p2p"; whether the host memory is pinned
+CopyKind = tuple[str, bool]  # ("h2d", "d2h", "d2d" or "p2p"; True for pinned memory)
 
 _LABELS = {
     ("h2d", True): "Memcpy HtoD (Pinned -> Device)", ("h2d", False): "Memcpy HtoD (Pageable -> Device)",
@@ -41,7 +41,7 @@ class Copy(NamedTuple):
 
 class CopyCosts:
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
-        # in bytes per nanosecond; copies to the host use the published figures for copies to the device
+        # bytes per ns
         self._bandwidths: dict[CopyKind, tuple[float, Origin]] = {
             ("h2d", True): (PINNED_GBPS, Origin.PUBLISHED),
             ("h2d", False): (PAGEABLE_GBPS, Origin.PUBLISHED),
@@ -50,12 +50,12 @@ class CopyCosts:
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
-        self._latencies_ns: dict[CopyKind, int] = {}  # time of an empty copy, from small recorded copies
-        self._others: dict[CopyKind, frozenset[int]] = {}  # names of recorded copies of other kinds
+        self._latencies_ns: dict[CopyKind, int] = {}  # from small recorded copies
+        self._others: dict[CopyKind, frozenset[int]] = {}
 
     @classmethod
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
-        """Return the median bandwidths of recorded copies of at least 64 KiB."""
+        """Use the median bandwidths of recorded copies of at least 64 KiB."""
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
         copies = (device.kind == DeviceKind.MEMCPY) & (device.duration_ns > 0)
@@ -92,22 +92,21 @@ class CopyCosts:
             self._bandwidths[direction, False] = pinned, Origin.ROOFLINE
 
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
-        """Return the estimated duration of a copy. The argument `kind` is "h2d" (host to device), "d2h", "d2d" or "p2p"
-        (between GPUs)."""
+        """Return a copy with its estimated duration. `kind` is "h2d" (CPU to GPU), "d2h", "d2d" or "p2p" (between GPUs)."""
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
         duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, KERNEL_FLOOR_NS)
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Return how long `item()` takes to copy data to the host."""
+        """Return a small copy to the CPU, as for `item()`."""
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """Return the direction of each recorded copy: "h2d" (host to device), "d2h" or "p2p" (between GPUs). The keys are indices
-    into `trace.strings`."""
+    """Map the name of each recorded copy (an index into `trace.strings`) to "h2d" (CPU to GPU), "d2h" or "p2p" (between
+    GPUs)."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}

@@ -3,8 +3,8 @@
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The predictions come from small neural networks. The training data are operator durations that the NeuSight project measured on
-five GPUs. The script benchmarks/cost_tables.py trains the neural networks.
+The predictions come from small neural networks. Their training data are operator durations that the NeuSight project measured
+on five GPUs (benchmarks/cost_tables.py).
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
@@ -41,7 +41,7 @@ from traces.names.cards import Card, card_of
 Floats = npt.NDArray[np.float64]
 
 _INSTALLED = Path(__file__).with_name("efficiency.npz")
-ELSEWHERE = "TRACE_EFFICIENCY"  # environment variable for another curve file
+ELSEWHERE = "TRACE_EFFICIENCY"
 
 ROWS_KINDS = tuple(MEASURED_TENSORS)
 
@@ -51,9 +51,14 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of the neural network `net` ("matmul", "conv3" or "rows"), one row per operator. The columns of `sizes`
-    are described in op_work.py. The columns of `peaks` are GFLOP/s, GB/s and the number of multiprocessors. For the network
-    "rows", `kinds` contains indices into `ROWS_KINDS`."""
+    """Return the inputs of a neural network, with one row per operator, such as a matrix product.
+
+    Args:
+        net: "matmul", "conv3" or "rows" (softmax, layer norm and elementwise operators)
+        kinds: indices into `ROWS_KINDS`, for "rows"
+        sizes: see op_work.py
+        peaks: columns GFLOP/s, GB/s and number of multiprocessors
+    """
     within = np.clip(sizes, 1, np.array(CURVE_LIMITS[net], dtype=np.float64))
     part = (within / np.maximum(sizes, 1)).prod(1)
     sizes, flops, moved_bytes, log = within, flops * part, moved_bytes * part, np.log2(within)
@@ -83,8 +88,7 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Rate the alignment of sizes: 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes. Kernels read
-    aligned rows faster."""
+    """Return 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for other sizes. GPUs read aligned rows faster."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
@@ -107,7 +111,6 @@ def _sustained(card: Card) -> float:
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
-    """Return the larger of two times: the time for arithmetic and the time for memory traffic."""
     return max(flops / peaks[0], size_bytes / peaks[1])
 
 
@@ -116,7 +119,7 @@ class _Net:
     mean: Floats
     scale: Floats
     embeddings: Floats
-    fastest: Floats  # lower limit of the curve per GPU, outside of the measured range
+    fastest: Floats  # per GPU, outside of the measured range
     layers: tuple[tuple[Floats, Floats], ...]
 
     def log_slower(self, inputs: Floats, gpu: int) -> Floats:
@@ -142,7 +145,7 @@ def _net(file: Any, name: str) -> _Net:
 
 class _About(TypedDict, total=False):
     seeds: int
-    gpus: Required[dict[str, list[str]]]  # the measured GPUs, by network
+    gpus: Required[dict[str, list[str]]]
 
 
 class EfficiencyCurves:
@@ -161,7 +164,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return how many times longer the op takes than in the roofline model, and the origin of this figure."""
+        """Return how many times longer an operator takes than in the roofline model."""
         net = NETS[kind]
         gpus, origin = _measured_gpus_like(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)

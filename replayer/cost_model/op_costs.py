@@ -1,4 +1,4 @@
-"""Estimates op durations on a GPU from measurements, and corrects the estimates with the durations of recorded ops.
+"""Estimates op durations on a GPU from measurements and from recorded ops.
 
     costs = OpCosts(card_of("Tesla V100-PCIE-16GB"), settings)
     costs.estimate("addmm", ((4096,), (512, 4096), (4096, 4096)), "float32")    # Estimate(1_480_000.0, Origin.PUBLISHED)
@@ -6,8 +6,8 @@
     costs.estimate(...)             # corrected by how much faster or slower similar ops were; Origin.SCALED
 
 Note [The nearest recorded ops]
-    Each recorded op has a ratio: its recorded duration divided by its estimated duration. The estimate of an unrecorded op is
-    multiplied by the weighted mean ratio of similar recorded ops. Ops with similar sizes have more weight.
+    If similar recorded ops took 20 % longer than estimated, the estimate of an unrecorded op grows by 20 %. Recorded ops with
+    similar sizes have more weight.
 
 Note [Convolutions with another batch size]
     A convolution's duration grows with a power of the batch size. The estimate is a weighted geometric mean of this power and
@@ -55,7 +55,7 @@ from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model.trace import Origin
 from traces.names.cards import Card
 
-# weights for differences in size; a factor of two is one octave
+# weights of size differences, in octaves
 _WEIGHTS = {
     **dict.fromkeys(("matmul", "attention"), (ROWS_COUNT, ROWS_COUNT, 1.0, 1.0)),
     "conv": (1.0, 1.0, ROWS_COUNT, 1.0),
@@ -83,14 +83,14 @@ class OpCosts:
         self.card = card
         self.settings = settings
         self.floor_ns = floor_ns
-        self.slowdown = 1.0  # of this GPU, see RecordedRun
+        self.slowdown = 1.0
         self._curves = EfficiencyCurves.installed()
         self._learned: dict[str, list[_Learned]] = {}
         self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Compare the estimates with recorded durations, to correct later estimates. Very short ops are ignored."""
+        """Correct later estimates with the durations of recorded ops. Very short ops are ignored."""
         seen = set()
         for op, shapes, outputs, dtype, layout, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -107,7 +107,7 @@ class OpCosts:
         works = op_work(op, shapes, dtype, outputs, self.settings, layout)
         ns, origin = self._ns(works)
         log_slower = self._mean_log_error(op, works)
-        if log_slower is None:  # durations of recorded ops already include the slowdown
+        if log_slower is None:
             return Estimate(max(ns, self.floor_ns) * self.slowdown, origin)
         same = any(learned.op == op for learned in self._learned[_class(op, works)])
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
@@ -117,15 +117,12 @@ class OpCosts:
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return how many times longer an op takes with new shapes than with the recorded shapes.
-
-        Larger shapes never make an op faster.
-        """
+        """Return how many times longer an op takes with new shapes than with the recorded shapes."""
         # see Note [Convolutions with another batch size]
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         predicted_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # A small op takes longer than estimated if it cannot use all multiprocessors of the GPU.
+        # A small op cannot use all multiprocessors of the GPU.
         excess_ns = took_ns - MOST_SLOWER * predicted_ns
         ratio = now_ns / predicted_ns
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
@@ -162,7 +159,7 @@ class OpCosts:
         return total_ns or 1.0, max((origin for _, origin in costs), key=_UNCERTAIN.index)
 
     def _worked_out(self, work: OpWork) -> tuple[float, Origin]:
-        if not all(work.sizes):  # an op without elements
+        if not all(work.sizes):
             return self.floor_ns, Origin.ROOFLINE
         unit = work.unit if work.unit in self.card.tflops else "fp32"
         if unit == "fp32":
@@ -190,7 +187,7 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # Data that is still in the L2 cache is not read from GPU memory.
+        # Reads from the L2 cache cause no memory traffic.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 
@@ -216,7 +213,7 @@ def _amount(works: list[OpWork]) -> float:
 
 
 def _is_as_large(works: list[OpWork], others: list[OpWork]) -> bool:
-    # Padding can make a matrix product faster, because Tensor Cores are faster if all lengths are multiples of eight.
+    # Tensor Cores are faster if all lengths are multiples of eight.
     return len(works) == len(others) and all(
         work.kind == other.kind
         and work.calls >= other.calls

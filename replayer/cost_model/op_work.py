@@ -23,11 +23,10 @@ Note [Strides from shapes]
     be as large as its input image.
 
 Note [Recurrent layers]
-    A layer's products with its inputs are one matrix product for all time steps. The product with the hidden state needs the
-    previous time step, so each time step has its own matrix product and one elementwise kernel for the gates. In a recording of
-    an H100, cuDNN ran an LSTM with 2 layers and 64 time steps with 128 of each. In the backward pass, the gradient of the
-    recurrent weight is one matrix product for all time steps. The first input with three dimensions after the data is the
-    hidden state: layers times directions, batch, units.
+    One matrix product multiplies the inputs of all time steps. The product with the hidden state needs the previous time step,
+    so each time step has its own matrix product and elementwise kernel. On an H100, cuDNN ran an LSTM with 2 layers and 64 time
+    steps with 128 of each. In the backward pass, one matrix product computes the gradient of the recurrent weight. The hidden
+    state is the first input with three dimensions after the data: layers times directions, batch, units.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class OpWork(NamedTuple):
     size_bytes: int
     unit: str = "fp32"
     item_bytes: int = 4
-    calls: int = 1  # how often the op does this work
+    calls: int = 1
 
 
 def op_work(
@@ -75,7 +74,7 @@ def op_work(
     settings: TorchSettings = DEFAULT_SETTINGS,
     layout: str = CHANNELS_LAST,
 ) -> list[OpWork]:
-    """Return the op's computations, such as matrix products, with the FLOPs and bytes of each computation."""
+    """Split an op into computations such as matrix products, with their FLOPs and bytes."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -115,7 +114,7 @@ def _product(batch: int, rows: int, columns: int, depth: int, unit: str, item: i
 
 
 def _convolution(image: Shape, weight: Shape, output: Shape, unit: str, item: int) -> OpWork:
-    if output[1] != weight[0]:  # a transposed convolution
+    if output[1] != weight[0]:
         image, output = output, image
     places = prod(output[2:])
     channels = image[1] if len(image) > 1 else 1
@@ -148,7 +147,7 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def _transposes(works: list[OpWork], layout: str, image: Shape, weight: Shape, output: Shape) -> list[OpWork]:
-    """Return the kernels that transpose images before and after a convolution on tensor cores."""
+    """Return the work of transposing images before and after a convolution on tensor cores."""
     if layout == CHANNELS_LAST or (prod(weight[2:]) == 1 and image[2:] == output[2:]):
         return []
     convolutions = [work for work in works if work.kind in _ON_TENSOR_CORES]
@@ -160,12 +159,11 @@ def _transposes(works: list[OpWork], layout: str, image: Shape, weight: Shape, o
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return True if an op computes only one of a convolution's gradients, as in PyTorch before 1.11."""
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """Return the shapes of the gradient, the image and the weight in the backward pass of a convolution."""
+    """Return three input shapes of a convolution's backward op: output gradient, image and weight."""
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
     if first[1] == second[1]:
@@ -197,7 +195,7 @@ def _recurrent(op: str, shapes: Shapes, weights: Shapes, unit: str, item: int) -
         works.append(_product(1, count, columns, depth, unit, item)._replace(calls=calls))
         if is_recurrent:
             works.append(_memory_bound_work("add", ((batch, gates),), item)._replace(calls=calls))
-        if op == "rnn_backward":  # the gradient of the weight
+        if op == "rnn_backward":
             works.append(_product(1, gates, inputs, rows, unit, item))
     return works
 
@@ -212,9 +210,9 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
     columns = largest[-1] if largest else 1
     rows = elements // max(columns, 1)
     known = sum(map(prod, shapes))
-    if op.startswith(("_foreach", "_fused")):  # a third of the memory traffic is writes
+    if op.startswith(("_foreach", "_fused")):  # one third is writes
         return OpWork("elementwise", _flat(known), 0, known * item * 3 // 2, item_bytes=item)
-    if op == "embedding" and len(shapes) >= 2:  # the op reads only the rows that are looked up
+    if op == "embedding" and len(shapes) >= 2:
         table, places = shapes[0], shapes[1]
         return OpWork("memory", (prod(places), table[-1]), 0, 2 * prod(places) * table[-1] * item, item_bytes=item)
     if op in _SOFTMAX:
@@ -222,11 +220,11 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
     if op in _LAYER_NORM:
         passes = 4 if op.endswith("_backward") else 2
         return OpWork("layer_norm", (rows, columns), 0, passes * elements * item, item_bytes=item)
-    if op.startswith("nll_loss"):  # the op reads or writes one score per label
+    if op.startswith("nll_loss"):
         classes = largest[1] if len(largest) > 1 else columns
         labels = elements // max(classes, 1)
         return OpWork("memory", (labels, 1), 0, labels * (item + itemsize("int64")), item_bytes=item)
-    moved = PASSES[op] * elements if op in PASSES else known + elements  # assumes an output as large as the largest input
+    moved = PASSES[op] * elements if op in PASSES else known + elements
     if op in ("batch_norm", "batch_norm_backward"):
         return OpWork("batch_norm", (rows, columns), 0, moved * item, item_bytes=item)
     if op in _ONE_INPUT:

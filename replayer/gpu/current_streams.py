@@ -27,7 +27,7 @@ _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
 class NodeStreams(threading.local):
-    """Stores the CUDA stream on which each autograd node was created, until the next backward pass."""
+    """Stores the CUDA stream of each autograd node until the next backward pass."""
 
     def __init__(self) -> None:
         self._ranges: deque[tuple[int, int, VirtualStream]] = deque(maxlen=_RANGES)
@@ -40,7 +40,8 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that finds the stream of an autograd node, or None if all nodes use the current stream."""
+        """Return a function that maps an autograd node's number to its CUDA stream. Return None if all nodes use the current
+        stream."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()
@@ -58,7 +59,7 @@ class CurrentStreams:
     def __init__(
         self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
     ) -> None:
-        # for each thread that has used the GPU: its `HostThread` and its `callers` (by device)
+        # `HostThread` and `callers` (by device)
         self.local = threading.local()
         self._devices = devices
         self._clock = clock
@@ -85,7 +86,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, which starts at the virtual time of the thread `maker`."""
+        """Register the calling thread. It starts at the virtual time of its parent thread `maker`."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

@@ -7,18 +7,15 @@
 
 Note [Played in batches]
     A launch only stores the op, the stream and the time. The timeline is computed later ("played") for batches of a few hundred
-    launches, or when the script reads the device's state. Batches do not change the timeline. Playing batches takes a third of
-    the time, because the interpreter's caches stay warm.
+    launches, or when the script reads the device's state. This is three times as fast, because Python's caches stay warm.
 
 Note [Three entries per op]
-    Pending ops are in one flat list with three entries per op: caller, signature and time. `+=` of a tuple is atomic, so the
-    threads of autograd and of replicas append without a lock. A list of tuples would give Python's garbage collector one more
-    object per op.
+    Pending ops are in one flat list with three entries per op: caller, signature and time. `+=` of a tuple is atomic, so no
+    lock is needed. A list of tuples would give Python's garbage collector one more object per op.
 
 Note [Our own time]
-    Computing the timeline takes none of the script's time, because a real GPU works in parallel with its host. A virtual clock
-    is therefore paused during the computation. The time spent in tensors and dispatch is not excluded, because a real host also
-    needs time to launch ops.
+    A virtual clock is paused while the timeline is computed, because a real GPU works in parallel with its host. The clock is
+    not paused while ops are launched, because this takes time on a real host, too.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import perf_counter_ns  # bound here, because surfaces/time.py may patch the module's attributes
+from time import perf_counter_ns  # surfaces/time.py may patch the module
 from typing import Any, NamedTuple
 
 from replayer.cost_model.copy_costs import Copy, CopyCosts
@@ -47,7 +44,7 @@ Launch = Callable[[Caller, OpSignature], None]
 
 class NodeWatch(NamedTuple):
     thread: int
-    next_node: Callable[[], int]  # returns the number of the calling thread's next node
+    next_node: Callable[[], int]  # returns the thread's next node number
     before: int
     found: Callable[[], None]
 
@@ -56,7 +53,7 @@ class LaunchPath:
     def __init__(self, launch: Launch) -> None:
         self.lock = threading.RLock()
         self.launch_by = self._launch_with_kernels = launch
-        self._threads_with_kernels_off: list[int] = []  # threads inside `kernels_off`
+        self._threads_with_kernels_off: list[int] = []
         self._watch: NodeWatch | None = None
 
     def watch_nodes(self, next_node: Callable[[], int], found: Callable[[], None]) -> None:
@@ -98,7 +95,7 @@ class LaunchPath:
             self.set_launch(self._launch_with_kernels)
 
 
-# about as many launches as a script makes in a few milliseconds
+# a few milliseconds of a script
 _BATCH = 256
 
 _USUAL_CLOCK_KHZ = 1_410_000  # of an A100
@@ -107,7 +104,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class LockedGpu:
-    """Simulates all launched ops, and then locks the virtual GPU until the `with` block ends."""
+    """Simulates all launched ops, and locks the virtual GPU until the `with` block ends."""
 
     __slots__ = ("_clock", "_launches", "_lock")
 
@@ -142,16 +139,16 @@ class ScriptLaunches(LaunchPath):
         self.clock = simulator.clock
         self.transfers = transfers
         self.looking = LockedGpu(self)
-        self.captures: list[GraphCapture] = []  # CUDA graphs that are being captured
-        self._fault: Callable[[], BaseException] | None = None  # the error of a failed kernel, for all later CUDA calls
+        self.captures: list[GraphCapture] = []
+        self._fault: Callable[[], BaseException] | None = None  # raised by all later CUDA calls
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.op_rows = OpRows(self.pending)
         self._devices = devices
         self._timeline = simulator.timeline
-        self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the op that does not match
+        self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the first unknown op
         self._numbers: list[tuple[int, int]] = []
         self._peerless: set[int] = set()
-        self._in_turns: list[HostThread] | None = None  # the threads of `in_turns`
+        self._in_turns: list[HostThread] | None = None
 
     def launch(self, signature: OpSignature, device: int) -> None:
         # see Note [Played in batches]
@@ -166,7 +163,7 @@ class ScriptLaunches(LaunchPath):
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """Start to store the autograd sequence number of each op. See Note [Numbered steps] in steps.py."""
+        """See Note [Numbered steps] in steps.py."""
         numbers, note = self._numbers, self._note
 
         def launch_numbered(caller: Caller, signature: OpSignature) -> None:
@@ -181,7 +178,7 @@ class ScriptLaunches(LaunchPath):
     def flush(self) -> None:
         with self.lock:
             if self._in_turns is not None and not self.takes_turns:
-                return  # another thread, such as one that copies batches into pinned memory
+                return  # for example a DataLoader's pinning thread
             pending, timeline = self.pending, self._timeline
             row, count = timeline.host_rows, len(pending) // 3
             timeline.ranges.assign_rows(row, count)
@@ -219,8 +216,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all launches until the `with` block ends. Then simulate them in turns: the first launch of each thread, the
-        second launch of each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Let threads take turns: simulate the first launch of each thread, then the second, and so on. The launches in the
+        `with` block are simulated at its end (Note [Replicas take turns] in surfaces/torch_nn_parallel.py)."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -242,7 +239,6 @@ class ScriptLaunches(LaunchPath):
 
     @property
     def takes_turns(self) -> bool:
-        """Return True if `in_turns` delays the launches of the calling thread."""
         return self._in_turns is not None and self.current.known_thread() in self._in_turns
 
     def calls(self) -> int:
@@ -276,8 +272,7 @@ class ScriptLaunches(LaunchPath):
         pinned: bool = False,
         moves_tensor: bool = False,
     ) -> None:
-        """Launch a copy of the kind "h2d", "d2h" or "d2d". The host waits for the end of a blocking copy. The argument
-        `moves_tensor` is True for `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
+        """Launch a copy between CPU and GPU ("h2d", "d2h") or inside a GPU ("d2d"). The host waits for a blocking copy."""
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         library_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
@@ -308,8 +303,7 @@ class ScriptLaunches(LaunchPath):
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another GPU. Before and after the copy, the current streams of both GPUs wait for each other, as in
-        PyTorch's Copy.cu."""
+        """Launch a copy to another GPU. The current streams of both GPUs wait for each other, as in PyTorch's Copy.cu."""
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -352,7 +346,7 @@ class ScriptLaunches(LaunchPath):
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Raise the error of a CUDA kernel now, or when the host next waits for the GPU."""
+        """Let a kernel fail. With `now`, raise its error at once, otherwise when the host next waits for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()
@@ -369,8 +363,7 @@ class ScriptLaunches(LaunchPath):
         return next((capture for capture in self.captures if captured in capture), None)
 
     def check_may_wait(self, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise the error of a device-side assert that has failed. Raise CUDA's error if the host must not wait while a CUDA
-        graph is captured."""
+        """Raise the error of a failed kernel. Raise CUDA's error if the host must not wait while a CUDA graph is captured."""
         self.raise_fault()
         for capture in self.captures:
             capture.refuse(self.current.thread(), of)
@@ -387,8 +380,7 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Return the indices of ops, ordered so that their threads take turns: [0, 2, 1] for the `threads` [0, 0, 1]. Op i runs in
-    thread `threads[i]`."""
+    """Return the order in which ops run if their threads take turns: [0, 2, 1] if `threads` is [0, 0, 1]."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -21,13 +21,13 @@ class LeavableGroup(Protocol):
 
 
 class RankOperations:
-    """Computes the times of operations between ranks. `costs` estimates the durations of transfers."""
+    """Computes when operations between ranks, such as all-reduces, start and end."""
 
     def __init__(self, launches: ScriptLaunches, costs: CollectiveCosts) -> None:
         self.costs = costs
-        # returns how many nanoseconds this process's clock is ahead of the first rank's clock
+        # returns how far this rank's clock is ahead of the first rank's (ns)
         self.read_clock_offset: Callable[[], int] | None = None
-        self.deadlocks: TorchAny = None  # of the default group, see replayer/distributed/store_exchange.py
+        self.deadlocks: TorchAny = None  # see replayer/distributed/store_exchange.py
         self._launches = launches
         self._groups: list[LeavableGroup] = []
 
@@ -54,7 +54,7 @@ class RankOperations:
     def communicate(
         self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times, row: int
     ) -> None:
-        """Simulate a collective, such as an all-reduce. `stream` is busy until the transfer ends."""
+        """Simulate a collective, such as an all-reduce."""
         simulator = self._launches.simulator
         timeline = simulator.timeline
         with self._launches.looking:

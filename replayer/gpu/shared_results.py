@@ -1,4 +1,4 @@
-"""Shares results between forked ranks, so that only one rank computes each result.
+"""Shares inferred shapes between forked ranks, so that only one rank computes them.
 
     results = SharedResults()       # before the fork
     results.find(b"key")            # in one rank: None, so this rank computes the result
@@ -15,28 +15,25 @@ import zlib
 from hashlib import blake2b
 from time import sleep
 
-# room for about 32 000 results of 500 bytes
 _MOST_BYTES = 16 << 20
-_HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
+_HEADER = struct.Struct("<II")
 _DIGEST_BYTES = 16
 _LOOKS = 50
 _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Stores computed results in memory that all ranks share. While a rank computes a result, the entry of the result is empty.
-    A checksum detects incomplete results."""
+    """Stores results in memory that all ranks share. An empty value means that another rank is computing the result."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._memory = mmap.mmap(-1, most_bytes)
         self._lock = multiprocessing.get_context("fork").Lock()
-        self._places: dict[bytes, slice] = {}  # where each value is, by the digest of its key
+        self._places: dict[bytes, slice] = {}
         self._end = 0
-        self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
+        self._not_awaited: set[bytes] = set()  # results that this rank computes itself
 
     def find(self, key: bytes) -> bytes | None:
-        """Return a stored result, or None if this rank must compute it. Wait up to 25 ms if another rank is computing the
-        result."""
+        """Return a stored result, or None if this rank must compute it. Wait up to 25 ms for another rank's result."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)
@@ -54,7 +51,7 @@ class SharedResults:
         self._write(_digest(key), value)
 
     def _write(self, digest: bytes, value: bytes) -> None:
-        # If a rank is killed while it holds the lock, the lock is never released.
+        # A killed rank never releases the lock.
         if not self._lock.acquire(timeout=_PAUSE_S):
             return
         try:

@@ -5,15 +5,13 @@
     steps.optimizer_stepped(True)       # a training step has ended
 
 Note [Numbered steps]
-    Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading the numbers takes 0.2 us per
-    op, so the numbers are read in the first training steps only. Later steps with the same ops get a copy of these numbers
-    (traces/combining/replayed_ranks.py).
+    Autograd's sequence numbers show to which module an op of the backward pass belongs. Reading them takes 0.2 us per op, so
+    they are only read in the first training steps, and copied to later steps (traces/combining/replayed_ranks.py).
 
 Note [The host's time in a library call]
-    Published phase times last from the start of the phase on the host until the device has finished, so they already include
-    the measured host's launch times. The time that this machine needs for the same calls (copies, the model, zero_grad,
-    backward, step) must not be added. A virtual clock is therefore paused during these calls. The wall clock cannot be paused,
-    so a slow host makes a phase longer.
+    Published phase times already include the time in which the host launches the phase's ops. A virtual clock is therefore
+    paused while this machine runs the same calls (copies, the model, zero_grad, backward, step). The wall clock cannot be
+    paused, so a slow host makes a phase longer.
 """
 
 from __future__ import annotations
@@ -37,10 +35,9 @@ from traces.script.script_hooks import SINCE_BACKWARD, ModuleMarks
 from traces.script.step_rule import number_of
 from traces.script.workload_observer import WorkloadObserver
 
-# phases with published times, see Note [The host's time in a library call]
 _OF_LIBRARY = frozenset({"zero_grad", "backward", "optimizer"})
 
-# number of training steps in which autograd's numbers are read; the first step may differ from later ones
+# The first step may differ from later steps.
 _NUMBERED_STEPS = 3
 
 StepEnded = Callable[[int, int], None]
@@ -60,9 +57,9 @@ class ScriptSteps:
         self._library = launches.simulator.recording.library_pace
         self._step_ended = step_ended
         self._has_warmed_up = self._froze = False
-        self._in_library_call = False  # True if the current module call takes its time from the library
+        self._in_library_call = False
         self._trained = self._ended = 0
-        self._module_names: dict[int, int] = {}  # names of living modules by identity, as in `HostRanges`
+        self._module_names: dict[int, int] = {}
         self._names = ModuleNames()
         if self._library is not None:
             self.workload.on_every_call = self._watch_call
@@ -99,7 +96,7 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.forward_begins)
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Do nothing, because `watch_nodes` already reports new autograd nodes."""
+        """Do nothing, because `watch_nodes` detects autograd nodes."""
 
     def region_called(self) -> None:
         with self._launches.looking as thread:
@@ -111,7 +108,7 @@ class ScriptSteps:
 
     def optimizer_stepped(self, is_first: bool) -> None:
         with self._launches.looking as thread:
-            self._freeze_objects()  # before the first step ends, because the collection takes longer than a usual step
+            self._freeze_objects()  # takes longer than a usual step
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
 
@@ -146,7 +143,7 @@ class ScriptSteps:
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         if self._launches.takes_turns:
-            return  # a replica, in a call that the script's thread has reported
+            return  # a replica of nn.DataParallel
         with self._launches.looking as thread:
             self._launches.stop_watching()
             if self._moves_on(thread, self._tracker.module_called, number_of(module), grad_enabled):
@@ -207,12 +204,11 @@ class ScriptSteps:
             self._freeze_objects()
 
     def _freeze_objects(self) -> None:
-        """Exclude all current objects from garbage collection. Later calls do nothing."""
+        """Exclude all current objects from garbage collection."""
         if self._has_warmed_up:
             return
         self._has_warmed_up = True
-        # Forked ranks share the memory of Python objects. `gc.unfreeze` writes to all objects, so each rank would get its own
-        # copies. `gc.get_freeze_count` takes 30 ms in each rank.
+        # Forked ranks share the memory of Python objects. `gc.unfreeze` would copy this memory in each rank.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()
@@ -232,4 +228,4 @@ class ScriptSteps:
         with self._launches.looking as thread:
             self._tracker.stop(thread)
             if self._froze:
-                gc.unfreeze()  # objects that stay frozen look like leaks at exit
+                gc.unfreeze()  # frozen objects look like leaks

@@ -31,7 +31,7 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # Values that the script read after its last training step have no step number.
+            # reads after the last training step have no step number
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:
@@ -51,7 +51,7 @@ class RecordedValues:
 
 
 class ReadValues:
-    """Supplies recorded values of tensors that the host reads. If a value was not recorded, `assumed` supplies it."""
+    """Returns the recorded values of tensors when the script reads them."""
 
     def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
         self._launches = launches
@@ -62,8 +62,7 @@ class ReadValues:
         self.assumes_sizes = improving and not strict
 
     def read(self, signature: OpSignature, device: int, count: int, is_recorded: bool = True) -> list[float] | None:
-        """Return the next `count` recorded values of a tensor, or None if no values were recorded. The host waits for the
-        stream. If the recorder does not record values of this op, pass `is_recorded=False`."""
+        """Wait for the CUDA stream, and return the recorded values of a tensor. Return None if no values were recorded."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream

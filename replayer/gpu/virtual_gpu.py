@@ -77,25 +77,25 @@ class ScriptProfile:
 
 @dataclass(frozen=True)
 class GpuOptions:
-    strict: bool = False  # raise an error at the first op without an exact recorded match
-    pad_loader: bool = False  # a wait for data takes at least as long as the recorded wait
-    memory_bytes: Sequence[int] = ()  # capacity of all devices, or one capacity per device, instead of the recorded capacities
+    strict: bool = False  # raise an error at the first op that was not recorded
+    pad_loader: bool = False  # waits for data take at least their recorded time
+    memory_bytes: Sequence[int] = ()  # one capacity for all devices, or one per device
     devices: Sequence[Device] = ()  # replace the recorded devices
-    gpus: int = 0  # number of devices that the script sees, or 0 for the recorded number
-    # bandwidth of copies between GPUs; 0 means the recorded bandwidth or, if unknown, the GPU model's usual one
+    gpus: int = 0  # 0: the recorded number
+    # 0: the recorded or the usual bandwidth between GPUs
     link_gbps: float = 0
-    slowdown: float = 1.0  # GPU work takes this many times as long
-    keep_requests: bool = False  # each device's memory logs its requests (memory/device/request_log.py)
-    improving: bool = True  # unrecorded values look like the values of a run that makes progress
+    slowdown: float = 1.0
+    keep_requests: bool = False  # see memory/device/request_log.py
+    improving: bool = True  # assume that training makes progress
 
 
 @dataclass(frozen=True)
 class ScriptLinks:
     optimizers: Optimizers = field(default_factory=Optimizers)
-    library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace
-    # called after each step with the number of finished training steps and the number of all finished steps
+    library_pace: LibraryPace | None = None  # published phase times
+    # arguments: numbers of finished training steps and of all steps
     step_ended: StepEnded | None = None
-    node_number: Callable[[], tuple[int, int]] | None = None  # autograd's numbers of the current op (tensor/node_numbers.py)
+    node_number: Callable[[], tuple[int, int]] | None = None  # see tensor/node_numbers.py
 
 
 class VirtualGpu:

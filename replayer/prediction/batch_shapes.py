@@ -3,7 +3,7 @@
     shapes = BatchShapes(trace, batch=32)
     shapes.for_batch(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-The first dimension whose size equals the batch size is used as the batch dimension.
+The batch dimension is the first dimension with the recorded batch size.
 """
 
 from __future__ import annotations

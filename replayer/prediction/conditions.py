@@ -13,7 +13,7 @@ from traces.rates.estimate_errors import prediction_errors
 
 _ROWS = prediction_errors()
 
-# measured by benchmarks/what_if.py for each kind of prediction (docs/what_if.md)
+# see docs/what_if.md
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],
@@ -23,7 +23,7 @@ EXPECTED_ERROR = {
 }
 EXPECTED_OF_DATA_PARALLEL = _ROWS["dataparallel"]
 EXPECTED_OF_RANKS = _ROWS["links"]
-EXPECTED_OF_SPLIT = max(_ROWS.values())  # no benchmark measures sharded training
+EXPECTED_OF_SPLIT = max(_ROWS.values())
 
 ORIGIN_NAMES = {
     Origin.MEASURED: "recorded",
@@ -33,10 +33,9 @@ ORIGIN_NAMES = {
     Origin.ROOFLINE: "data sheet",
 }
 
-# DistributedDataParallel, fully sharded data parallelism, tensor parallelism
 PARALLELS = ("ddp", "fsdp", "tp")
 
-_SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # from 100 Mbit/s Ethernet to beyond every GPU link
+_SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def conditions_of(
     parallel: str | None = None,
     swept: bool = False,
 ) -> Conditions:
-    """Return the conditions from command-line options. Raises TraceError for invalid values."""
+    """Read the conditions from command-line options. Raises TraceError for invalid values."""
     counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
     for option, count in counts:
         if count is not None and count < 1:

@@ -35,7 +35,7 @@ ROOT = ""
 class ShardedStep:
     gather_ns: float
     scatter_ns: float
-    exposed_ns: float  # communication time not hidden by computation
+    exposed_ns: float
 
     @classmethod
     def of(
@@ -45,8 +45,12 @@ class ShardedStep:
         gather: Callable[[str], float],
         scatter: Callable[[str], float],
     ) -> ShardedStep:
-        """Simulate one training step. The list `units` contains the name and forward duration of each FSDP unit. The functions
-        `gather` and `scatter` return how long a unit's all-gather and reduce-scatter take."""
+        """Simulate one training step.
+
+        Args:
+            units: (name, forward duration) of each FSDP unit, such as a transformer layer
+            gather, scatter: return the duration of an FSDP unit's all-gather or reduce-scatter
+        """
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
         root_ns = gather(ROOT)
@@ -73,7 +77,7 @@ def _passed(
     def prefetch() -> None:
         nonlocal communicates_ns
         number = len(gathered_ns)
-        if number < len(wanted):  # at most two units are gathered at a time
+        if number < len(wanted):  # FSDP gathers at most two units at a time
             communicates_ns = max(communicates_ns, done_ns[number]) + gather(wanted[number])
             gathered_ns.append(communicates_ns)
 

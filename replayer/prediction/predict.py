@@ -91,12 +91,12 @@ class Prediction(PredictedFigures):
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Return one prediction. Raises TraceError if the recording lacks necessary data."""
+    """Raises TraceError if the recording lacks necessary data."""
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
 class Predictor:
-    """Makes several predictions from one recording. Raises TraceError if no kernels were recorded."""
+    """Makes predictions from one recording. Raises TraceError if it contains no kernels."""
 
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():
@@ -236,11 +236,10 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
 
 
 def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace, gpu_share: float) -> float:
-    # Recorded host times are exact, so only estimated GPU times have an error.
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     of_origin = EXPECTED_ERROR
-    if precision_of(recorded) == "half":  # not checked: use the error of estimates without a recording
+    if precision_of(recorded) == "half":  # use the error of estimates without a recording
         trains = bool((recorded.steps.kind != StepKind.EVALUATION).any())
         of_half = network_error("training" if trains else "inference", "half", conditions.gpu).error
         of_origin = EXPECTED_ERROR | dict.fromkeys((Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE), of_half)
@@ -269,8 +268,7 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the median step time, or the average if the steps vary a lot. If the trace has no steps, return the duration of
-    the trace."""
+    """Return the median step time, or the average if the steps vary a lot. Without steps, return the trace's duration."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)
@@ -295,8 +293,8 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
 
 
 def gpu_ns(trace: Trace, recorded: Trace) -> float:
-    """Return the median GPU time per step, or the average if the steps vary a lot. If the trace has no steps, return the GPU
-    time of the whole trace."""
+    """Return the median GPU time per step, or the average if the steps vary a lot. Without steps, return the trace's GPU
+    time."""
     found, before = pace(trace), pace(recorded)
     if found is None or found.gpu_time_ns is None:
         return float(busy_ns(trace))

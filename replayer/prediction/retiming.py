@@ -53,7 +53,7 @@ class Retiming:
             hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed)
             placed[index.work] = True
         ranks = device_ranks(trace)
-        for rank, host in hosts.items():  # marks and operations between ranks move with the host times
+        for rank, host in hosts.items():
             rest = ~placed & (ranks == rank)
             start_ns[rest] = host.of(trace.device.start_ns[rest])
         device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns.copy())
@@ -95,7 +95,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
         track = ordinal, stream
         queue = queues.setdefault(track, [])
         begun_ns = active_ns + waited
-        if len(queue) >= depth and queue[-depth] > begun_ns:  # a launch blocks when the queue is full
+        if len(queue) >= depth and queue[-depth] > begun_ns:
             host.add(launch_ns, begun_ns)
             waited += queue[-depth] - begun_ns
             begun_ns = queue[-depth]
@@ -123,12 +123,12 @@ def _wait(
     ended_ns = begun_ns
     done = np.flatnonzero(recorded_end <= end_ns + WAIT_CAME_BACK_NS)
     if awaited != NONE and awaited < len(recorded_end):
-        # A copy from pageable memory may end after the CUDA call has returned.
+        # A copy may end after the CUDA call has returned.
         ended_ns = max(begun_ns, int(new_end[awaited]) + end_ns - int(recorded_end[awaited]))
     elif len(done):
         last = done[recorded_end[done].argmax()]
         after_ns = end_ns - int(recorded_end[last])
-        if end_ns == start_ns:  # the device had finished before the host began to wait
+        if end_ns == start_ns:  # the GPU was already idle
             ended_ns = max(begun_ns, int(new_end[last]))
         elif after_ns <= WAIT_FOLLOWED_NS:
             ended_ns = max(begun_ns, int(new_end[last]) + max(after_ns, 0))

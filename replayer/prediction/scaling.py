@@ -3,8 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-The predicted duration is the recorded duration times a ratio: the estimate for the new conditions divided by the estimate for
-the recorded conditions.
+If a kernel is estimated to be twice as fast on the new GPU as on the recorded GPU, its recorded duration is halved.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import compute_unit
 
-_ARITHMETIC = "gemm conv winograd cudnn cutlass xmma implicit fft attention flash wgrad dgrad".split()  # in kernel names
+_ARITHMETIC = "gemm conv winograd cudnn cutlass xmma implicit fft attention flash wgrad dgrad".split()
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Scaling:
     def of(
         cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None] | None = None
     ) -> Scaling:
-        """Scale all kernels of a trace. `calls` defaults to `calls_of(trace)`. Raises TraceError for missing data."""
+        """Predict the duration of each kernel of a trace. Raises TraceError for missing data."""
         calls = calls_of(trace) if calls is None else calls
         batch = 0
         if conditions.batch or conditions.length:
@@ -220,7 +219,6 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # On another GPU, the duration of a copy is an estimate, because the bus may have a different speed.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 
@@ -270,5 +268,5 @@ def parameter_bytes(trace: Trace) -> int:
             by_op[op] = by_op.get(op, 0) + 4 * sum(map(prod, sizes))
     with_optimizer = len(np.unique(trace.phases.step[trace.phases.name == strings.find("optimizer")]))
     most = max(by_op.values(), default=0)
-    # Use the smallest sum, because a larger sum may count some parameters twice.
+    # larger sums may count some parameters twice
     return min((total for total in by_op.values() if total > 0.4 * most), default=0) // max(with_optimizer, 1)

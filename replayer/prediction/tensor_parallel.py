@@ -11,8 +11,8 @@ The work is split among the GPUs as in Megatron-LM (Shoeybi et al., 2019, sectio
 * Every rank computes the embedding, normalization and head completely.
 
 Note [Pairs of matrix products]
-    A pair is a group of matrix products that is split together. A pair begins with a matrix product that reads the network's
-    width, which is the most common input size. The pair ends with a matrix product that writes the network's width.
+    A pair is a group of matrix products that is split together, such as a transformer block's two linear layers. Its first
+    product has the network's width as input size, and its last product as output size. The width is the most common input size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from traces.model.trace import NONE, Column, HostKind, Trace, TraceError
 from traces.rates.op_cost import itemsize
 
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
-_ADDS_A_BIAS_FIRST = frozenset({"addmm", "_addmm_activation", "baddbmm"})  # the first input is added to the product
+_ADDS_A_BIAS_FIRST = frozenset({"addmm", "_addmm_activation", "baddbmm"})
 
 _Call = tuple[ScaledOp, Shapes]
 
@@ -112,17 +112,16 @@ class _Op:
 class TensorSplit:
     ranks: int
     pairs: int
-    parts: dict[int, tuple[ScaledOp, Shapes, Shapes]]  # by row of trace.device: call, full shapes, shapes of one rank's share
-    unknown_rows: list[int]  # rows of trace.device without a known op, scaled by the mean ratio
-    summed_bytes: dict[int, list[int]]  # bytes of the all-reduces after each row of trace.device
+    parts: dict[int, tuple[ScaledOp, Shapes, Shapes]]  # row of trace.device -> call, full shapes, shapes on one rank
+    unknown_rows: list[int]  # rows of trace.device without a known op
+    summed_bytes: dict[int, list[int]]  # row of trace.device -> bytes of the following all-reduces
     elements: int
 
     @classmethod
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Find the matrix products to divide among the GPUs (Note [Pairs of matrix products]). Raises TraceError if there are
-        none."""
+        """Find the matrix products to split (Note [Pairs of matrix products]). Raises TraceError if there are none."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _forward_and_backward(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
@@ -131,7 +130,7 @@ class TensorSplit:
                 "tensor parallelism cannot be predicted, because the recording has no pairs of matrix products as in"
                 " transformer blocks"
             )
-        sizes: dict[int, int] = {}  # each op's size that the ranks divide
+        sizes: dict[int, int] = {}
         summed: dict[int, list[int]] = {}
         elements = 0
         for pair in found:
@@ -157,7 +156,7 @@ class TensorSplit:
         }
         parts |= _backward_parts(trace, backward, ops, sizes, ranks)
         rows = list(backward)
-        for number, pair in enumerate(reversed(found)):  # the backward pass visits the pairs in reverse
+        for number, pair in enumerate(reversed(found)):
             if backward:
                 at = rows[min(len(backward) * (number + 1) // len(found), len(backward)) - 1]
                 summed.setdefault(at, []).append(_input_bytes(ops[pair.columns[0]]))
@@ -266,7 +265,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes that an op has on each rank, if the op is divided among the ranks."""
+    """Return an op's input shapes on one rank if the ranks share its work."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)
@@ -299,7 +298,7 @@ def _divided(shape: Shape, at: int, ranks: int) -> Shape:
 def tensor_parallel(
     trace: Trace, split: TensorSplit, reduced_ns: Column, step_ns: float, parameters: int, peak_bytes: int | None, steps: int
 ) -> Parallel:
-    """Predict the training step of each rank. `step_ns` includes the all-reduces."""
+    """Predict each rank's training step. `step_ns` includes the all-reduces."""
     layers = layers_of(trace)
     layer_bytes = sum(layer.parameter_bytes for layer in layers)
     elements = sum(prod(weight) for layer in layers for weight in layer.weights)

@@ -15,14 +15,13 @@ from replayer import torch_shortcuts
 from replayer.surfaces.torch_cuda import refuse_c_functions
 from replayer.tensor.tensor import VirtualTensor
 
-# Installed in this order, which matters only where a comment says so
 _SURFACES = (
     "gc_collect os_exit torch_cuda torch_cuda_streams torch_cuda_random"
     " torch_cuda_mem_pool torch_cuda_gpu_trace"
-    " torch_cuda_graphs"  # after torch_cuda: calls torch.cuda.is_current_stream_capturing; after torch_cuda_mem_pool
-    " nvml"  # after torch_cuda, which refuses these NVML functions
+    " torch_cuda_graphs"  # after torch_cuda, torch_cuda_mem_pool
+    " nvml"  # after torch_cuda
     " torch_cuda_nvtx torch_cuda_comm torch_cuda_memory torch_cuda_memory_snapshot torch_backends"
-    " torch_accelerator"  # after torch_cuda and torch_cuda_memory, whose patches are called
+    " torch_accelerator"  # after torch_cuda, torch_cuda_memory
     " torch_tensor torch_nested torch_fake_tensor torch_jit torch_tensor_subclass torch_func"
     " torch_utils_python_dispatch torch_pin_memory torch_cuda_tensors torch_nn_module torch_storage torch_serialization"
     " torch_amp torch_autograd torch_optim torch_utils_data torch_nn_parallel torch_nn_sync_batch_norm torch_distributed"
@@ -37,7 +36,7 @@ def surfaces() -> list[ModuleType]:
 
 
 def install_all(torch_module: ModuleType) -> None:
-    """Patch PyTorch and Python for a replay. Call this function only once."""
+    """Patch PyTorch and Python for a replay."""
     refuse_c_functions(torch_module)
     for surface in surfaces():
         surface.install(torch_module)

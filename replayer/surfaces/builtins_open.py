@@ -56,7 +56,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
             loading = fetching.loading
             if loading is None:
                 return read(*args)
-            fetching.loading = None  # readall may call readinto, so stop counting here
+            fetching.loading = None  # `readall` may call `readinto`
             try:
                 begin = self.tell()
                 follows = self._begin <= begin <= self._end
@@ -99,21 +99,21 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     patch(io, open=open_data)
     patch(bz2, _builtin_open=open_data)
     patch(tarfile, bltn_open=open_data)
-    # tarfile opens streamed archives ("r|") with os.open.
+    # tarfile opens streamed archives with os.open.
     patch_around(
         tarfile, _LowLevelFile=lambda opened, name, mode: open_data(name, "rb", 0) if mode == "r" else opened(name, mode)
     )
     data: Any = torch_module.utils.data
     for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
         patch_around(fetcher, fetch=_counted(storage, fetching))
-    pinning: Any = data._utils.pin_memory  # pins a batch, and calls itself for each item
+    pinning: Any = data._utils.pin_memory
     pin = OutermostCalls().wrap("pin_memory", pinning.pin_memory, lambda *_: _timed_pinning(storage))
     patch(pinning, pin_memory=pin)
     patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_with_script_time(storage))
 
 
 def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
-    before_ns: dict[int, int] = {}  # CPU time after the previous batch, by worker process
+    before_ns: dict[int, int] = {}  # by worker process
 
     def counted(fetch: Any, fetcher: Any, indices: Any) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None
@@ -141,7 +141,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the CPU time of the whole machine, including other virtual machines on it (/proc/stat)."""
+    """Return the CPU time of all processes on this machine (/proc/stat)."""
     try:
         with _open("/proc/stat", encoding="ascii") as file:
             rows = [line.split() for line in file if line.startswith("cpu")]
@@ -153,8 +153,7 @@ def _machine_cpu_ns() -> int:
 
 
 def _scheduled_ns() -> int | None:
-    """Return how long this thread has computed or waited for a CPU core. Return None if the operating system does not report
-    this time."""
+    """Return how long this thread has computed or waited for a CPU core. Return None on systems other than Linux."""
     try:
         with _open("/proc/thread-self/schedstat", encoding="ascii") as file:
             computed_ns, waited_ns, _ = file.read().split()

@@ -5,8 +5,7 @@
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-The command prints "[N/A]" for temperature, power, clocks and utilization. This file runs as a separate script and imports only
-the standard library.
+The command prints "[N/A]" for temperature, power, clocks and utilization. This file runs without the replayer.
 """
 
 import argparse
@@ -28,11 +27,11 @@ class SmiDevice(TypedDict):
     name: str
     total_mib: int
     used_mib: int
-    capability: str  # the compute capability, such as "7.0"
+    capability: str  # such as "7.0"
 
 
 class SmiFacts(TypedDict):
-    """Describes the JSON input of the command. `driver` and `cuda` are version numbers."""
+    """Describes the JSON input of the command."""
 
     driver: str
     cuda: str

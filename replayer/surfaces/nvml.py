@@ -22,7 +22,7 @@ from traces.script.patching import patch, patch_item
 
 NOT_SUPPORTED = 3
 _INVALID_ARGUMENT = 2
-# the reported version if no driver version was recorded; this driver supports all functions of the emulated pynvml
+# reported if no driver version was recorded
 ASSUMED_DRIVER = "550.54.15"
 
 
@@ -42,7 +42,7 @@ class NVMLError_NotSupported(NVMLError):
 
 
 class NVMLError_DriverNotLoaded(NVMLError):
-    """Replaces pynvml's exception, which is never raised."""
+    """A replay never raises this exception."""
 
 
 class Handle:
@@ -53,7 +53,7 @@ class Handle:
 
 
 class _Utilization:
-    """Computes the GPU utilization since the previous query, as an average over at least 1/6 s."""
+    """Computes the GPU utilization since the script's last query, over at least 1/6 s."""
 
     _LEAST_NS = 1_000_000_000 // 6
 
@@ -80,14 +80,14 @@ def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
 
     def rates(handle: Handle) -> SimpleNamespace:
         percent = utilization.percent()
-        return SimpleNamespace(gpu=percent, memory=percent)  # Assumes that kernels always use memory.
+        return SimpleNamespace(gpu=percent, memory=percent)
 
     def processes(handle: Handle) -> list[SimpleNamespace]:
         if not cuda.is_initialized():
             return []
         of = describe_gpu().devices[handle.index].memory.usage
         used = of.capacity_bytes - of.free_bytes
-        unsliced = 0xFFFFFFFF  # the GPU is not divided into instances
+        unsliced = 0xFFFFFFFF
         own = SimpleNamespace(pid=os.getpid(), usedGpuMemory=used, gpuInstanceId=unsliced, computeInstanceId=unsliced)
         return [own]
 

@@ -1,5 +1,4 @@
-"""Wraps functions such as `os._exit`, which end the script without calling `atexit` functions. The wrappers first save the
-replay's timeline.
+"""Saves the replay's timeline before functions such as `os._exit` end the script without calling `atexit` functions.
 
     os._exit(0)
     os.kill(os.getpid(), signal.SIGTERM)    # without a handler of the script
@@ -14,10 +13,10 @@ from traces.script.deferred_signals import before_abrupt_ends
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the functions. Forked processes such as DataLoader workers write no timeline."""
+    """Forked processes such as DataLoader workers write no timeline."""
 
     def before_signal() -> None:
-        # `finish` would tell the other ranks that this rank ends. A rank that a signal kills tells nobody.
+        # On a real GPU, a rank that a signal kills does not tell the other ranks that it has ended.
         distributed = torch_module.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
             state.STATE.finish()

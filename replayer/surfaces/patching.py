@@ -1,10 +1,8 @@
-"""Replaces PyTorch functions that a replay does not emulate. The new function raises NotEmulated or returns a constant.
+"""Disables PyTorch functions that a replay does not emulate: they raise NotEmulated or return a constant.
 
     patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call
     ignore(torch.cuda.nvtx, {"mark": (None, "nobody listens")})          # returns a constant, with a reason
-
-Where possible, a replay patches only C functions (`torch._C._cuda_*`).
 """
 
 from __future__ import annotations
@@ -32,15 +30,14 @@ def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the constructors of classes raise NotEmulated. `isinstance` checks with the classes still work."""
+    """Make constructors raise NotEmulated, but keep the classes for `isinstance`."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Make functions return constants. `answers` maps each function's name to its constant and to a reason for readers of the
-    code."""
+    """Make functions return constants. The reason beside each constant is documentation."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 
@@ -64,8 +61,6 @@ class _Generic(type):
 
 
 def generic(name: str, base: type[TorchAny], make: TorchFunction) -> type[TorchAny]:
-    """Create the class `torch.<name>`."""
-
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return make(*args, **kwargs)
 

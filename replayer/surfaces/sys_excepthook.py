@@ -18,21 +18,20 @@ from types import TracebackType
 from traces.script.configuration import FAILURE
 from traces.script.patching import patch
 
-# messages of drivers, CUDA's runtime and C++ extensions without a GPU, or for a tensor on the CPU
 _OF_DRIVER = re.compile(
     r"lib(?:cu\w+|torch_cuda|c10_cuda|nccl|nvrtc)\.so|libnvidia-ml|CUDA_HOME|NVIDIA driver|CUDA driver"
     r"|no CUDA-capable device|cuInit|CUDA_ERROR_|cudaError"
     r"|must be (?:a |on )?(?:CUDA|GPU)|\bCUDA tensor|is_cuda\b|Pointer argument .* cannot be accessed from Triton",
     re.IGNORECASE,
 )
-# the worker's traceback in the error message of a failed DataLoader worker
+# printed by a failed DataLoader worker
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 _OF_CUDA = re.compile(r"(?:[\w.]+: )?CUDA error")
 _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Patch sys.excepthook. If `keep_in` is given, errors are written to a file in the folder `keep_in` instead of stderr."""
+    """Patch sys.excepthook. Errors go to a file in the folder `keep_in`, or to stderr."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -61,8 +60,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message. If the error comes from another process, return the first line of the other
-    process's message."""
+    """Return the first line of an error message. For an error in another process, use that process's message."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

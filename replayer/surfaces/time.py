@@ -3,13 +3,10 @@
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
-The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In a
-background thread, `sleep` waits until another thread has advanced the virtual time.
+`sleep` advances the virtual time at once (Note [Virtual time] in clock.py). In a background thread, `sleep` waits until another
+thread advances it. In a loop that waits for another process, `sleep` takes real time.
 
-If a script calls `sleep` in a loop that waits for another process, `sleep` takes real time.
-
-`datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Locks, queues, sockets and processes use real
-time for their timeouts.
+`datetime.now()`, `time.localtime()`, locks, queues and sockets use real time.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from replayer.state import rank
 from replayer.timing.clock import VirtualClock
 from traces.script.patching import OUR_MODULES, PATCHES, patch
 
-# modules that compare the clock with a wait in the operating system
+# These modules wait for the operating system in real time.
 _WAIT_FOR_REAL = frozenset(
     "asyncio concurrent ftplib http multiprocessing queue selectors smtplib socket socketserver ssl subprocess threading"
     " urllib".split()

@@ -4,8 +4,8 @@
         loss = model(x)                     # torch.is_autocast_enabled() is True
 
 Note [Autocast's key]
-    PyTorch's C++ code has no autocast dispatch key for the device type "lazy", which virtual tensors have. While autocast is
-    on, every call in the thread therefore gets the autocast key of the device type PrivateUse1.
+    PyTorch has no autocast for the device type "lazy", which virtual tensors have in C++ code. While autocast is on, every call
+    in the thread therefore gets the autocast dispatch key of the device type PrivateUse1.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Patches torch.autograd so that the replay detects the backward pass and inference mode. The backward pass runs in the calling
-thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp)."""
+"""Detects backward passes and inference mode.
+
+The backward pass runs in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp).
+"""
 
 from __future__ import annotations
 

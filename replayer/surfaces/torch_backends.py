@@ -1,4 +1,4 @@
-"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda so that they report the recorded versions.
+"""Makes torch.backends and torch.version.cuda report the recorded versions of CUDA and cuDNN.
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -17,11 +17,11 @@ from replayer.state import describe_gpu, in_bad_fork
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
 
-# the version that is reported if none was recorded; common with PyTorch 2.4 to 2.6
+# reported if no version was recorded
 ASSUMED_CUDNN = 90100
-ASSUMED_CUDA = "12.4"  # if no version was recorded and torch is built without CUDA
+ASSUMED_CUDA = "12.4"
 
-_FFT_PLANS = 4096  # torch's default
+_FFT_PLANS = 4096  # PyTorch's default
 
 
 def flag_functions(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
@@ -48,9 +48,8 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # PyTorch replaces the module `torch.backends.cudnn` by an object. The object's attribute `m` is the module.
+    # PyTorch replaces the module `torch.backends.cudnn` by an object, which stores the module as `m`.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
-    # A script may set the size of cuFFT's plan cache, but a replay has no such cache.
     fft_plans: dict[int, int] = {}
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,
@@ -64,9 +63,8 @@ def install(torch_module: ModuleType) -> None:
     kernels = {"flash": FLASH, "efficient": EFFICIENT, "cudnn": CUDNN}
     answers = {f"can_use_{name}_attention": partial(can_use_attention, kernel) for name, kernel in kernels.items()}
     patch(torch_module.backends.cuda, **answers)
-    # As on a GPU, recurrent layers such as nn.LSTM store all their weights in one buffer.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is an object instead of a module.
+    # an object since PyTorch 2.11
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

@@ -2,8 +2,7 @@
 
     install(torch)      # if the recording was made with PyTorch before 1.11
 
-PyTorch 1.10 saves the results of in-place ReLU6 and Hardtanh (tools/autograd/derivatives.yaml). For convolutions, PyTorch 1.10
-saves a contiguous copy of the input (`_convolution` in aten/src/ATen/native/Convolution.cpp).
+See tools/autograd/derivatives.yaml for ReLU6 and Hardtanh, and aten/src/ATen/native/Convolution.cpp.
 """
 
 from __future__ import annotations

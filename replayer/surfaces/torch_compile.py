@@ -2,8 +2,6 @@
 
     compiled = torch.compile(model, mode="reduce-overhead")
     compiled(x)                         # traced by Dynamo and AOTAutograd, and run op by op on virtual tensors
-
-Dynamo's guards, graph breaks and recompilations work as usual.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, when_imported
 
-# C functions that `torch.compiler.reset` imports, and that CPU builds of PyTorch lack
+# missing in CPU builds of PyTorch
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 
@@ -57,12 +55,11 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _break_graphs_at_generators(variables: TorchAny) -> None:
-    """Make Dynamo break the graph at each use of a random generator in the script. Dynamo recognizes only the class
-    `torch._C.Generator`."""
+    """Make torch.compile break the graph at random generators, because it only knows the class `torch._C.Generator`."""
 
     def matches(matching: TorchAny, kind: type) -> bool:
         return not issubclass(kind, Generator) and bool(matching(kind))
 
-    for name in ("TorchScriptObjectVariable", "CustomClassObjectVariable"):  # before and since PyTorch 2.14
+    for name in ("TorchScriptObjectVariable", "CustomClassObjectVariable"):  # until and since PyTorch 2.14
         if (kind := getattr(variables, name, None)) is not None and hasattr(kind, "is_matching_cls"):
             patch(kind, is_matching_cls=staticmethod(partial(matches, kind.is_matching_cls)))

@@ -59,7 +59,7 @@ _TEXTS: dict[int, str] = {
 
 
 class VirtualCudart:
-    """Replaces the module `torch._C._cudart`. Unsupported CUDA runtime functions raise NotEmulated."""
+    """Replaces the module `torch._C._cudart`."""
 
     cudaError = RuntimeResult
 
@@ -97,8 +97,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, repr=False)
 class TorchDeviceProperties(DeviceProperties):
-    """Replaces PyTorch's class `_CudaDeviceProperties`. Sizes are in bytes and frequencies in kHz. A value of 0 means unknown.
-    """
+    """Replaces PyTorch's class `_CudaDeviceProperties`. Unknown properties are 0."""
 
     name: str = ""
     total_memory: int = 0
@@ -109,7 +108,7 @@ class TorchDeviceProperties(DeviceProperties):
 
     @classmethod
     def create(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
-        """Return the properties of device `index`. Its UUID and other identifiers are invented."""
+        """Return the properties of a GPU. Its UUID and other identifiers are invented."""
         unknown: dict[str, TorchAny] = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
         card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())
@@ -146,7 +145,6 @@ _TUNED = (
 )
 _OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_scatter".split()
 
-# C functions that only one public function of torch.cuda calls
 REFUSED_C = {
     "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
@@ -167,15 +165,15 @@ IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_record_untuned_is_enabled": (False, "it is off by default, and cannot be switched on"),
 }
 
-_ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release
+_ASSUMED_NCCL = "2.19.0"  # has the kernel names of a replay
 
-# functions that check whether PyTorch was built for the GPU, which does not matter in a replay
+# PyTorch need not be built for the virtual GPU
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
 class CudaDriver:
     def __init__(self) -> None:
-        self._visible: int | None = None  # CUDA reads CUDA_VISIBLE_DEVICES once, when the driver starts
+        self._visible: int | None = None  # CUDA reads CUDA_VISIBLE_DEVICES only once
 
     def start(self) -> None:
         visible = self.device_count()
@@ -185,8 +183,7 @@ class CudaDriver:
         self._visible = visible
 
     def device_count(self) -> int:
-        """Return the number of GPUs that CUDA_VISIBLE_DEVICES makes visible. As with CUDA, the number of GPUs is computed only
-        once, and forked processes inherit it."""
+        """Return the number of GPUs in CUDA_VISIBLE_DEVICES. Like CUDA, read this variable only once."""
         if self._visible is not None:
             return self._visible
         if in_bad_fork():
@@ -236,7 +233,7 @@ def install(torch_module: ModuleType) -> None:
         gpu().current.set_device(index)
 
     def maybe_exchange_device(index: int) -> int:
-        return exchange_device(index)  # a function of its own, because Dynamo registers a handler for each of the two
+        return exchange_device(index)  # Dynamo needs two different functions
 
     def arch_flags() -> str:
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
@@ -275,7 +272,6 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # Some functions are attributes of both torch._C and torch.cuda.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,
@@ -284,12 +280,12 @@ def install(torch_module: ModuleType) -> None:
         _cudart=VirtualCudart(),
         _CudaDeviceProperties=TorchDeviceProperties,
         _get_device_properties=properties_of,
-        device_count=driver.device_count,  # torch's version asks NVML before CUDA has started
+        device_count=driver.device_count,  # PyTorch's function would call NVML
         has_magma=True,
         _initialized=False,
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )
-    patch(cuda.nccl, is_available=lambda tensors: False)  # This makes comm.reduce_add use plain copies.
+    patch(cuda.nccl, is_available=lambda tensors: False)  # comm.reduce_add then copies tensors
 
 
 def _sleep(cycles: int) -> None:

@@ -4,10 +4,9 @@
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
 
 Note [NCCL or copies]
-    A CUDA build of torch uses NCCL for broadcasts and `reduce_add` where possible. If the recorded run used NCCL
-    (Note [Copies of parameters] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. If the
-    recorded run did not use NCCL, the replay uses and times plain copies between GPUs. Under `--values compute`, sums always
-    use plain copies, because computing a sum needs the values.
+    PyTorch may use NCCL for broadcasts and `reduce_add`. If the recorded run used NCCL (Note [Copies of parameters] in
+    data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. Otherwise, the replay copies tensors between
+    GPUs. With `--values compute`, sums always copy tensors, because computing a sum needs the values.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk of `tensor` per device. A chunk that stays on its device is a view of `tensor`."""
+        """Return one chunk of `tensor` per GPU. A chunk that stays on its GPU is a view."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):
@@ -86,7 +85,7 @@ class Comm:
         return out
 
     def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
-        """Concatenate tensors on the GPU `destination`. The value -1 stands for the host, and None for the current GPU."""
+        """Concatenate tensors on the GPU `destination` (-1: the CPU, None: the current GPU)."""
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         first = tensors[0]

@@ -1,8 +1,6 @@
 """Reports GPU calls to PyTorch's CUDA sanitizer, which finds data races between streams.
 
     TORCH_CUDA_SANITIZER=1 trace replay train.py --trace TRACE      # or torch.cuda._sanitizer.enable_cuda_sanitizer()
-
-The wrappers slow down a script, so they are installed only when the script starts the sanitizer.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    watch = lru_cache(maxsize=1)(_watch)  # once, however often it is activated
+    watch = lru_cache(maxsize=1)(_watch)
 
     def activate(activated: Callable[[], None]) -> None:
         activated()
@@ -48,7 +46,7 @@ def _watch() -> None:
 def _record(record: Callable[..., None], event: TorchAny, stream: TorchAny = None) -> None:
     is_new = not event.cuda_event
     record(event, stream)
-    if is_new:  # PyTorch creates CUDA events when it first records them
+    if is_new:
         _fire("EventCreation", event.cuda_event)
         weakref.finalize(event, _fire, "EventDeletion", event.cuda_event).atexit = False
     _fire("EventRecord", event.cuda_event, _handle(stream))
@@ -115,5 +113,4 @@ def _handle(stream: TorchAny) -> int:
 
 
 def _fire(what: str, *handles: int) -> None:
-    # Import the module only when needed, because most scripts do not need it.
     getattr(importlib.import_module("torch.cuda._gpu_trace"), f"{what}Callbacks").fire_callbacks(*handles)

@@ -1,10 +1,8 @@
-"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops, and `replay` launches their kernels.
+"""Emulates CUDA graphs (torch.cuda.graphs).
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
     g.replay()                  # the kernels of `model`, and one cudaGraphLaunch
-
-Reloading torch.cuda.graphs makes `torch.cuda.CUDAGraph` inherit from `VirtualGraph`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ _NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 
 REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
 
-# methods that need a real CUDA graph, and therefore raise NotEmulated
 _READERS = ("debug_dump", "get_graph_data")
 
 _EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
@@ -56,7 +53,7 @@ def _forbid_reserving() -> None:
 
 
 class VirtualGraph:
-    """Replaces `torch._C._CUDAGraph`, the base class of `torch.cuda.CUDAGraph`."""
+    """Replaces `torch._C._CUDAGraph`."""
 
     _pools: PrivatePools
     _graph: CapturedGraph | None
@@ -66,8 +63,8 @@ class VirtualGraph:
     _seeds_and_offsets: list[tuple[Allocation, Allocation]]
     _memory_pools: list[VirtualMemPool]
     _capture: GraphCapture | None
-    _template: object  # stands for the cudaGraph_t
-    _executable: object  # stands for the cudaGraphExec_t
+    _template: object  # cudaGraph_t
+    _executable: object  # cudaGraphExec_t
     _keeps_graph: bool
 
     def __new__(cls, keep_graph: bool = False) -> Self:
@@ -82,7 +79,7 @@ class VirtualGraph:
 
     def register_generator_state(self, generator: Generator) -> None:
         if SINCE_2_14:
-            return  # torch 2.14 allocates the memory when a captured op draws numbers, see `capture_end`
+            return  # since PyTorch 2.14, `capture_end` does this
         state = generator.philox
         if state not in self._states:
             self._states.add(state)
@@ -142,11 +139,11 @@ class VirtualGraph:
         if capture.is_empty:
             warnings.warn(_EMPTY, stacklevel=2)
         self._graph, self._template = graph, object()
-        if not SINCE_2_14 and not self._keeps_graph:  # torch 2.14 calls both from Python
+        if not SINCE_2_14 and not self._keeps_graph:  # PyTorch 2.14 calls both itself
             self.instantiate()
             self.capture_end_post()
 
-    capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts
+    capture_end_pre = capture_end  # called by PyTorch 2.14
 
     def capture_end_post(self) -> None:
         if not self._keeps_graph:
@@ -198,25 +195,24 @@ class VirtualGraph:
             self._keeps_graph = True
 
     def raw_cuda_graph(self) -> int:
-        """Return an invented handle (cudaGraph_t). No CUDA library accepts it."""
+        """Return an invented handle (cudaGraph_t)."""
         if self._template is None:
             raise RuntimeError(_NO_GRAPH if SINCE_2_14 else _NOT_ENDED if self._keeps_graph else _NOT_KEPT)
         return id(self._template)
 
     def raw_cuda_graph_exec(self) -> int:
-        """Return a made-up handle (cudaGraphExec_t). Each instantiation changes the handle."""
+        """Return an invented handle (cudaGraphExec_t) that changes with each instantiation."""
         if self._executable is None:
             raise RuntimeError(_NO_EXECUTABLE)
         return id(self._executable)
 
     def _retain_pool(self, pool: VirtualMemPool) -> None:
-        """Keep a memory pool alive if a CUDA graph was captured in its `use_mem_pool` block."""
         self._memory_pools.append(pool)
 
 
 def _watch_memory(watch_storage: TorchAny, self: TorchAny, tensor: torch.Tensor) -> None:
     watch_storage(self, tensor)
-    if isinstance(tensor, VirtualTensor):  # the storage objects of a virtual tensor are temporary
+    if isinstance(tensor, VirtualTensor):
         self.weakref = weakref.ref(tensor.allocation)
 
 
@@ -225,7 +221,7 @@ def _is_alive(storage_is_alive: TorchAny, self: TorchAny) -> bool:
 
 
 def _check_inputs_by_memory(debug: TorchAny) -> None:
-    """Make `check_input_liveness` detect virtual tensors after their memory was freed."""
+    """Make `check_input_liveness` find virtual tensors with freed memory."""
     patch_around(debug._TrackedTensorInfo, __init__=_watch_memory, is_alive=_is_alive)
 
 

@@ -25,8 +25,7 @@ PoolHandle = tuple[int, int]
 
 
 class PrivatePools:
-    """Counts the CUDA graphs and torch.cuda.MemPool objects that use each private memory pool. The memory of an unused pool is
-    returned to the device."""
+    """Frees a private memory pool when no CUDA graph or torch.cuda.MemPool object uses it."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -101,7 +100,6 @@ def install(torch_module: ModuleType) -> None:
         "_cuda_endAllocateToPool": end,
         "_cuda_releasePool": release,
     }
-    # torch.cuda.memory copied the functions at import
     for owner in (torch_module._C, cuda.memory):
         patch(owner, **functions)
     for owner in (cuda, cuda.memory):

@@ -43,20 +43,19 @@ REFUSED_C = {
     "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size(size)", _BLAS),
 }
 
-# classes with constructors in C++, which patched functions cannot stop
 REFUSED_CLASSES = {"CUDAPluggableAllocator": _ALLOCATOR}
 REFUSED = {"_use_uvm": _ALLOCATOR}
 
 _NO_ALLOCATOR = "Allocator not initialized for device "
 
-# statistics that PyTorch added after 2.10, and the releases that have them
+# first PyTorch release with each statistic
 STATS_SINCE = {"num_oom_rejections": (2, 12), "reserved_bytes_by_private_pools": (2, 13)}
 
 
 def memory_of(index: int, missing: str = "Invalid device argument ") -> DeviceMemory:
     devices = gpu().devices
     if not 0 <= index < len(devices):
-        raise RuntimeError(f"{missing}{chr(index % 256)}: did you call init?")  # PyTorch prints a `signed char`
+        raise RuntimeError(f"{missing}{chr(index % 256)}: did you call init?")  # as in PyTorch
     return devices[index].memory
 
 

@@ -17,7 +17,7 @@ from replayer.surfaces.patching import ignore
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
-# NVTX_NO_PUSH_POP_TRACKING: the return value of a pop without a push, or of any call without a profiling tool
+# NVTX_NO_PUSH_POP_TRACKING
 _NO_TOOL = -2
 
 IGNORED: dict[str, tuple[object, str]] = {

@@ -19,7 +19,7 @@ from replayer.tensor.generators import BaseGenerator, DefaultGenerators, Generat
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch
 
-_FUNCTIONS = "multinomial bernoulli poisson binomial".split()  # torch_pin_memory.py patches the factories.
+_FUNCTIONS = "multinomial bernoulli poisson binomial".split()
 _METHODS = "normal_ uniform_ random_ exponential_ bernoulli_ cauchy_ geometric_ log_normal_ bernoulli multinomial".split()
 
 

@@ -6,8 +6,8 @@
     torch.cuda.current_stream().wait_stream(side)
 
 Note [Streams come from a pool]
-    PyTorch takes CUDA streams one after the other from a pool of 32 per device and priority. The 33rd call of
-    `torch.cuda.Stream()` returns the first stream again, so work on both stream objects runs one after the other.
+    PyTorch creates at most 32 CUDA streams per device and priority. The 33rd call of `torch.cuda.Stream()` returns the first
+    stream again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from traces.script.patching import patch
 
 POOL_STREAMS = 32
 _CUDA = 1
-_HIGHEST, _LOWEST = -3, 0  # PyTorch uses at most four priorities (c10/cuda/CUDAStream.h).
-_HANDLE = 0x5555_1000_0000  # first invented address of a stream (cudaStream_t) or event (cudaEvent_t)
+_HIGHEST, _LOWEST = -3, 0  # see c10/cuda/CUDAStream.h
+_HANDLE = 0x5555_1000_0000  # first invented cudaStream_t or cudaEvent_t
 
 BaseStream: TorchAny = torch.Stream
 BaseEvent: TorchAny = torch.Event
@@ -64,7 +64,7 @@ class StreamPool:
 
 
 class _CudaStreamBase(BaseStream):  # type: ignore[misc]
-    """Replaces torch._C._CudaStreamBase. Two stream objects are equal if they refer to the same CUDA stream."""
+    """Replaces torch._C._CudaStreamBase. Objects for the same CUDA stream are equal."""
 
     pool: Callable[[], StreamPool]
     virtual: VirtualStream
@@ -87,7 +87,7 @@ class _CudaStreamBase(BaseStream):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cuda", self.device_index)  # C++ returns another device type, see replayer/backend.py
+        return torch.device("cuda", self.device_index)  # see replayer/backend.py
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -115,7 +115,7 @@ class _CudaStreamBase(BaseStream):  # type: ignore[misc]
 
     def wait_stream(self, stream: TorchAny) -> None:
         if not isinstance(stream, _CudaStreamBase):
-            self.wait_event(stream.record_event())  # as PyTorch's wait_stream, which raises an AttributeError
+            self.wait_event(stream.record_event())  # raises PyTorch's AttributeError
             return
         _require_same_capture(self.virtual, stream.virtual)
         gpu().streams.wait_stream(self.virtual, stream.virtual)
@@ -159,7 +159,7 @@ class Stream(_CudaStreamBase):
 
 
 class ExternalStream(Stream):
-    """Replaces torch.cuda.ExternalStream, and raises NotEmulated for handles of real CUDA streams."""
+    """Raises NotEmulated for real CUDA streams."""
 
     def __new__(cls, stream_ptr: int | None, device: TorchAny = None, **known: TorchAny) -> Self:
         index = _index(device)
@@ -172,8 +172,7 @@ class ExternalStream(Stream):
 
 
 class _CudaEventBase(BaseEvent):  # type: ignore[misc]
-    """Replaces torch._C._CudaEventBase. The argument `blocking` has no effect. Events with `interprocess=True` cannot be sent
-    to other processes."""
+    """Replaces torch._C._CudaEventBase. The argument `blocking` has no effect."""
 
     virtual: VirtualEvent
     enable_timing: bool
@@ -196,7 +195,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
     @property
     def cuda_event(self) -> int:
-        """Return an invented handle (cudaEvent_t). Return 0 for an unrecorded event."""
+        """Return an invented handle (cudaEvent_t), or 0 for an unrecorded event."""
         return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
 
     event_id = cuda_event
@@ -209,7 +208,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
         virtual = _stream_of(stream)
         if self.device_index is not None and self.device_index != virtual.device:
             raise RuntimeError(f"Event device {self.device_index} does not match recording stream's device {virtual.device}.")
-        if self.interprocess and self.enable_timing:  # `cudaEventInterprocess` needs `cudaEventDisableTiming`
+        if self.interprocess and self.enable_timing:
             raise CudaError.INVALID_VALUE.to_torch()
         self.device_index = virtual.device
         gpu().streams.record_event(self.virtual, virtual)
@@ -228,8 +227,8 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
         gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: TorchAny) -> float:
-        """Return the time until `end_event` in milliseconds. Raises CUDA's error if the two events are on different devices or
-        were not recorded."""
+        """Return the time until `end_event` in milliseconds. Raises CUDA's error for events on different GPUs and for
+        unrecorded events."""
         if not isinstance(end_event, _CudaEventBase):
             raise RuntimeError("expected other to be a torch.cuda.Event object")
         if not (self.enable_timing and end_event.enable_timing):
@@ -250,8 +249,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
 
 def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-    """Raise the errors of cudaStreamWaitEvent during the capture of a CUDA graph. Captured work must not wait for other work,
-    and the default stream must not wait for captured work."""
+    """Raise CUDA's error if this wait is not allowed while a CUDA graph is captured (cudaStreamWaitEvent)."""
     launches = gpu().launches
     capture, own = launches.capture_of(awaited), launches.capture_of(stream)
     if capture is not None:
@@ -303,7 +301,7 @@ def _index(device: TorchAny) -> int:
 
 
 def is_cuda(device: TorchAny) -> bool:
-    """Return True if `device` is a CUDA device. None means the current CUDA device."""
+    """Return True for CUDA devices, and for None (the current CUDA device)."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 

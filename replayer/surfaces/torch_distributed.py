@@ -5,9 +5,8 @@
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
 
 Note [Gloo's threads and the interpreter's lock]
-    The Reducer of DistributedDataParallel holds the interpreter's lock while its destructor waits for gloo's threads. A gloo
-    thread that releases a Python tensor needs the same lock. To avoid a deadlock, the replay keeps each process group until the
-    process ends.
+    The destructor of DistributedDataParallel's Reducer holds Python's global lock while it waits for gloo's threads, which need
+    this lock to free Python tensors. To avoid a deadlock, the replay keeps each process group until the process ends.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SYMMETRIC_MEMORY = "empty_strided_p2p get_mempool_allocator rendezvous set_back
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
 
 
-# for each Reducer: the collectives of its last forward pass
+# by Reducer: collectives of the last forward pass
 _AWAITED_WORKS: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()
 
 
@@ -47,10 +46,9 @@ def install(torch_module: ModuleType) -> None:
     if not dist.is_available():
         return
     c10d = dist.distributed_c10d
-    # NCCL's default timeout is ten minutes. Builds without NCCL lack it.
+    # missing in builds without NCCL
     patch(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
     for module in (c10d, dist):
-        # PyTorch 2.14.1 uses the name ProcessGroupNCCL2.
         patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)
     patch_around(c10d, _new_process_group_helper=_new_group, _get_object_coll_device=_object_device)
     replaced: dict[str, TorchFunction] = {"init_process_group": _init_and_set_rank}
@@ -99,8 +97,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """Return the future of the bucket's all-reduce. The futures that PyTorch's C++ code creates do not wait for the virtual
-    GPU."""
+    """Return a future that waits until the virtual GPU has summed a gradient bucket. PyTorch's own future does not wait."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)
@@ -108,15 +105,13 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Store a reference to the collective that DistributedDataParallel waits for, because C++ code does not keep the Python
-    object alive."""
+    """Keep the collective that DistributedDataParallel waits for, because C++ code does not keep the Python object."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
-    """Replace the fp16 hook of DistributedDataParallel by its Python version, because the C++ version cannot read virtual
-    tensors."""
+    """Use the Python version of DistributedDataParallel's fp16 hook, because C++ code cannot read virtual tensors."""
     if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
         hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
@@ -132,18 +127,16 @@ def _join_first(collect: TorchFunction, futures: list[TorchAny]) -> TorchAny:
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the time statistics of DistributedDataParallel, because PyTorch would print a warning about the device type."""
+    """Skip DistributedDataParallel's time statistics, because PyTorch would warn about the device type."""
     if started() is None:
         collect(self)
 
 
 def _no_split_source(source: TorchFunction, group: TorchAny, *args: TorchAny) -> TorchAny:
-    """Return None for a virtual NCCL group, because C++ code cannot split the group."""
     return None if isinstance(group, VirtualNccl) else source(group, *args)
 
 
 def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Attach PyTorch's flight recorder to a process group. Skip virtual NCCL groups, because they have no C++ backend."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
@@ -156,7 +149,7 @@ def _init_and_set_rank(init: TorchFunction, *args: TorchAny, **kwargs: TorchAny)
         gpu().ranks.read_clock_offset = CALLS[group].exchange_clocks()
     elif isinstance(group, VirtualNccl):
         group.operations.compare_clocks()
-        STATE.flush()  # the timeline of a killed process then has the rank
+        STATE.flush()  # a killed process then has a rank in the timeline
     return result
 
 

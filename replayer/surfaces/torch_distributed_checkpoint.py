@@ -1,6 +1,5 @@
 # mypy: allow-untyped-calls
-"""Patches torch.distributed.checkpoint.async_save. `async_save` first copies tensors to host memory. The copy of a virtual
-tensor is an ordinary CPU tensor."""
+"""Makes torch.distributed.checkpoint.async_save copy virtual tensors to ordinary CPU tensors."""
 
 from __future__ import annotations
 

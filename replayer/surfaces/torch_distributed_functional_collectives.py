@@ -6,9 +6,8 @@
 The module reimplements torch/csrc/distributed/c10d/Functional.cpp.
 
 Note [Results wait at once]
-    PyTorch wraps the result of a collective in a tensor that waits for the collective at its first use. Such a tensor would
-    have the C++ device type "cuda", with which autograd fails if there is no CUDA device. In a replay, the current stream
-    therefore waits when the collective is called.
+    PyTorch returns a tensor that waits for the collective at its first use. This tensor has the C++ device type "cuda", with
+    which autograd fails without a CUDA device. In a replay, the current stream therefore waits when the collective is called.
 """
 
 from __future__ import annotations
@@ -158,7 +157,6 @@ class _Functional:
         return torch.empty((*rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
 
-# methods of _Functional that are ops
 _TAKEN = [name for name in vars(_Functional) if not name.startswith("_")]
 
 

@@ -11,13 +11,12 @@ Note [Gloo and tensors on the device]
     takes the time that `cost_model/collective_costs.py` estimates.
 
 Note [Gloo and virtual clocks]
-    A rank that sleeps on a virtual clock does not make gloo wait. Each rank therefore posts its time to the group's store
-    before it calls gloo. After gloo has finished, the rank reads the times of the ranks that gloo waited for, and its clock
-    advances to the latest one. A sender waits until its receiver has called the operation. Each channel reuses `_CALLS_KEPT`
-    keys, so the store does not grow. The posts also describe the calls, so a rank can report which ranks made another call.
+    A rank that sleeps on a virtual clock does not make gloo wait. Each rank therefore writes its virtual time to the group's
+    store before it calls gloo. After gloo has finished, the rank's clock advances to the latest time of the ranks that gloo
+    waited for. The rank also writes a description of the call, to detect ranks that make different calls. `_CALLS_KEPT` limits
+    the number of keys in the store.
 
-    Calls from C++ code with CPU tensors post no times: functional collectives, and DistributedDataParallel of a model on the
-    CPU.
+    PyTorch's C++ code writes no times if it calls gloo with CPU tensors, for example for DistributedDataParallel on the CPU.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch_around
 
 _CALLS_KEPT = 1024
-_COLLECTIVES = "all"  # the channel of all operations except sends and receives
-_LOOK_AFTER = timedelta(seconds=1)  # a rank that waits for gloo compares the calls of the ranks
+_COLLECTIVES = "all"
+_LOOK_AFTER = timedelta(seconds=1)
 _ON_DEVICE = " on the device"
-_SAME_SIZES = ("allreduce", "broadcast", "reduce")  # all ranks pass tensors of the same size
+_SAME_SIZES = ("allreduce", "broadcast", "reduce")
 
-# operations that transfer more or less than one rank's input, with their names in cost_model/collective_costs.py
+# names in cost_model/collective_costs.py
 _NAMES = {"allreduce": "all_reduce", "allreduce_coalesced": "all_reduce"}
 
-# C++ process group ops: first those that write their input in place, then those that write their first argument
+# first ops that change their inputs, then ops that write to their first argument
 _HOST_OPS = (
     "allreduce_ allreduce_coalesced_ broadcast_ reduce_ barrier",
     "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_"
@@ -66,7 +65,7 @@ _METHODS += [f"{name}_single{more}" for name in ("all_gather", "reduce_scatter")
 
 
 class GlooCall:
-    """Represents one call of an operation. The call waits for the ranks in `sources`."""
+    """Represents one rank's call of a gloo operation, such as a broadcast."""
 
     def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int], what: str) -> None:
         self._group, self._channel, self._number, self._sources, self._what = group, channel, number, sources, what
@@ -75,7 +74,7 @@ class GlooCall:
         return {rank: time_ns for rank, (time_ns, _) in self._posts(self._sources).items()}
 
     def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
-        """Wait for gloo. If gloo fails or takes long, look for ranks that did not call the operation."""
+        """Wait for gloo. If this takes long, check whether ranks wait for each other."""
         looks = not timeout and self._channel == _COLLECTIVES and self._group.sees_all
         deadlocks = gpu().ranks.deadlocks
         try:
@@ -94,7 +93,7 @@ class GlooCall:
                 deadlocks.end()
 
     def finish(self, duration_ns: int = 0) -> None:
-        """Wait until all ranks in `sources` have called the operation. Raise RuntimeError if a rank called it after the group's
+        """Wait in virtual time until the other ranks have called the operation. Raise RuntimeError after the group's
         timeout."""
         here = gpu()
         now_ns, times_ns = here.streams.host_now_ns(), self.times_ns()
@@ -121,16 +120,14 @@ class GlooCall:
         raise RuntimeError(text) from None
 
     def _missing(self) -> list[int]:
-        """Return the ranks that have not called the operation."""
         posts, ranks = self._posts(range(self._group.size)), self._group.global_ranks
         return [ranks[place] for place in range(self._group.size) if place not in posts and place != self._group.rank]
 
     def _posts(self, places: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Return the time and the description of each rank's call. Raise RuntimeError if a rank called a different
-        operation."""
+        """Return when each rank called the operation. Raise RuntimeError if a rank called a different operation."""
         posts, ranks = self._group.read(self._channel, self._number, places), self._group.global_ranks
         for place, (_, what) in posts.items():
-            # calls with device tensors are described differently, so only calls of the same kind are compared
+            # Calls with GPU tensors have other descriptions.
             alike = what.endswith(_ON_DEVICE) == self._what.endswith(_ON_DEVICE)
             if what != self._what and alike and self._group.sees_all and self._channel == _COLLECTIVES:
                 raise RuntimeError(
@@ -141,12 +138,12 @@ class GlooCall:
 
 
 class GlooCalls:
-    """Contains the calls of a gloo group. One channel has all collectives. Each pair of ranks has one channel per tag."""
+    """Exchanges the times at which the ranks of a gloo process group call operations."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout: timedelta) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.global_ranks: Sequence[int] = range(size)
-        self.sees_all = True  # does no Reducer call gloo from C++ with CPU tensors?
+        self.sees_all = True  # False if DistributedDataParallel calls gloo in C++ code
         self._store = store_of_attempt(store)
         self._calls: Counter[str] = Counter()
 
@@ -154,11 +151,10 @@ class GlooCalls:
         return StoreExchange(self._store, self.rank, self.size, self.timeout.total_seconds(), gpu().clock).offset_ns
 
     def call(self, name: str, peer: int = 0, tag: int = 0, *_: int, what: str = "") -> GlooCall | None:
-        """Tell the other ranks the time of this call. Return None if the clock is real, because gloo itself waits for late
-        ranks.
+        """Tell the other ranks when this rank called the operation. Return None with `--clock real`.
 
         peer: the root, or the other rank of a send or receive
-        what: describes the call, equally on all ranks
+        what: a description of the call that is equal on all ranks
         """
         if started() is None or not gpu().clock.skips_waits or self.size < 2:
             return None
@@ -169,15 +165,15 @@ class GlooCalls:
         elif name == "broadcast":
             sources = [(place + peer) % self.size for place in _neighbours((self.rank - peer) % self.size, self.size)]
         elif name in ("gather", "scatter", "reduce") and self.rank != peer:
-            sources = [] if name == "reduce" else [peer]  # how long other ranks wait in a reduce depends on its size
+            sources = [] if name == "reduce" else [peer]  # whether ranks wait in a reduce depends on its size
         number, self._calls[channel] = self._calls[channel], self._calls[channel] + 1
-        with suppress(DistError):  # gloo needs no store, so its host may have ended
+        with suppress(DistError):  # the rank that serves the store may have ended
             post = f"{number} {gpu().streams.host_now_ns() - _offset_ns()} {what or name}"
             self._store.set(_key(channel, number, self.rank), post)
         return GlooCall(self, channel, number, sources, what or name)
 
     def read(self, channel: str, number: int, ranks: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Return when each of the given ranks called the operation, and how it describes the call. Leave out this rank."""
+        """Return the time and the description of each given rank's call, except this rank's."""
         keys = {rank: _key(channel, number, rank) for rank in ranks if rank != self.rank}
         with suppress(DistError):
             if keys and not self._store.check([*keys.values()]):
@@ -188,10 +184,8 @@ class GlooCalls:
         return {}
 
 
-# by process group and by its backend
 CALLS: WeakKeyDictionary[TorchAny, GlooCalls] = WeakKeyDictionary()
 _CALLED: WeakKeyDictionary[TorchAny, GlooCall] = WeakKeyDictionary()
-# receives from any rank
 _RECEIVES: WeakKeyDictionary[TorchAny, Callable[[TorchAny], None]] = WeakKeyDictionary()
 
 
@@ -240,7 +234,6 @@ def _call(name: str, method: TorchFunction, self: TorchAny, *args: TorchAny, **k
 
 
 def _described(name: str, args: Sequence[TorchAny]) -> str:
-    """Return the description of a call, such as "all_reduce of 3 float32 elements (SUM)"."""
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)] if name in _SAME_SIZES else []
     options = [f"from rank {arg.rootRank}" for arg in args if name == "broadcast" and hasattr(arg, "rootRank")]
     options += [str(arg.reduceOp.op).rpartition(".")[2] for arg in args if hasattr(arg, "reduceOp")]
@@ -271,7 +264,7 @@ def _wait(wait: TorchFunction, self: TorchAny, *args: TorchAny, **kwargs: TorchA
 def _monitored_barrier(
     barrier: Callable[..., None], self: TorchAny, timeout: TorchAny = None, wait_all_ranks: bool = False
 ) -> None:
-    """Run a gloo barrier. The timeout is measured in virtual time and starts when rank 0 calls the barrier."""
+    """The timeout counts virtual time from the moment at which rank 0 calls the barrier."""
     calls = CALLS.get(self)
     call = calls.call("barrier") if calls else None
     barrier(self, timeout, wait_all_ranks)
@@ -296,7 +289,7 @@ def _monitored_barrier(
 
 
 def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run an operation on copies of the tensors in host memory. See Note [Gloo and tensors on the device]."""
+    """See Note [Gloo and tensors on the device]."""
     pairs: list[tuple[TorchAny, TorchAny]] = []
     known = True
 
@@ -332,8 +325,7 @@ def _refuse_device_memory(*_args: TorchAny) -> NoReturn:
 
 
 def _neighbours(place: int, size: int) -> list[int]:
-    """Return the places to which `place` sends in gloo's broadcast tree, and the places on the path from `place` to the root.
-    In round i, each place p below 2**i sends to place p + 2**i."""
+    """Return the ranks that one rank waits for in gloo's broadcast: its receivers, and the senders between it and the root."""
     places = [place + (1 << i) for i in range(place.bit_length(), (size - 1).bit_length()) if place + (1 << i) < size]
     while place:
         place -= 1 << (place.bit_length() - 1)

@@ -3,9 +3,8 @@
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
-torch.export and DTensor infer shapes with fake tensors. In PyTorch builds without CUDA, autograd crashes for tensors with the
-device type "cuda". To avoid the crash, fake CUDA tensors have the device type "lazy" in C++ code (tensor/tensor.py, Note
-[Lazy]).
+torch.export and DTensor infer shapes with fake tensors. Fake CUDA tensors have the device type "lazy" in C++ code (Note [Lazy]
+in tensor/tensor.py).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def install(torch_module: ModuleType) -> None:
         return new(cls, *map(on_cuda, args), **{name: on_cuda(value) for name, value in named.items()})
 
     patch(fake, __torch_dispatch__=classmethod(torch_dispatch), __new__=staticmethod(new_on_cuda))
-    # torch.tensor then makes a fake copy of its values first, and moves the copy; a copy of a virtual tensor would not be fake
+    # otherwise, torch.tensor would return a virtual tensor that is not fake
     patch(fake_tensor.FakeTensorMode, avoid_device_init=True)
     handlers: TorchAny = fake_tensor._DISPATCH_META_HANDLERS
     patch_item(handlers, device_op, device)

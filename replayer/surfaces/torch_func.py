@@ -34,7 +34,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _run_eagerly(torch_module: ModuleType) -> None:
-    """Run the ops of operators such as `flex_attention` and `cond` one by one."""
+    """Run the ops inside functions such as `flex_attention` and `cond` one by one."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     operator: TorchAny = torch_module._ops.HigherOrderOperator
@@ -51,7 +51,7 @@ def _run_eagerly(torch_module: ModuleType) -> None:
             return dispatch(self, dispatch_key, *args, **kwargs)
         if _get_current_dispatch_mode() is not None:
             result = dispatch(self, dispatch_key, *args, **kwargs)
-            if result is not NotImplemented:  # with NotImplemented, a mode leaves the operator to the tensor's class
+            if result is not NotImplemented:
                 return result
         return eager(*args, **kwargs)
 
@@ -59,7 +59,7 @@ def _run_eagerly(torch_module: ModuleType) -> None:
     func: TorchAny = torch_module.func
 
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
-        """Use `jvp` instead of `linearize`, which cannot trace ops on virtual tensors."""
+        """`linearize` cannot trace ops on virtual tensors, so use `jvp`."""
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 
     patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

@@ -1,8 +1,6 @@
 """Patches torch.jit so that scripts can trace, save, load and print modules with virtual tensors.
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
-
-Traced graphs contain `aten::_convolution`, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ def install(torch_module: ModuleType) -> None:
     c, aten, flags = torch_module._C, torch_module.ops.aten, torch_module.backends.cudnn
     tracer = c._dispatch_key_parse("Tracer")
     outer, inner = aten.convolution.default, aten._convolution.default
-    VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])  # Traced modules call this op.
+    VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])
 
     def traced(trace: TorchFunction, /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         dispatch: TorchAny = VirtualTensor.__torch_dispatch__

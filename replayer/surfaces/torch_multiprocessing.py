@@ -4,8 +4,7 @@
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
 
 Note [Memory of another process]
-    The receiving process maps the memory of the sending process, as with CUDA. Values that the replay knows are sent together
-    with the tensor. The memory of a process that has ended cannot be mapped.
+    As with CUDA, a received tensor uses the memory of the sending process, which must not end. Known values are sent, too.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # A process that unpickles a tensor must first import torch, which starts the replayer.
+    # A receiving process must import torch first, which starts the replayer.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})
     others = reductions.reduce_tensor
 
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
-        # PyTorch sends a sparse tensor as two dense tensors: its indices and its values.
+        # PyTorch sends the two parts of a sparse tensor.
         is_strided = isinstance(tensor, VirtualTensor) and tensor.layout is torch.strided
         return sharing.reduce(tensor) if is_strided else others(tensor)
 

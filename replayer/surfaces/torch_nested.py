@@ -2,8 +2,7 @@
 
     torch.nested.nested_tensor([[1.0, 2.0], [3.0]], device="cuda")
 
-The tensors of a nested tensor are moved to the virtual GPU one by one, because PyTorch's C++ code cannot create virtual nested
-tensors.
+PyTorch's C++ code cannot create virtual nested tensors, so their parts are moved to the virtual GPU one by one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Patches torch.nn.Module. A module's parameters stay the same Python objects when the module moves to the GPU.
+"""Keeps a module's parameters the same Python objects when the module moves to the GPU.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters
@@ -28,7 +28,7 @@ def install(torch: ModuleType) -> None:
             if first is not None and not torch.nn.parameter.is_lazy(first):
                 fn(torch.empty(0, dtype=first.dtype, device=first.device))
         if isinstance(self, torch.jit.ScriptModule):
-            future.set_overwrite_module_params_on_conversion(True)  # C++ owns a ScriptModule's parameters
+            future.set_overwrite_module_params_on_conversion(True)  # C++ code owns the parameters
             for name, parameter in self._parameters.items():
                 if not isinstance(parameter, torch.nn.Parameter):
                     self._parameters[name] = torch.nn.Parameter(parameter.detach(), parameter.requires_grad)

@@ -4,14 +4,13 @@
     loss.backward()                         # gather_backward, broadcast_backward
 
 Note [Threads of replicas]
-    `parallel_apply` starts one thread per replica and waits for all of them. Each replica thread starts with the virtual time
-    and the position in the recording of the thread that creates it. The creating thread continues with the latest virtual time
-    and position of all replica threads.
+    `parallel_apply` starts one thread per replica and waits for all of them. Each thread starts with the virtual time and the
+    position in the recording of its parent. The parent continues with the latest time and position of all threads.
 
 Note [Replicas take turns]
-    On one device, the replicas launch the same ops on the same stream, and the order of the launches depends on when Python
-    switches threads. With `--clock recorded`, the replay must not depend on this order. So the launches are played after all
-    replicas have returned: first the first op of each replica, then the second op of each replica, and so on.
+    If several replicas run on one GPU, the order of their launches depends on when Python switches threads. With `--clock
+    recorded`, the result must not depend on this order. So the launches are played after all replicas have returned: the first
+    op of each replica, then the second op of each replica, and so on.
 """
 
 from __future__ import annotations
@@ -136,5 +135,4 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # nn.DataParallel passes a device without a type: `torch.device(0)`.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

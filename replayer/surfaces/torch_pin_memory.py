@@ -20,7 +20,7 @@ from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_everywhere
 
-# Functions with the parameter `pin_memory`. Those in EMPTY return uninitialized tensors.
+# functions that return uninitialized tensors
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"
@@ -38,7 +38,7 @@ def install(torch_module: ModuleType) -> None:
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
         patch(owner, **{name: with_pin_memory(getattr(owner, name), _empty) for name in empty})
         patch(owner, **{name: with_pin_memory(getattr(owner, name)) for name in filled})
-    patch_everywhere(randperm, torch_module.randperm)  # torch.utils.data.dataset imports randperm by name.
+    patch_everywhere(randperm, torch_module.randperm)  # also imported by torch.utils.data.dataset
     patch(
         torch_module._C,
         _cuda_hostMemoryStats=lambda: host_memory().statistics(),
@@ -60,7 +60,7 @@ def _warn_of_device(method: str) -> None:
 def pin_memory(self: TorchAny, device: TorchAny = None) -> torch.Tensor:
     if device is not None:
         _warn_of_device("pin_memory")
-        _warn_of_device("is_pinned")  # PyTorch calls is_pinned with the same argument.
+        _warn_of_device("is_pinned")
         kind = torch.device(device).type
         if kind != "cuda":
             raise RuntimeError(f"{kind.upper()} device type not an accelerator.")
@@ -80,7 +80,7 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 
 
 def with_pin_memory(make: TorchFunction, pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy) -> TorchFunction:
-    """Wrap a function that creates tensors. With `pin_memory=True`, the new tensor is pinned."""
+    """Add the argument `pin_memory=True` to a function that creates tensors."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -88,7 +88,7 @@ def with_pin_memory(make: TorchFunction, pin: Callable[[torch.Tensor], torch.Ten
             check_generator(args, kwargs)
         if kwargs.get("out") is not None and kwargs.get("device") is not None:
             asked, given = torch.device(kwargs["device"]).type, kwargs["out"].device.type
-            if asked != given:  # see `check_out_type_matches` in PyTorch
+            if asked != given:  # `check_out_type_matches` in PyTorch
                 raise RuntimeError(f"device type {asked} does not match device type of out parameter ({given})")
             kwargs = {name: value for name, value in kwargs.items() if name != "device"}
         if not kwargs.get("pin_memory"):

@@ -90,11 +90,10 @@ def install(torch_module: ModuleType) -> None:
 
     patch_around(torch_module.profiler.profile, export_memory_timeline=export_host_memory)
     activity = torch_module.profiler.ProfilerActivity
-    # default activities
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    # hides the profiler's error about the missing CUDA driver
+    # hides an error about the missing CUDA driver
     patch_item(os.environ, "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL", "5"))
     patch_around(
         cls,
@@ -109,8 +108,7 @@ def install(torch_module: ModuleType) -> None:
 def _add_device(
     torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], begin_ns: int, *, profile_memory: bool
 ) -> None:
-    """Add the virtual GPU's kernels, ranges and memory to the events of a profile that began at `begin_ns`. Ops are matched by
-    name and order."""
+    """Add the virtual GPU's kernels, ranges and memory to a profile. Ops are matched by name and order."""
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
     known, made = defaultdict(list), list[TorchAny]()
@@ -142,7 +140,7 @@ def _add_device(
                 op.append_kernel(kernel, device, took_ns / 1000)
             event(kernel, device, began_ns, took_ns, device_type=device_type.CUDA, device_index=device)
     calls, parent = _nested([one for one in events if one.device_type == device_type.CPU and not one.is_async])
-    ranges: list[TorchAny] = []  # for each call, the innermost range around it
+    ranges: list[TorchAny] = []  # innermost range around each call
     spans_ns: dict[tuple[TorchAny, int, int], list[int]] = defaultdict(list)
     for one, outer in zip(calls, parent.tolist(), strict=True):
         ranges.append(one if one.is_user_annotation or outer == NONE else ranges[outer])

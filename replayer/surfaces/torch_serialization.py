@@ -16,7 +16,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch_around
 
-_BEFORE_CUDA = 15  # priority of our entry; PyTorch's entry for "cuda" has priority 20
+_BEFORE_CUDA = 15  # priority; PyTorch's own entry has 20
 
 
 def install(torch: ModuleType) -> None:
@@ -29,7 +29,6 @@ def install(torch: ModuleType) -> None:
         return VirtualStorage.made_of(storage, index_of(torch.serialization._validate_device(location, "cuda")))
 
     def with_bits(set_metadata: TorchAny, tensor: TorchAny, metadata: dict[str, bool]) -> None:
-        """Mark a loaded tensor as conjugated or negated if the saved tensor was."""
         set_metadata(tensor, metadata)
         if isinstance(tensor, VirtualTensor):
             tensor.tensor_meta = VirtualTensor.plan_cache.metas.like(tensor, tensor.get_device())

@@ -55,7 +55,6 @@ def install(torch_module: ModuleType) -> None:
             raise other_device(self, storage)
         return of_host(self, *args, **options)
 
-    # scripts call torch.Tensor.untyped_storage(tensor)
     patch_around(
         torch_module.Tensor,
         untyped_storage=lambda of_host, self: self.untyped_storage() if isinstance(self, VirtualTensor) else of_host(self),

@@ -28,13 +28,13 @@ from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 from traces.script.script_hooks import SCALAR_READS
 
-# scripts also call these methods as `torch.Tensor.as_subclass(x, cls)`
+# also called as `torch.Tensor.as_subclass(x, cls)`
 _UNBOUND = ("as_subclass", "data_ptr", "numpy", "record_stream", "tolist")
-_INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
+_INTERFACE = "__cuda_array_interface__"
 
 
 def install(torch_module: ModuleType) -> None:
-    # `_device_constructors` caches a list of PyTorch's functions, so call it before the functions are replaced.
+    # caches PyTorch's functions before they are replaced
     _device._device_constructors()
     _install_moves(torch.Tensor)
     patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})
@@ -57,8 +57,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_data(make: TorchFunction) -> TorchFunction:
-    """Wrap `torch.tensor`. As in PyTorch, only CPU tensors are pinned (`internal_new_from_data` in
-    torch/csrc/utils/tensor_new.cpp)."""
+    """Wrap `torch.tensor`. Only CPU tensors are pinned (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp)."""
 
     @wraps(make)
     def made(*args: TorchAny, **options: TorchAny) -> TorchAny:
@@ -79,8 +78,7 @@ def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: Torch
 
 
 def _install_dlpack(torch_module: TorchAny) -> None:
-    """Let torch.from_dlpack make views of virtual tensors. Virtual tensors cannot be passed to other libraries, because virtual
-    tensors have no data."""
+    """Let torch.from_dlpack accept virtual tensors. Virtual tensors have no data for other libraries."""
     dlpack = torch_module.utils.dlpack
 
     def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:
@@ -162,7 +160,7 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
         reading = STATE.reading
         before, reading.within = reading.within, True
         try:
-            # PyTorch may print a warning when a tensor that requires a gradient is first read.
+            # PyTorch may warn at the first read of a tensor that requires a gradient.
             if has_read_with_grad or not args or has_torch_function_unary(args[0]) or not args[0].requires_grad:
                 return read(*args)
             has_read_with_grad = not torch.is_warn_always_enabled()
@@ -174,7 +172,7 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _warning_the_caller(read: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-    """Read a value. If PyTorch prints a warning, the warning shows the script's line."""
+    """Read a value. Warnings show the script's line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = read(*args)
@@ -198,8 +196,7 @@ def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAn
 
 
 class _TensorProperty(property):
-    """Replaces a property of torch.Tensor. In PyTorch 2.11 and earlier, torch.compile reads the attribute `__objclass__` of
-    properties (torch/_dynamo/utils.py)."""
+    """Replaces a property of torch.Tensor. torch.compile reads `__objclass__` up to PyTorch 2.11 (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 

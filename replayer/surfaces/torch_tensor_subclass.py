@@ -19,8 +19,7 @@ from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
 
-# position of the argument `device` in `_make_wrapper_subclass`, not counting the class; jagged tensors pass `device` by
-# position
+# position of `device` among the arguments, without the class
 _DEVICE = 6
 
 

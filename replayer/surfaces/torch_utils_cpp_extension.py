@@ -1,4 +1,4 @@
-"""Refuses to compile extensions with CUDA kernels. C++ extensions without CUDA code are compiled as usual.
+"""Raises NotEmulated for C++ extensions with CUDA kernels.
 
 load("fused_adam", sources=["adam.cpp", "adam.cu"])  # NotEmulated
 """

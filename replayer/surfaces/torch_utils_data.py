@@ -56,7 +56,7 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the DataLoader's original iterator. Persistent workers stop when `_iterator` is cleared."""
+        """Return PyTorch's iterator."""
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
             loader._iterator = None
@@ -73,7 +73,7 @@ def _length(loader: TorchAny, without: int) -> int:
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy a batch's lists and dicts, because the script may change them. Tensors are not copied."""
+    """Copy a batch's lists and dicts, because the script may change them."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

@@ -3,8 +3,7 @@
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, Triton kernels run in Triton's interpreter. If a recording contains only phase times (`--grain
-phase`), the GPU time of a phase already includes Triton kernels.
+With `--values compute`, Triton's interpreter computes the values.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from replayer.tensor.values.known_values import payload_of
 from replayer.torch_types import Args, Kwargs, TorchAny
 from traces.script.patching import PATCHES, patch_around, temporarily_set, when_imported
 
-_LAST = "triton.runtime"  # imported last by Triton
+_LAST = "triton.runtime"  # Triton's last import
 
 
 class _TritonDriver:
