@@ -44,7 +44,7 @@ class Analyses:
 
 @result_cache()
 def analyse(trace: Trace, *, details: bool = True) -> Analyses:
-    """Run all analyses or, without `details`, only the analyses for the first screen of `trace info`."""
+    """Run all analyses of a trace. If `details` is False, run only the analyses for the first screen of `trace info`."""
     lacks_work = bool(why_work_is_hidden(trace))
     compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
     path = critical_path(trace) if details and not lacks_work else None

@@ -49,7 +49,7 @@ class PathSegment:
 # see Note [Where a path begins and ends]
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Contains the duration of a step's critical path, and of its parts by kind and name."""
+    """Sums up the time on a step's critical path by kind, such as "kernel" or "data"."""
 
     step: int  # number of the step
     rank: int  # rank that ran the step
@@ -75,7 +75,7 @@ def median_step(trace: Trace, times: StepTimes) -> int:
 
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
-    """Return the critical path of one step. By default, this is the step with the median duration."""
+    """Return the critical path of one step (default: the step with the median duration)."""
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
     times = step_times(trace)

@@ -5,8 +5,7 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-If a GPU is idle before the launch of its next kernel, the reason is on the host. If it is idle after the launch, the reason is
-on the GPU. The reasons are:
+If a GPU is idle and its next kernel has not been launched yet, the host is the reason. The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);

@@ -4,8 +4,8 @@
     queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
     long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
 
-Launch delays and queue lengths are defined as in Holistic Trace Analysis. If almost no launched kernel has to wait for others,
-the host limits the training speed.
+Launch delays and queue lengths are defined as in Holistic Trace Analysis. If most kernels start just after their launch, the
+host limits the training speed.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_LAUNCH_NS or more is host time with one of these reasons:
@@ -70,8 +70,7 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """For each kernel, return when its launch call ended, or when the kernel started if that is earlier. Unknown times are
-    NONE."""
+    """For each kernel, return when its launch call ended, but at the latest the start of the kernel. Unknown times are NONE."""
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]
     return np.asarray(np.where(launch != NONE, np.minimum(returned_ns, trace.device.start_ns[rows]), NONE))

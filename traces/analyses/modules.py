@@ -3,9 +3,8 @@
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
-torch.profiler records each module call as a range named "nn.Module: ...". Traces of old PyTorch releases contain no such
-ranges, so modules are found in the Python stacks of ops. GPU work in the backward pass belongs to the module that called the
-corresponding forward op.
+torch.profiler records each module call as a range named "nn.Module: ...". In traces of old PyTorch releases, modules are found
+in the Python stacks of ops. GPU work in the backward pass belongs to the module that called the corresponding forward op.
 """
 
 from __future__ import annotations

@@ -75,8 +75,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Return the op that allocated or freed the memory in each memory event. In a replay, the thread of a memory event is
-    unknown, so the ops of all threads are searched."""
+    """Return the op that allocated or freed the memory in each memory event."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

@@ -82,14 +82,14 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Divides ranks into slow or unusual ranks that are shown separately (`first`), and all others (`similar`)."""
+    """Divides ranks into unusual ranks, which are shown separately (`first`), and similar ranks (`similar`)."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()
 
 
 def rank_groups(*traces: Trace) -> RankGroups:
-    """Group the ranks of the first trace. A rank is shown separately if it is unusual in any of the traces."""
+    """Divide the ranks of the first trace into unusual and similar ranks."""
     ranks = traces[0].ranks
     if len(ranks) <= _FEW_SIMILAR:
         return RankGroups()
@@ -140,7 +140,7 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _timed_collectives(trace: Trace) -> Collectives:
-    """Return the collectives with a known end, in call order. In some traces, these are only the communication kernels."""
+    """Return the collectives with a known end, in call order."""
     # see Note [Only kernels]
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     if len(seen):

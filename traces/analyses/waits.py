@@ -118,8 +118,8 @@ def _host_waits(trace: Trace, rank: int) -> HostWaits:
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
         mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
         mine &= own != NONE
-        # A wait for a CUDA event does not wait for kernels launched after the event. A copy waits only for earlier work on the
-        # same stream.
+        # Kernels that were launched after a CUDA event do not delay a wait for the event. A copy waits only for earlier work on
+        # the same stream.
         any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
         queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last work launched before the call
         ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last work that ended before the call returned
@@ -154,7 +154,7 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """Return a mask of the calls that waited for their own copy or kernel. A call that copies pageable memory may return
+    """Mark the CUDA calls that waited for the copy or kernel that they launched. A call that copies pageable memory may return
     earlier, when the driver has buffered the data."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY

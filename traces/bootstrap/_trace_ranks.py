@@ -113,7 +113,7 @@ def leave_shared_modules() -> None:
 
 def _skip_static_destructors() -> None:
     """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of memory that forked ranks share,
-    so each rank would need its own copy of this memory. `on_exit` exists only in glibc."""
+    so each rank would need its own copy. `on_exit` exists only in glibc."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):

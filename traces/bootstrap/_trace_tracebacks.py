@@ -1,4 +1,4 @@
-"""If a script fails or warns, the user sees the lines of the script without this tool's own functions.
+"""Hides this tool's own functions in the tracebacks and warnings of a script.
 
     File "train.py", line 38, in <module>
       loss.item()
@@ -52,7 +52,8 @@ def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str)
     level = next((i for i, frame in enumerate(frames) if frame[:2] == (message.filename, message.lineno)), None)
     if level is None or not any(is_own for _, _, is_own in frames[: level + 1]):
         return
-    # Python functions choose the reported line of a warning with `stacklevel`, but C functions always report their caller.
+    # A Python function chooses with `stacklevel` which line a warning shows, but a C function always shows the line of its
+    # caller.
     start = level if frames[0][2] else 0
     others = [frame for frame in frames[start:] if not frame[2]]
     if level - start < len(others):
@@ -64,8 +65,7 @@ def _is_own(frame: FrameType, prefix: str) -> bool:
 
 
 def shorten(error: BaseException, prefix: str) -> None:
-    """Remove this tool's modules (names that begin with `prefix`) from the traceback of an exception, its causes and its
-    group."""
+    """Remove this tool's functions (modules that begin with `prefix`) from the tracebacks of an exception and its causes."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:

@@ -3,8 +3,8 @@
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
-Python imports the module `sitecustomize` before it runs a script, even in subprocesses such as torchrun's workers. A
-`sitecustomize` module of the user still runs.
+Python imports the module `sitecustomize` before it runs a script, even in subprocesses such as torchrun's workers. The user's
+own module `sitecustomize` still runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # Only `exec_module` is replaced, because scripts may read `torch.__loader__` and `torch.__spec__`.
+        # Only the method `exec_module` of torch's loader is replaced, because scripts may read `torch.__loader__` and
+        # `torch.__spec__`.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:

@@ -110,8 +110,7 @@ class WithoutCost:
                     gaps_ns[place] = usual_ns * float(np.median(recorded.sum(axis=1)) / usual_ns.sum())
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
-            # The time that the profiler needs per event is subtracted from the time between two events. If this time is
-            # shorter, the next ones are reduced, too.
+            # The time that the profiler needs per event is subtracted from the time between two events.
             balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)
@@ -182,8 +181,7 @@ def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
 
 
 def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
-    """Return two masks of the phases that ran without the profiler: phases of training steps, and phases of evaluation
-    steps."""
+    """Mark the phases that ran without the profiler, separately for training steps and evaluation steps."""
     kind, of = trace.steps.kind, trace.phases.step
     is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
     training = is_own & np.isin(kind, WITHOUT_PROFILER)

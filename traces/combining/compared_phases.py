@@ -197,7 +197,6 @@ def _contains(times_ns: Column, phases: Phases) -> Column:
 
 
 def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
-    """Keep only the steps with the most common number of events, if most steps have this number."""
     # see Note [Profiled steps with other work]
     counts = [steps.counts[at][:, [OP, PLAIN_OP, LAUNCH]].sum(axis=0).tobytes() for at in places]
     usual, times = Counter(counts).most_common(1)[0] if counts else (b"", 0)

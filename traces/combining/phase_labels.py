@@ -42,8 +42,7 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """Find the phases that most steps contain the same number of times. For example, the result contains ("backward", 3) for
-    three backward passes."""
+    """Return how often most steps contain each phase, for example ("backward", 3) for three backward passes."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():
@@ -55,7 +54,7 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """Convert "backward#2/3" (the second of three backward passes) to ("backward", 3), and so on."""
+    """Convert labels such as "backward#2/3" (the second of three backward passes) to pairs such as ("backward", 3)."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 

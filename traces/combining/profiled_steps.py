@@ -79,7 +79,7 @@ class ProfiledSteps:
         return [labels.texts[row] for row in np.unique(labels.of[self.rows]).tolist()]
 
     def rows_by_step(self, labels: PhaseLabels, texts: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """For each step, return the indices of its phases with the given names (labels), such as "backward#2/3"."""
+        """For each step, return the indices of the phases with the given names."""
         named = np.isin(labels.of[self.rows], [labels.ids[text] for text in texts])
         if steps is not None:
             named &= ~self.unseen

@@ -126,8 +126,7 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
 
 
 def _factor(phase: ComparedPhase, usual: float) -> float:
-    """Return the factor that corrects a phase's host time for the profiler's slowdown. If several factors explain the measured
-    times, return the one closest to the factor of other phases (`usual`)."""
+    """Return the factor that corrects a phase's host time for the profiler's slowdown."""
     # see Note [The clean steps decide]
     if not phase.calls:
         return max(usual, (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns)

@@ -40,8 +40,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# Profilers do not record the ops of a CUDA graph, so the type of work is guessed from the kernel's name, with the first pattern
-# that matches. A kernel for a matrix product may include the activation function.
+# Profilers do not record the ops of a CUDA graph, so the type of work is guessed from kernel names. The first matching pattern
+# counts.
 _KINDS = {
     "normalization kernels": (
         re.compile(r"(?:rms|layer|group|batch)_?norm", re.IGNORECASE),
@@ -519,8 +519,8 @@ def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
 
 
 def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
-    """Return what the kernels do that only one trace contains, such as "normalization kernels". If a kernel's name does not
-    show this, look at the kernel in the same place in the other trace."""
+    """Guess the type of each kernel that only one trace contains, such as "normalization kernels". If the kernel's name does
+    not show the type, use the type of the kernel in the same place in the other trace."""
     names = [{name for stream in side for name in stream} for side in sides]
     runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]
     found: list[dict[str, str]] = [{}, {}]
@@ -533,7 +533,6 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
 
 
 def _runs(streams: list[list[str]], others: Set[str]) -> dict[tuple[str, str], set[str]]:
-    """Group the kernels that only one trace contains by their place: between which kernels of both traces they run."""
     found: dict[tuple[str, str], set[str]] = {}
     for stream in streams:
         before, run = "", set[str]()

@@ -5,10 +5,9 @@
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-A step time is the larger of two times: the time on the host and the time on the slowest GPU. the time on the host and the time
-on the slowest GPU. If step times vary a lot, their means are compared instead of their medians (Note [Means of varying steps]
-in `traces.figures.spread`). GPU time does not include waits for other ranks in collectives. Steps without the profiler are
-preferred, because the profiler slows a script.
+The step time is the larger of two times, the time on the host and the time on the slowest GPU. If step times vary a lot, their
+means are compared instead of their medians (Note [Means of varying steps] in `traces.figures.spread`). GPU time does not
+include waits for other ranks in collectives. Steps without the profiler are preferred, because the profiler slows a script.
 """
 
 from __future__ import annotations
@@ -235,7 +234,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    """Return whether the times of the two traces agree, or None if one trace lacks so much GPU work that this is unknown."""
+    """Return whether the step times of two traces agree, or None if too much GPU work is missing to decide."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -380,8 +379,8 @@ def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
 def pair_streams(
     left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
 ) -> list[tuple[int | None, int | None]]:
-    """Pair the streams of a GPU in two traces. Streams with the same number form a pair, then streams with similar busy
-    times."""
+    """Pair the streams of a GPU in two traces. Streams with the same number form a pair, and the others are paired by their
+    busy times."""
     both = left.keys() & right.keys() if same_numbers else set()
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]
     only_left = sorted(left.keys() - both, key=lambda number: -left[number])
@@ -448,15 +447,14 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
 
 
 def _first_with_memory(trace: Trace) -> int:
-    """Return the number of the first step with memory events. Steps before it may need more memory, for example to compile
-    code."""
+    """Return the number of the first step with memory events."""
     steps, events = trace.steps, trace.memory
     rows = np.flatnonzero(steps.end_ns > events.time_ns.min()) if len(events) else np.zeros(0, dtype=np.int64)
     return int(steps.number[rows].min()) if len(rows) else 0
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Return {False} if only training steps have memory events, {True} if only evaluation steps have them, or {False, True}."""
+    """Return which steps have memory events: training steps ({False}), evaluation steps ({True}) or both."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)

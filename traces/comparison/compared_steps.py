@@ -61,7 +61,7 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
     """Choose the training steps that show whether two traces are of the same program. A replayed step is compared with the
-    recorded step of the same number, if the numbers match."""
+    recorded step of the same number."""
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)

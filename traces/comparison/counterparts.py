@@ -53,7 +53,7 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return all kernel pairs that contain the GPU event `row` of the first trace (`side` 0) or the second trace (`side`
+        """Return all pairs of kernels that contain one kernel of the first trace (`side` 0) or of the second trace (`side`
         1)."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
@@ -185,8 +185,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Kernels of two traces are paired if they have the same step, device, phase, op and so on. Each row of `_LEVELS` is a weaker
-# rule for the kernels that the previous rules have not paired.
+# Two kernels of different traces form a pair if they have the same step, device, phase and op, for example. The strictest rule
+# comes first, and the weakest rule last.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

@@ -3,7 +3,7 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-If the GPU limits the step time, the text explains which phases need more GPU time, otherwise which phases need more host time.
+If the GPU limits the step time, phases are compared by GPU time, otherwise by host time.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """For each of the given ops, return the op that it is counted as. If an op calls an op of the same name, both are counted
-    as the outer op."""
+    """If an op calls an op of the same name, count both as one call, and return the outer op."""
     host = trace.host
     is_op = host.kind == HostKind.OP
     numbers: dict[str, int] = {}

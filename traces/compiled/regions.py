@@ -74,10 +74,9 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # If a compiled function has no graph, its GPU work counts as work of the whole function.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
-    # If torch.compile finds nothing to compile in a function, the calls of the function have neither a graph nor GPU work.
+    # If torch.compile finds nothing to compile in a function, the function has neither a graph nor GPU work.
     rows = sorted((row for row in units if kind[row] == _Range.GRAPH or row in work), key=lambda row: int(host.start_ns[row]))
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings

@@ -106,8 +106,8 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Find the forward or backward pass if the GPU finishes it just after the host has launched its last kernel. If this is
-    true of both, return the longer one."""
+    """Find the forward or backward pass if the GPU finishes it just after the host, which shows that the host is the
+    bottleneck."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
@@ -273,8 +273,7 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index at which values change permanently, for example from about 5 to about 9. Outliers have little effect,
-    because the values are only compared with each other."""
+    """Return the index at which values change permanently, for example from about 5 to about 9."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

@@ -224,7 +224,8 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 @cached_result
 def launch_time_ns(trace: Trace) -> Column:
-    """Return the launch time of each kernel. Unknown times are estimated, for example from the launches of other kernels."""
+    """Return the launch time of each kernel. Unknown launch times are estimated, for example from the launches of other
+    kernels."""
     # see Note [A step's time] in traces/figures/pace.py
     spans = trace.device
     known = spans.launch != NONE
@@ -495,8 +496,8 @@ def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryP
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the total GPU time in ns by origin, such as measured or estimated. Phases without kernels do not count, because
-    the GPU may be idle in them, except if the trace contains no kernels at all."""
+    """Return the total GPU time in ns by origin, such as measured or estimated. If a trace contains kernels, phases without
+    kernels do not count, because the GPU may be idle in them."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     is_whole_phase = (trace.device.launch[rows] == NONE) & trace.strings.matching(trace.device.name[rows], PHASES.__contains__)
     is_recorded = ~is_whole_phase & np.isin(trace.device.origin[rows], (Origin.MEASURED, Origin.EXACT, Origin.EQUIVALENT))

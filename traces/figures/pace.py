@@ -123,8 +123,8 @@ class StepTimes:
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. If the GPUs of a rank always have queued work, the time of a step is only
-        known if the previous step was recorded."""
+        """Return the steps with comparable times. On a GPU that always has queued work, a step's time is known only if the
+        previous step was recorded."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():

@@ -69,7 +69,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Store at least one byte per row. Readers reject a table that claims more rows than it has bytes (FORMAT.md).
+        # A table with more rows than bytes would be rejected as damaged (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed
@@ -125,8 +125,8 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: boo
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Encode a column of a table as method, base, scale and bytes (FORMAT.md). With `divide`, values are divided by their
-    greatest common divisor."""
+    """Encode a column of a table as in FORMAT.md: a method, an offset, a scale and bytes. With `divide`, values are divided by
+    their greatest common divisor."""
     bits = column.view(_U8) if column.dtype.itemsize == 8 else column.astype(_I8).view(_U8)
     base = bits.dtype.type(0)
     if method == LEAST:

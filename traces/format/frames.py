@@ -58,7 +58,7 @@ class Damaged(Exception):
 
 
 def compress(codec: int, content: bytes, level: int = 9) -> bytes:
-    """Compress `content`. For zlib, level 1 is the fastest, and level 9 the smallest."""
+    """Compress `content`. Level 1 of zlib is the fastest, and level 9 compresses best."""
     if codec == STORED:
         return content
     if codec == DEFLATED:

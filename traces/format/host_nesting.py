@@ -1,10 +1,9 @@
 """Stores the call tree of ops as nesting depths and time differences, which compress better than start times.
 
-In the following example, op 0 calls op 1 and then op 2. Each `(` is the start of an op, each `)` is the end of an op, and each
-gap is the time since the previous start or end:
+In the following example, op 0 calls op 1 and then op 2:
 
-    row  parent  start  duration        depth   brackets  ( ( ) ( ) )
-    0    NONE    100    50              0       gaps      0 5 9 6 20 10
+    row  parent  start  duration        depth   brackets  ( ( ) ( ) )       starts and ends of ops
+    0    NONE    100    50              0       gaps      0 5 9 6 20 10     time since the previous start or end
     1    0       105    9               1
     2    0       120    20              1
 
@@ -83,8 +82,7 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Put the starts and ends of all ops into one list, sorted by time. Return where each op's start and end are in the
-    list."""
+    """List the starts and ends of all ops in time order, and return the positions of each op's start and end in this list."""
     opens = 2 * np.arange(len(depth)) - depth
     is_open = np.zeros(2 * len(depth), bool)
     is_open[opens] = True
@@ -95,8 +93,9 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Return the order in which time gaps are stored: gaps at starts and ends of the same op are next to each other. Indices of
-    names are cut to 16 bits, because numpy sorts 16-bit integers ten times faster."""
+    """Return the order in which time gaps are stored: sorted by op name, which improves compression. gaps at starts and ends of
+    the same op are next to each other. Indices of names are cut to 16 bits, because numpy sorts 16-bit integers ten times
+    faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

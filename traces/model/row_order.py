@@ -25,8 +25,7 @@ _DENSE = 8  # times the number of rows: sorting a larger range of integers is fa
 
 
 def in_order(trace: Trace) -> Trace:
-    """Return the trace with sorted tables: CPU events by thread and start time, GPU events by device, stream and start time,
-    and memory events by device and time."""
+    """Return the trace with sorted tables. For example, CPU events are sorted by thread and start time."""
     # see Note [Calls that take no time]
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives

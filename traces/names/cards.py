@@ -5,8 +5,8 @@
     card.link.copy_gbps             # 276.0: between two A100 GPUs
     known_properties(device).multi_processor_count      # the recorded value, or the value of the data sheet
 
-Peak rates are those of dense matrices, without structured sparsity. The entries of cards with two GPUs (K80 and MI250) describe
-one of the two GPUs.
+Peak FLOP/s are those of dense matrices, without structured sparsity. The entries of cards with two GPUs (K80 and MI250)
+describe one of the two GPUs.
 
 Note [A name's words]
     A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A GPU model matches if the device name
@@ -47,8 +47,8 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Contains the bandwidth between two GPUs of the same model in GB/s. This is an estimate, because server boards connect two
-    GPUs with different numbers of links."""
+    """Contains the bandwidth between two GPUs of the same model in GB/s. The bandwidth is an estimate, because server boards
+    connect two GPUs with different numbers of links."""
 
     pair_gbps: float  # all links between two neighbours together
     all_gbps: float  # all links of one GPU together

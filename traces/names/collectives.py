@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
-# Names of communication kernels in NCCL and similar libraries. For example, DeepEP's names contain "intranode" or "internode".
-# A reduction within a block or warp is not communication between GPUs.
+# Names of communication kernels in NCCL and similar libraries. The names of DeepEP's kernels contain "intranode" or
+# "internode". A reduction within a block or warp is not communication between GPUs.
 _KERNEL = re.compile(
     r"[^<(]*(?:nccl|rccl|msccl|oneccl|nvshmem|(?:inter|intra)node|cross_device_reduce|multimem"
     r"|(?<!block)(?<!warp)(?<!block_)(?<!warp_)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all))",

@@ -5,9 +5,9 @@
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
 Source: aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, PyTorch keeps one workspace per cuBLAS
-handle and stream, and since PyTorch 2.15, each matrix product allocates and frees its own workspace. Since PyTorch 2.6, it also
-keeps one per hipBLAS handle and stream. In PyTorch 2.11, cuBLASLt has its own workspace of 1 MiB (measured); since PyTorch
-2.12, it shares the workspace of cuBLAS (measured).
+handle and stream. Since PyTorch 2.15, each matrix product allocates and frees its own workspace. Since PyTorch 2.6, PyTorch
+also keeps workspaces for hipBLAS (AMD GPUs). In PyTorch 2.11, cuBLASLt has its own workspace of 1 MiB (measured). Since PyTorch
+2.12, cuBLASLt shares the workspace of cuBLAS (measured).
 """
 
 from __future__ import annotations

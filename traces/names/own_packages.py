@@ -3,7 +3,7 @@
     package_folder("replayer")      # Path("/site-packages/trace_replay/replayer"), or Path("/checkout/replayer")
 
 An installed wheel contains `traces` in trace_replay/public/ and the other packages in trace_replay/. A checkout contains all
-packages in one folder. This shows whether a file belongs to this tool or to the user's script.
+packages in one folder.
 """
 
 from __future__ import annotations

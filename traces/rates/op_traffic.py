@@ -135,7 +135,7 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
     """From the inputs of a convolution_backward, return the gradient of the output, and the weight. The order of the inputs
-    depends on the PyTorch release. The gradient has as many channels as the weight has output channels."""
+    depends on the PyTorch release. The gradient is the input with the same number of channels as the convolution's output."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]
@@ -327,8 +327,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements an Inductor kernel processes. This is the size of its first or last tensor, whichever fits the
-    number of launched blocks better. If the number of blocks is unknown, return the size of the larger tensor."""
+    """Return how many elements an Inductor kernel processes: as many as its first or last tensor has, whichever fits the number
+    of launched blocks better."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

@@ -151,7 +151,7 @@ def _caller(file: str) -> str:
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap PyTorch's function that compiles a Python frame. Python sees PyTorch's file name in the wrapper, because
+    """Wrap PyTorch's function that compiles a Python frame. The wrapper gets PyTorch's file name, because
     `torch.compiler.disable(recursive=False)` searches for this file name."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 

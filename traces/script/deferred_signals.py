@@ -57,7 +57,7 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Call `finish` once when the interpreter exits. Also return a function that must be called before `os._exit`, which skips
+    """Call `finish` once when the interpreter exits. Call the returned function before `os._exit`, because `os._exit` skips
     exit handlers."""
     process, is_done = os.getpid(), False
 
@@ -76,7 +76,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
     """Patch `os._exit`, `os.kill` and other functions that can end the process without exit handlers, to call `finish` first.
-    If `before_signal` is given, it is called before fatal signals instead."""
+    Before a fatal signal, call `before_signal` instead, if it is given."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

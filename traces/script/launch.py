@@ -5,8 +5,8 @@
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
     result.started     # ids of the processes in which the recorder or replayer runs: empty if torch was never imported
 
-The child process imports `bootstrap/sitecustomize.py` before the script runs. With `ranks=8`, it then forks eight ranks and
-sets torchrun's environment variables.
+The child process imports `bootstrap/sitecustomize.py` before the script runs. With `ranks=8`, the child process forks eight
+ranks and sets torchrun's environment variables.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def _words(words: Sequence[str]) -> list[str]:
 
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine. Up to 128 ranks run on one machine, because PyTorch supports at most
-    128 GPUs per machine. For more than 128 ranks, each machine has eight GPUs. Raises TraceError if such a number is not a
-    multiple of eight."""
+    128 GPUs per machine. For more than 128 ranks, each machine has eight GPUs. Raises TraceError if there are more than 128
+    ranks, but not a multiple of eight."""
     if ranks <= MOST_DEVICES:
         return ranks
     if ranks % MACHINE_DEVICES:

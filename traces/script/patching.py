@@ -127,7 +127,7 @@ def _remove(items: list[Any], value: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    # torch.jit.script recognizes built-in functions by their id. For other functions, it would compile the source code.
+    # torch.jit.script recognizes a built-in function by its id, so the id of our wrapper is added to PyTorch's table of ids.
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)
@@ -293,8 +293,8 @@ class PhaseScope:
         return inside
 
     def wrap_callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function of the script that PyTorch calls during a phase. The phase ends before each call of this function,
-        and begins again after the call."""
+        """Wrap a function of the script that PyTorch calls during a phase. The training phase is interrupted while the script's
+        function runs."""
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:

@@ -40,7 +40,7 @@ PLAIN, LOSS, ASIDE, READ, FORWARD = range(5)  # for FORWARD, see Note [After a b
 
 CLOSURE = "Optimizer.closure"  # the recorder's range around the function that a script passes to an optimizer's `step`
 
-# The loss phase begins with one of these ops. For example, `cross_entropy_loss` calls `nll_loss_forward`.
+# The loss phase begins with one of the ops in LOSS_OPS. For example, `cross_entropy_loss` calls `nll_loss_forward`.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -113,7 +113,7 @@ class PhaseSplitter:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """End the phase `name`. With `open_ended`, it lasts until the next phase begins."""
+        """End the phase `name`. With `open_ended`, the phase lasts until the next phase begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns

@@ -66,8 +66,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return whether the recorded step calls the model more often than the current step has called it so far, or None if
-        this is unknown."""
+        """Return True if the recorded step contains more calls of the model than the current step so far, or None if this is
+        unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):
@@ -127,7 +127,7 @@ class ScriptSplitter(Generic[ThreadT]):
             ends = self._steps.backward()
             self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # If a script begins with a backward pass, it has no forward pass before it.
+            # The first backward pass of a script may have no forward pass before it.
             if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self.phases.enter(phase, now_ns):

@@ -109,7 +109,7 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and all its submodules. A RemoteModule that was received by RPC has none."""
+    """Return a module and all its submodules. A RemoteModule that was received by RPC has no submodules."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()

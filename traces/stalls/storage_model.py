@@ -43,8 +43,7 @@ class Disk:
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Predict which share of the reads a file cache serves, from the size of the cache as a share of the data set
-    (`cached_share`)."""
+    """Predict the share of reads that a file cache serves if it holds the share `cached_share` of the data set."""
     # see Note [Hit rate of a cache]
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache cannot hold {cached_share:.0%} of the data set; give a share from 0 to 100 %")

@@ -29,7 +29,8 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A profile may miss some of a script's optimizers, so two programs with one optimizer in common count as equal.
+    # A profile may miss some of a script's optimizers, so two traces can be of the same program if their lists of optimizers
+    # differ.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} in the first trace, {', '.join(sorted(theirs))} in the second"
         return f"the same forward pass, but another optimizer: {names}"

@@ -2,8 +2,7 @@
 
     otherwise_parallel(((a, a_op, a_step), (b, b_op, b_step)), compare)    # None, or a verdict with OTHER_PARALLELISM
 
-Each replica of nn.DataParallel and each rank of DistributedDataParallel runs the forward pass on a part of the batch, so the
-forward passes of one replica or rank from each trace are compared.
+Replicas and ranks run the same forward pass on different parts of a batch, so one replica or rank of each trace is compared.
 """
 
 from __future__ import annotations

@@ -82,8 +82,7 @@ def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tupl
 
 
 def _place_of_begin(opened: list[ProfilerJson], end: ProfilerJson) -> int:
-    """Return the index of the begin event that belongs to an end event: the last begin event with the same name, or else the
-    last of all begin events. If an op and a runtime call begin at the same time, the runtime call ends first."""
+    """Return the index of the begin event that an end event belongs to, usually the last begin event with the same name."""
     named = [place for place, begin in enumerate(opened) if begin.get("name") == end.get("name")]
     if named:
         return named[-1]

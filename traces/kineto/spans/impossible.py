@@ -54,8 +54,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def without_duration(spans: DeviceSpans) -> Column:
-    """Return a mask of the kernels with a duration of 0 ns, which are usually errors of the profiler. With times in whole
-    microseconds, a few such kernels are normal and not returned."""
+    """Return a mask of the kernels with a duration of 0 ns, which are usually errors of the profiler. If all times are whole
+    microseconds, a few kernels of 0 ns are normal and not returned."""
     kernels = spans.kind == DeviceKind.KERNEL
     found = kernels & (spans.duration_ns == 0)
     is_rounded = not (spans.duration_ns[kernels] % 1000).any()
@@ -64,8 +64,8 @@ def without_duration(spans: DeviceSpans) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Count the kernels and copies that were launched while the GPU was idle, but started late. If any of them started soon
-    after its launch, the clocks of CPU and GPU agree, and the result is 0."""
+    """Count the kernels and copies that were launched while the GPU was idle, but started late. If any kernel starts soon after
+    its launch, the clocks of CPU and GPU agree, and the result is 0."""
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]

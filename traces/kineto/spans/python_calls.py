@@ -31,7 +31,7 @@ from traces.names.own_packages import IN_SCRIPTS
 
 SHORT_NS = 10_000
 
-# In file names, torch.profiler removes the beginning if it is an entry of `sys.path`.
+# torch.profiler writes file names without the folder if the folder is in `sys.path`.
 _PREFIXES = (*(f"{folder.parent.as_posix()}/" for folder in IN_SCRIPTS.values()), "trace_replay/public/", "trace_replay/")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "

@@ -1,4 +1,4 @@
-"""Estimates when the GPU finished each training phase. Imported recordings contain no CUDA events that measured this.
+"""Estimates when the GPU finished each training phase, because imported recordings contain no CUDA events.
 
     markers = Markers(tables.host, tables.device)
     markers.at(boundaries_ns)         # per boundary: the end of all work that was launched before it on the busiest GPU

@@ -152,8 +152,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
-    """torch.compile looks up compiled code before each call. Return these lookups if they are inside compiled code or before a
-    compiled backward pass."""
+    """Return the events in which torch.compile looks up compiled code for a backward pass, or inside of compiled code."""
     lookups = np.flatnonzero(strings.matching(host.name, _CACHE_LOOKUP.match))
     is_region = strings.matching(host.name, _REGION.match)
     regions = np.flatnonzero(is_region & (host.thread == 0))
@@ -219,7 +218,8 @@ def _closures(events: list[StepEvent]) -> list[tuple[int, int]]:
 
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
-    """Return the ops that autograd recorded. In a profile, the sequence number increases after each of these ops."""
+    """Return the ops that autograd recorded. In a profile, the sequence number increases after each op that autograd
+    recorded."""
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
