@@ -94,7 +94,6 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
-    """Return a copy of a trace with only the given ranks."""
     of_steps = np.append(trace.steps.rank, NONE)
     ranks_of = {
         "thread": np.array([*(thread.rank for thread in trace.threads), NONE]),

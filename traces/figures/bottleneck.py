@@ -144,7 +144,6 @@ def why_idle_is_unknown(trace: Trace) -> str:
 
 
 def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
-    """Return True if the GPU's work after the last step takes longer than one step."""
     rows = work_rows(trace)
     rows = rows[(launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
     rows = rows[trace.device.start_ns[rows] >= trace.steps.end_ns.max(initial=0)]

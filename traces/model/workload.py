@@ -101,7 +101,6 @@ class WorkloadSignature:
         )
 
     def at_batch(self, batch: int, recorded: int) -> WorkloadSignature:
-        """Return a copy of the signature with another batch size."""
         if not self.inputs:
             return self
         grown = [(batch, *of.shape[1:]) if of.shape[:1] == (recorded,) else of.shape for of in self.inputs]

@@ -52,8 +52,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
         """Called when a phase begins."""
 
-    def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Handle the end of a phase, such as "backward"."""
+    def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None: ...
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
         # see Note [Set-up is no step]
@@ -71,8 +70,6 @@ class ScriptListener(Protocol[ThreadT_contra]):
 
 
 class ScriptSplitter(Generic[ThreadT]):
-    """Tracks the current step and phase of a running script."""
-
     def __init__(self, listener: ScriptListener[ThreadT], optimizers: Optimizers) -> None:
         self._listener = listener
         self._steps, self.phases = StepSplitter(optimizers), PhaseSplitter()

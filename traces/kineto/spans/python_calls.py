@@ -41,7 +41,6 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
 
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
-    """Return a mask of all events except calls of this tool's functions."""
     # see Note [Whose call is it]
     whose = {name: _owner_of(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
