@@ -42,12 +42,12 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of listed kinds of calls that the recording lacks; further kinds are only counted
 _MISSING_LISTED = 50
-# With `--steps N`, a script that only evaluates its model ends after 20 N steps.
+# A script that never trains ends after 20 times the number of steps given with `--steps`.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
 
-# Import these large modules before the fork, so that the ranks share their memory.
+# Import these large modules before the fork, so that the forked processes share the memory.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 

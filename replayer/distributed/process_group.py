@@ -171,7 +171,7 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing, because the virtual GPU has no NCCL communicators."""
+        """Do nothing."""
 
     eager_connect_single_device = perform_nocolor_split
 

@@ -148,7 +148,7 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # Wait for the other ranks first, because each poll advances only this rank's virtual clock.
+            # Wait first, because polling advances only this rank's clock and not the clocks of the other ranks.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False

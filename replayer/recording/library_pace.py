@@ -180,8 +180,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return the index of its times in the list `notes()`. Raises NotInLibrary if the script
-        trains on with a batch that did not fit on the measured GPU."""
+        """End the training step. Raises NotInLibrary if the script continues to train with a batch that did not fit on the
+        measured GPU."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -55,8 +55,6 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the recorded calls of one compiled function, grouped by input shapes."""
-
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)
 
@@ -111,8 +109,7 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # Shapes for another batch size are a guess, which fails if the number of heads, for example, equals the
-                    # batch size.
+                    # Every size that equals the old batch size is replaced, even if it is the number of attention heads.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))

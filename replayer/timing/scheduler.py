@@ -78,8 +78,7 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule an op's recorded kernels, and return the time at which the last kernel ends. The list `chosen` contains
-        indices of kernels in the recorded step."""
+        """Schedule an op's recorded kernels, and return the time at which the last kernel ends."""
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
         own = kernels[chosen[0]].stream if stream.number and row != NONE and chosen else NONE

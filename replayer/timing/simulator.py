@@ -1,5 +1,5 @@
-"""Computes when the kernels of each op start and end on the virtual GPU. matcher.py finds the recorded kernels of each op, and
-scheduler.py adds the kernels to a virtual CUDA stream. The script waits wherever CUDA would make it wait."""
+"""Computes when the kernels of each op start and end on the virtual GPU. The module `matcher` finds the recorded kernels of
+each op, and `scheduler` adds the kernels to a virtual CUDA stream. The script waits wherever CUDA would make it wait."""
 
 from __future__ import annotations
 

@@ -193,7 +193,11 @@ class BoundaryEvents:
         self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
         """Read the CUDA events of consecutive steps, all recorded on one stream. Return the times of all completed events, and
-        when an uncompleted event was last queried."""
+        when an uncompleted event was last queried.
+
+        - `host_ns`: the Unix time just before each event was recorded
+        - `asked_ns`: when an uncompleted event was last queried, or NONE
+        """
         access, clock = self.access, of.clock
         last = clock.last
         if last is None:

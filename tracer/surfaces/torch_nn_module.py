@@ -2,7 +2,7 @@
 
     output = model(batch)       # reported once, not for each layer
     model.cuda()                # set-up: its copies are not input batches
-    ranges.begin()              # the profiler now records "nn.Module: ResNet_0", "nn.Module: Conv2d_0", ...
+    ranges.begin()              # the profiler now records "nn.Module: ResNet_0" and "nn.Module: Conv2d_0"
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Callers must hold the recorder's lock, except in calls of `called`."""
+    """All methods except `called` require the recorder's lock."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0

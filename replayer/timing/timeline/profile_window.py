@@ -131,8 +131,11 @@ class _Clocks:
 def with_virtual_gpu(
     kineto: ProfilerJson, window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> ProfilerJson:
-    """Add the virtual GPU's events to a file of torch.profiler. The list `ends` contains the start and the end of the profile,
-    both in Unix time and in virtual time (ns)."""
+    """Add the virtual GPU's events to a file of torch.profiler.
+
+    - `shift_ns`: Unix time minus the virtual time of `window`
+    - `ends`: the start and the end of the profile, each in Unix time and in virtual time (ns)
+    """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
         setattr(table, start, getattr(table, start) + shift_ns)
@@ -164,7 +167,7 @@ def with_virtual_gpu(
         pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
     ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
     ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
-    # A GPU call has a time on the script's clock and a time on the recording's clock. Times between two GPU calls are
+    # Each GPU call has a time on the machine's clock and a time on the virtual clock. Times between two GPU calls are
     # interpolated.
     of_other_threads = _Clocks(ends_own, ends_recorded)
     of_other_threads.tie_between(list(pairs.values()))
@@ -324,7 +327,7 @@ def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], li
 def nesting_of(
     threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
 ) -> tuple[Column, Column]:
-    """Sort events by time, outer events first. Return the order and the parent of each event."""
+    """Sort events by time (outer events first), and find the enclosing event of each event."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)
