@@ -5,9 +5,8 @@
 Note [The profiler's cost per event]
     torch.profiler uses the CPU just before it reads the start time of an event. The time between two events is therefore
     reduced by the profiler's cost for the later event, but never below `LEAST_GAP_NS`. In each phase, profiled steps take
-    longer than clean steps, and the difference is the sum of the costs of the events. A fit of these differences
-    gives the cost of each kind of event. All costs are then reduced until they add up to at most the slowdown of the whole
-    step.
+    longer than clean steps, and the difference is the sum of the costs of the events. A fit of these differences gives the cost
+    of each kind of event. All costs are then reduced until they add up to at most the slowdown of the whole step.
 
 Note [The clean steps decide]
     For each phase, the factor `host_scale` makes the median host time of the profiled steps equal to the median of the clean

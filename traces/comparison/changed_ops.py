@@ -8,13 +8,14 @@
 
 Note [Replaced, not gone]
     PyTorch releases, vendors and compilers use different names for the same work. An op or kernel in only one trace is "gone"
-    or "added" only if nothing in the other trace replaced it. These rules are applied in order: 1. Ops with the same canonical
-    name are one op (`traces.names.equivalent_ops`). 2. The name of a fused Inductor kernel lists the ops that the kernel
-    replaces: "triton_poi_fused_add_relu_0". A foreach op replaces the op that it applies to each tensor. 3. An op in only one
-    trace replaces an op in only the other trace if both have the same phase and the same enclosing op. A matrix product (mm)
-    also replaces another kind of matrix product (addmm). 4. A kernel in only one trace replaces a kernel in only the other
-    trace if the same ops launched both. Kernels of CUDA graphs have a kind instead of an op: the kind that the name shows, or
-    that of the kernels in their place in the other trace.
+    or "added" only if nothing in the other trace replaced it. These rules are applied in order:
+    1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`).
+    2. The name of a fused Inductor kernel lists the ops that the kernel replaces: "triton_poi_fused_add_relu_0". A foreach op
+       replaces the op that it applies to each tensor.
+    3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same enclosing op. A
+       matrix product (mm) also replaces another kind of matrix product (addmm).
+    4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both. In CUDA graphs, the
+       ops are unknown, so kernels of the same type replace each other.
 """
 
 from __future__ import annotations

@@ -4,17 +4,17 @@
 
 Note [Periodic steps]
     Long and short steps may alternate, for example if only every fourth step updates the weights. If steps repeat with a period
-    of k steps, a figure per step is the median over means of k consecutive steps. Steps have the period k if nine in ten steps
-    differ from the step k steps earlier by at most REPEATS_WITHIN of the mean. In addition, consecutive steps must differ by
-    more than MUCH_SPREAD of the mean, and most of these large differences must also occur k steps earlier and later. This rule
-    excludes single slow steps. At least two periods and four pairs of steps are needed.
+    of k steps, every statistic is the median over means of k consecutive steps. The period is k if nine in ten steps take as
+    long as the step k steps earlier (within REPEATS_WITHIN of the mean). Single slow steps do not count as a pattern: most
+    large differences between consecutive steps must occur again k steps later. At least two periods and four pairs of steps are
+    needed.
 
 Note [Means of varying steps]
     If half of the steps are short and half are long, the median is the time of a short or a long step by chance. If at least
     four steps of each trace vary by at least MUCH_SPREAD (`noise_floor`), the means of the traces are therefore compared. If
     only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared. With fewer
     than four steps, a single slow step would change the mean. The means leave out steps of at least SLOW_STEP times the 75th
-    percentile, because such a step contains more than a training step. The same applies to means over the other trace's period.
+    percentile, because such a step contains more than a training step.
 """
 
 from __future__ import annotations

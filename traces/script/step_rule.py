@@ -15,8 +15,8 @@ ends when the script calls its model again.
 
 Note [The first optimizer]
     A script may train several networks one after the other, each with its own optimizer. Another optimizer becomes the first
-    optimizer after eight steps in which the first optimizer made none. The optimizers of a
-    GAN take turns, so the number must also be at least twice the largest number of such steps so far.
+    optimizer after eight steps in which the first optimizer made none. The optimizers of a GAN take turns, so the number must
+    also be at least twice the largest number of such steps so far.
 
 Note [Called twice without gradient]
     A training step may call a model twice without gradients, for example a teacher model. If the script has trained before and

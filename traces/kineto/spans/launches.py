@@ -13,9 +13,9 @@ Note [One correlation, several calls]
     call that launched the kernel, and no other call has this id.
 
 Note [No ids]
-    Some tools remove the ids from profiles. A stream runs its work in the order of the launches. If all work of a file runs on
-    one stream, and the file has one launch, copy or memset call for each kernel, copy and memset, calls and work are matched in
-    order.
+    Some tools remove the ids from profiles. If all work of a file runs on one stream, and the file contains as many launches as
+    kernels and as many copy calls as copies, launches and kernels are matched in order, because a stream runs its kernels in
+    launch order.
 
 Note [Backlog]
     If the GPU lags behind the host, a recording begins with GPU work that was launched earlier, called backlog. A kernel
@@ -23,11 +23,10 @@ Note [Backlog]
     training step. If another kernel has no launching call, the profiler lost the call.
 
 Note [Lost kernels]
-    A profiler with full buffers drops kernels but keeps their launch calls, so that a busy GPU looks idle. The importer
-    therefore counts launch calls without a kernel. A launch during stream capture is not counted, because it only adds a node
-    to the CUDA graph. If the profiler stops before the GPU has run all launches, the last launches have no kernels. Launches
-    count as unfinished if they are the last launches, and if the GPU was still running earlier work at the last runtime call.
-    Unfinished launches do not make the recorded times unreliable.
+    If the buffers of the profiler are full, it drops kernels but keeps their launch calls, so a busy GPU looks idle. The
+    importer therefore counts launch calls without a kernel. A launch during stream capture does not count, because it only adds
+    a node to the CUDA graph. The last launches of a recording do not count either if the GPU was still busy with earlier work
+    when the profiler stopped.
 """
 
 from __future__ import annotations

@@ -44,11 +44,10 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
     """
 
     Note [The engine's run]
-        A backward pass lasts from the first to the last span of the autograd engine, if the main thread does nothing in
-        between. The op that creates the first gradient (ones_like of one number) just before the engine starts belongs to the
-        backward pass too. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
-        also belong to the backward pass. If the engine runs within another phase, for example in an optimizer that calls a
-        closure, its spans belong to that phase.
+        A backward pass lasts from the first to the last event of the autograd engine, if the main thread does nothing in
+        between. The op that creates the first gradient (ones_like of one number) just before the engine starts also belongs to
+        the backward pass. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
+        also belong to it. If the engine runs inside another phase, such as the optimizer, its events belong to that phase.
     """
     last_backward_ns = max((event.start_ns for event in events if event.name == "engine"), default=begin_ns)
     within_ns = begin_ns  # end of the latest phase that the main thread entered

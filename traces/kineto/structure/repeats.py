@@ -5,20 +5,18 @@
     marked_iterations(host, device, strings)    # [starts_ns], or None
 
 Note [Repeated ops]
-    If the whole recording repeats one sequence of outermost ops at least twice, each repetition is a training step. Layers of a
-    network also repeat. A repeated sequence is therefore a training step only if it contains something that a loop does once
-    per iteration, such as a copy between host and device, or if it begins with new data: no other op of the sequence reads a
-    tensor of the same shape as the first op. In contrast, a layer reads the output of the layer before it. If only launches of
+    If the whole recording repeats one sequence of ops at least twice, each repetition is a training step. Layers of a network
+    also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
+    GPU. Otherwise it must begin with new data, while a layer begins with the output of the previous layer. If only launches of
     CUDA graphs repeat, training steps are found from these launches.
 
 Note [Marked iterations]
-    Inference servers put a range around each iteration, for example "step[DECODE bs=32]". If the main thread has at least two
-    such ranges and most work was launched inside them, each range begins a step. The launches may differ between iterations,
-    because the iterations of a server do different work.
+    Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
+    least two such ranges and most work was launched inside them, each range is a step.
 
 Note [Step marks on the GPU]
     Profilers copy step marks to the GPU's timeline, and some files contain only these copies. A step then begins on the host
-    with the first launch of work that runs on the GPU within the mark.
+    with the launch of the first kernel inside the mark.
 """
 
 from __future__ import annotations
