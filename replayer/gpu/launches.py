@@ -95,7 +95,6 @@ class LaunchPath:
             self.set_launch(self._launch_with_kernels)
 
 
-# a few milliseconds of a script
 _BATCH = 256
 
 _USUAL_CLOCK_KHZ = 1_410_000  # of an A100

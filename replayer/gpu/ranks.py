@@ -54,7 +54,6 @@ class RankOperations:
     def communicate(
         self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times, row: int
     ) -> None:
-        """Simulate a collective, such as an all-reduce."""
         simulator = self._launches.simulator
         timeline = simulator.timeline
         with self._launches.looking:

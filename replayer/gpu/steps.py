@@ -108,7 +108,7 @@ class ScriptSteps:
 
     def optimizer_stepped(self, is_first: bool) -> None:
         with self._launches.looking as thread:
-            self._freeze_objects()  # takes longer than a usual step
+            self._freeze_objects()  # before the step ends, because this is slow
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
 

@@ -51,8 +51,6 @@ class RecordedValues:
 
 
 class ReadValues:
-    """Returns the recorded values of tensors when the script reads them."""
-
     def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
         self._launches = launches
         self._simulator = launches.simulator

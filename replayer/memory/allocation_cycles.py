@@ -41,8 +41,6 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """Represents memory requests that repeat in later training steps."""
-
     def __init__(self, steps: list[list[Event]], device: int, before_bytes: int, totals: list[int]) -> None:
         events = [event for step in steps for event in step]
         self._step_ends = {int(end) for end in np.cumsum([len(step) for step in steps])}

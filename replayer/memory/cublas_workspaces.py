@@ -76,8 +76,7 @@ class BlasWorkspaces:
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate a cuBLAS workspace at the calling thread's first matrix product on a stream. Raises
-        torch.OutOfMemoryError."""
+        """Raises torch.OutOfMemoryError."""
         device = stream.device
         key = self._handle(device), device, stream.own_number
         held = self._held.get(key)

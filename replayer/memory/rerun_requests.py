@@ -106,7 +106,7 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return the largest batch size that fits, 0 if not even one sample fits, or MAX_BATCH if the batch size does not
+    """Return the largest batch size that fits, or 0 if one sample is too much. Return MAX_BATCH if the batch size does not
     matter."""
     low, high, step = 0, start, max(1, start // 2)
     while fits(high):

@@ -34,10 +34,7 @@ _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
 class TensorAllocator:
-    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`.
-
-    `note` is called with a table of memory events, the index of the next op of each event, and the virtual time.
-    """
+    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`."""
 
     def __init__(
         self,
@@ -82,7 +79,7 @@ class TensorAllocator:
     malloc_kept = malloc  # see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order. If memory runs out, free all of them."""
+        """Allocate several sizes in order. If memory runs out, free them all."""
         made: list[AllocationHandle | None] = []
         if self._used_pools:
             stream = self._in_pool(stream)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Implements sparse tensors (COO, CSR and others) and nested tensors of layout torch.strided in host memory.
+"""Stores sparse tensors (COO, CSR and others) and nested tensors of the virtual GPU in CPU memory.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
@@ -112,8 +112,6 @@ NestedVirtualTensor.__module__, NestedVirtualTensor.__name__, NestedVirtualTenso
 
 
 class _SplitNested(torch.autograd.Function):
-    """Implements `unbind` and `split_with_sizes` for nested tensors."""
-
     @staticmethod
     def forward(ctx: TorchAny, op: TorchAny, nested: torch.Tensor, *arguments: TorchAny) -> TorchAny:
         with torch._C._AutoDispatchBelowAutograd():
@@ -234,7 +232,6 @@ class Layouts:
         return result
 
     def _adopt_changes(self, written: SparseVirtualTensor, call: HostCall) -> None:
-        """After an in-place op on the host copy, update the virtual sparse tensor."""
         made = self.wrapped(written.host, written.index, call.allocations, known=call.known)
         if not written.host.is_nested and written.shape != made.shape:
             _set_data(written, made)

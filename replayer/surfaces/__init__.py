@@ -36,7 +36,6 @@ def surfaces() -> list[ModuleType]:
 
 
 def install_all(torch_module: ModuleType) -> None:
-    """Patch PyTorch and Python for a replay."""
     refuse_c_functions(torch_module)
     for surface in surfaces():
         surface.install(torch_module)

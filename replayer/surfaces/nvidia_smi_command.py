@@ -31,8 +31,6 @@ class SmiDevice(TypedDict):
 
 
 class SmiFacts(TypedDict):
-    """Describes the JSON input of the command."""
-
     driver: str
     cuda: str
     devices: list[SmiDevice]

@@ -33,8 +33,8 @@ _NUMBER_BYTES = 8
 _PER_CALL = 4  # numbers per call of cuRAND's Philox generator
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
+_WIDE_RANGE = 1 << 32  # PyTorch combines two 32-bit random numbers
 # CUDA kernels such as `poisson` reserve this many random numbers per thread.
-_WIDE_RANGE = 1 << 32
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 
@@ -254,7 +254,7 @@ def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one CPU thread, because several threads are slower on a busy machine."""
+    """Several threads are slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

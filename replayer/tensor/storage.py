@@ -23,8 +23,6 @@ LARGEST = (1 << 64) - 1  # C++ reads a negative size as a size_t
 
 
 class VirtualStorage(torch.UntypedStorage):
-    """Represents GPU memory. Two storages are equal if they refer to the same memory."""
-
     allocation: Allocation
     _index: int
     _new_shared = torch.UntypedStorage._new_shared  # may return a CPU storage

@@ -26,7 +26,6 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Exchange the C++ objects of two tensors, even if C++ code has weak references to them."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

@@ -1,6 +1,6 @@
 """Reimplements PyTorch's caching allocator for one GPU without allocating real memory.
 
-The class `DeviceMemory` reimplements c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 to 2.15.
+See c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 to 2.15.
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
@@ -35,8 +35,7 @@ Layout = tuple[tuple[int, int, bool, int, int], ...]
 
 
 class DeviceMemory:
-    """Emulates the memory of one GPU. `outside_bytes` is the memory of the CUDA context and NCCL. `host_now_ns` returns the
-    calling thread's virtual time, and `wait_until_ns` blocks the thread until a virtual time."""
+    """Emulates the memory of one GPU. `outside_bytes` is the memory that the CUDA context and NCCL use."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block. Other tensors can use it when all CUDA streams that use it have finished their work."""
+        """Free a block, and keep it reserved until all CUDA streams that use it have finished."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -409,7 +408,7 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block. Return None if future allocations depend on more."""
+        """Return the address, size, state and age of each block. Return None if these do not determine the next allocations."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

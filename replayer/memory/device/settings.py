@@ -1,4 +1,4 @@
-"""Parses the allocator's settings from PYTORCH_CUDA_ALLOC_CONF, PYTORCH_HIP_ALLOC_CONF or PYTORCH_ALLOC_CONF.
+"""Reads settings of the memory allocator from environment variables such as PYTORCH_CUDA_ALLOC_CONF.
 
     settings = parse_settings("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     settings.max_split_bytes  # 134217728
@@ -84,7 +84,7 @@ class AllocatorSettings:
 
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> AllocatorSettings:
-    """Read the allocator settings from environment variables. Raises SettingsError or NotEmulated."""
+    """Raises SettingsError or NotEmulated."""
     return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), AllocatorSettings())
 
 

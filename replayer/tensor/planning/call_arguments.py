@@ -23,8 +23,7 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the tensors among an op's arguments. Subclasses define how to convert virtual tensors (`virtual`) and other
-    tensors (`plain`)."""
+    """Converts the tensors among an op's arguments."""
 
     device_type = "cpu"
 

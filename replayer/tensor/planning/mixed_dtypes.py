@@ -365,10 +365,7 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 
 
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
-    """Check the tensors of a fused optimizer such as `torch.optim.Adam(fused=True)`: equal dtypes, shapes and strides.
-
-    See `check_fast_path_restrictions` in ATen/native/ForeachUtils.h.
-    """
+    """See `check_fast_path_restrictions` in ATen/native/ForeachUtils.h."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]
@@ -439,7 +436,6 @@ def _scalars_on_host(*args: TorchAny) -> None:
 
 
 def _require_scalars_fit(data: torch.Tensor, *scalars: TorchAny) -> None:
-    """Raise PyTorch's error for a scalar that overflows in the tensor's dtype."""
     for scalar in scalars:
         if isinstance(scalar, (int, float, complex)) and data.dtype in _CPP_TYPES:
             torch.empty(2, dtype=data.dtype, device="cpu").fill_(scalar)

@@ -45,7 +45,7 @@ KEYER_FILE = "<plan key>"  # shown in tracebacks and profiles
 
 
 def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
-    """Return a function that computes the cache key of an op call, and returns `get(key)` if `get` is given."""
+    """Return a function that computes the cache key of an op call."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)

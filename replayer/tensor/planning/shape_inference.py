@@ -313,8 +313,7 @@ _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 
 
 def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
-    """Raise the CPU kernel's error for shapes that the meta kernel does not check. Large tensors are first tried with smaller
-    sizes, to save time."""
+    """Raise the CPU kernel's error for shapes that the meta kernel does not check."""
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
     tensors = tensors_of((args, kwargs))

@@ -39,8 +39,7 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Return a function that checks the values of an index tensor. `limits` returns (start, exclusive end, another allowed
-    value)."""
+    """`limits` returns (start, exclusive end, another allowed value)."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
