@@ -305,8 +305,8 @@ def _host_collectives(trace: Trace, rank: int) -> Intervals:
 
 
 def _awaited_work(trace: Trace, of: Gaps) -> tuple[Column, Column]:
-    """For each idle period, return the end of the work that the next work waited for, and the reason. The awaited work ran on
-    another stream of the GPU or on another GPU of the process."""
+    """For each idle period, find the kernel on another stream or GPU that the next kernel waited for. Return the end times of
+    these kernels, and the reasons for the idle periods."""
     table, ends_ns = trace.device, np.full(len(of.start_ns), _BEFORE_ALL)
     reasons = np.full(len(ends_ns), IdleReason.UNKNOWN)
     known = (of.launch_ns != NONE) | (of.ended_by == NONE)

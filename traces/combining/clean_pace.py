@@ -110,7 +110,7 @@ class WithoutCost:
                     gaps_ns[place] = usual_ns * float(np.median(recorded.sum(axis=1)) / usual_ns.sum())
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
-            # The time that the profiler needs per event is subtracted from the time between two events.
+            # From the time between two CPU events, subtract the time that the profiler needs to record one event.
             balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)

@@ -213,7 +213,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Of the ops that are missing from a recording, return those that the replay calls in the given steps."""
+    """Return the unrecorded ops that a replay calls in the given steps."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):

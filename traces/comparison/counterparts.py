@@ -53,8 +53,7 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return all pairs of kernels that contain one kernel of the first trace (`side` 0) or of the second trace (`side`
-        1)."""
+        """Return the pairs that contain a given kernel of the first trace (`side` 0) or of the second trace (`side` 1)."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]
@@ -185,8 +184,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Two kernels of different traces form a pair if they have the same step, device, phase and op, for example. The strictest rule
-# comes first, and the weakest rule last.
+# Kernels of two traces are paired if step, device, phase, op and name are equal, then if fewer of them are equal.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

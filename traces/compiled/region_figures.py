@@ -25,8 +25,8 @@ from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
 from traces.names.device_names import GRAPH_LAUNCHES
 
-# Older releases of Inductor use kernel names such as triton_fused_add_0 or triton__0d1d2d. Names of handwritten kernels may
-# also begin with "triton_".
+# Older releases of Inductor use kernel names such as triton_fused_add_0 or triton__0d1d2d. The names of handwritten Triton
+# kernels may also begin with "triton_".
 _FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_\d|$)")
 
 

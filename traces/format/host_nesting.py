@@ -7,8 +7,8 @@ In the following example, op 0 calls op 1 and then op 2:
     1    0       105    9               1
     2    0       120    20              1
 
-Nesting depths compress very well, because most training steps call the same ops. Sorting the time gaps by op name makes trace
-files 15 % smaller.
+Nesting depths compress very well, because most training steps call the same ops. Sorting the time differences by op name makes
+trace files 15 % smaller.
 """
 
 from __future__ import annotations

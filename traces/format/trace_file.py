@@ -56,7 +56,7 @@ from traces.model.trace import TABLES, Column, Table, Trace, TraceFormatError, T
 
 # Small tables share a frame, because the head of a frame takes 19 bytes.
 _SHARED_BYTES = 32 << 10
-# Small contents are not compressed, because creating a compressor takes too long.
+# Data of up to 4 KiB is not compressed, because creating a compressor takes too long.
 _STORED_BYTES = 4 << 10
 _WORKERS = 4
 

@@ -6,8 +6,8 @@
     cell("v100", "resnet50").for_batch(32)         # CellTimes; NotMeasured outside the measured batch sizes
     match("v100", signature)                # the cell of the script's network or a similar network, and the differences
 
-A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). There is a bundled folder and
-a user's folder, and the environment variable TRACE_LIBRARY lists more folders.
+A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The library consists of a
+bundled folder, a user's folder, and the folders in the environment variable TRACE_LIBRARY.
 
 Note [One name, one entry]
     If two folders contain an entry of the same name, using it raises an error with both file names. If one of the two was

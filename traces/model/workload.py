@@ -5,7 +5,7 @@
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("batch bytes 19,267,840 in the first trace, 7 in the second",))
 
-Signatures show whether two recordings are of the same model. Fields that are None are not compared.
+Workload signatures show whether two recordings are of the same model. Fields that are None are not compared.
 """
 
 from __future__ import annotations

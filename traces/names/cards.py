@@ -267,7 +267,7 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# An unknown GPU has the properties of the oldest architecture that PyTorch supports.
+# A GPU that is not in this file gets the properties of the oldest architecture that PyTorch supports.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})

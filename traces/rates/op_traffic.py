@@ -134,8 +134,9 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
-    """From the inputs of a convolution_backward, return the gradient of the output, and the weight. The order of the inputs
-    depends on the PyTorch release. The gradient is the input with the same number of channels as the convolution's output."""
+    """From the inputs of a convolution_backward, return the gradient of the output, and the weight. The order of the op's
+    inputs depends on the PyTorch release. The gradient is the input with the same number of channels as the convolution's
+    output."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]

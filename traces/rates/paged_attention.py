@@ -69,7 +69,7 @@ class PagedAttention:
 
     @property
     def pairs(self) -> int | None:
-        """Return how many pairs of a query token and a cached token the call computes at most, or None if this is unknown."""
+        """Return the largest possible number of (query token, cached token) pairs in this call, or None if it is unknown."""
         if self.cached_tokens is None or self.sequences is None:
             return None
         if self.sequences == 1:

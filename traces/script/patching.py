@@ -268,8 +268,8 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a PyTorch function such as `backward`, so that each call of it is one training phase. `begins` runs before each
-        call, and `completed` runs after each call that raises no exception."""
+        """Wrap a PyTorch function such as `backward`, so that each call of it is one training phase. The callback `begins` runs
+        before each call, and the callback `completed` runs after each call without an exception."""
         scope, hearing, phase = self, self._listener, self.phase
 
         @stands_for(call)

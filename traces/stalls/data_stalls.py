@@ -138,8 +138,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch for a training step")
     late = None if fetched is None else training_pace(fetched, samples * step_batches, workers, prefetch)
-    # A DataLoader returns batches in order, so a slow batch delays all later batches. The simulation therefore uses the
-    # measured time of each batch, not the mean.
+    # A slow batch of a DataLoader delays all later batches, so the simulation uses the measured time of each batch, not the
+    # mean.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in loadings if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)

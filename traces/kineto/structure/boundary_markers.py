@@ -28,7 +28,7 @@ class Markers:
         work = work[which == busiest]
         launch = device.launch[work]
         # If the launch of a kernel was not recorded, use the start of the kernel as its launch time. Kernels that were launched
-        # before the recording get the earliest possible time.
+        # before the recording get the earliest possible launch time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
