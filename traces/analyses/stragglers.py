@@ -140,7 +140,6 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _timed_collectives(trace: Trace) -> Collectives:
-    """Return the collectives with a known end, in call order."""
     # see Note [Only kernels]
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     if len(seen):

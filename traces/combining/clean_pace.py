@@ -181,7 +181,6 @@ def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
 
 
 def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
-    """Mark the phases that ran without the profiler, separately for training steps and evaluation steps."""
     kind, of = trace.steps.kind, trace.phases.step
     is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
     training = is_own & np.isin(kind, WITHOUT_PROFILER)

@@ -447,14 +447,12 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
 
 
 def _first_with_memory(trace: Trace) -> int:
-    """Return the number of the first step with memory events."""
     steps, events = trace.steps, trace.memory
     rows = np.flatnonzero(steps.end_ns > events.time_ns.min()) if len(events) else np.zeros(0, dtype=np.int64)
     return int(steps.number[rows].min()) if len(rows) else 0
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    """Return which steps have memory events: training steps ({False}), evaluation steps ({True}) or both."""
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
     steps = step_windows(trace).holding(events.time_ns, ranks)
@@ -462,7 +460,6 @@ def _kinds_with_memory(trace: Trace) -> set[bool]:
 
 
 def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
-    """Select training steps, evaluation steps or both, without steps that compile code."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
     chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
     if kinds:

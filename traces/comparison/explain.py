@@ -328,8 +328,6 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """If the traces use different numbers of GPUs, return these numbers, so that GPU times can be compared per GPU. Also return
-    a note for the report."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -88,8 +88,7 @@ class PagedAttention:
 
 
 def _most_page_tokens(cache: Shape, heads: int) -> int:
-    """Return the largest possible number of tokens in one page of the KV cache. The number of query heads is a multiple of the
-    number of KV heads."""
+    """Return the largest possible number of tokens in one page of the KV cache."""
     if len(cache) == 3:
         return 1
     return max((cache[3 - place] for place in (1, 2) if heads % max(cache[place], 1) == 0), default=max(cache[1:3]))

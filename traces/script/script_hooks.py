@@ -126,7 +126,6 @@ class ScriptHooks:
             patch(module, _engine_run_backward=run)
 
     def report_forward_pass(self, listener: CallListener) -> None:
-        """Tell the listener if autograd has recorded ops since the last backward pass of this thread."""
         # see Note [After a backward pass] in phase_rule.py
         if (before := SINCE_BACKWARD.nodes) is not None and self._torch.autograd._get_sequence_nr() != before:
             listener.autograd_recorded(SINCE_BACKWARD.built_graph)

@@ -47,8 +47,8 @@ def simulate_loader(
     others: float = 0,
 ) -> LoaderRun:
     """Simulate a training run with a DataLoader, and return the mean step time and waiting time. A training step takes
-    `step_ns` if its batch is ready. If `cost` is a sequence, it contains the cost of each batch, and starts again at its end.
-    Other programs keep `others` CPU cores busy. Raises ValueError if there are no workers."""
+    `step_ns` if its batch is ready. If `cost` is a sequence, batch b costs `cost[b % len(cost)]`. Other programs keep `others`
+    CPU cores busy. Raises ValueError if there are no workers."""
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores cannot be simulated; give at least one of each")
     if steps is None:  # skips the steps that use prefetched batches
