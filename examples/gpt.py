@@ -32,8 +32,6 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Applies attention and a two-layer perceptron, each with normalized input and a residual connection."""
-
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)

@@ -19,8 +19,6 @@ STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
-    """Returns images with a color gradient and noise."""
-
     def __init__(self, length: int, classes: int = 10, size: int = 224, distinct: int = 64) -> None:
         self.length = length
         self.size = size

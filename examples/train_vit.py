@@ -39,8 +39,6 @@ class VisionTransformer(nn.Module):
 
 
 class Tiny(nn.Module):
-    """Implements a convolutional network with 5 322 parameters."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.last = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5), nn.Linear(20, 2)

@@ -98,7 +98,7 @@ def stop_here() -> None:
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Load a recording in the parent process of all ranks. Each rank calls the returned function to start its replay."""
+    """Load a recording in the parent process of all ranks. Return a function that starts the replay of a rank."""
     replay_session = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(replay_session)
     for module in _IMPORTED_LATER:

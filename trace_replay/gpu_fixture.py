@@ -44,7 +44,7 @@ class GpuChecks:
             return excerpt_between(trace, self._begin_ns, _FOREVER_NS)
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare the test's timeline (B) with a recording (A)."""
+        """Compare the test's timeline with a recording, and return a report."""
         return self.gpu.compare_with(recording, self.timeline(), tolerance)
 
     @property

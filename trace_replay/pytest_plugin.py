@@ -156,7 +156,6 @@ class GpuSession:
         self._not_computed = 0
 
     def use(self, wanted: StartOptions | None) -> None:
-        """Start a virtual GPU with the options `wanted`. With None, stop the running virtual GPU."""
         if wanted == self._used:
             return
         self.stop()

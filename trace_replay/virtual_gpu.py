@@ -131,7 +131,7 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare this replay (B) with another trace (A), such as "train.msgpack" or an entry of `trace library`."""
+        """Compare this replay with another trace, such as "train.msgpack" or an entry of `trace library`."""
         return self.compare_with(other, self.timeline(), tolerance)
 
     def compare_with(

@@ -135,7 +135,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing, to measure how long an empty call takes."""
+    """Do nothing."""
 
 
 class _Costed(Protocol):

@@ -162,7 +162,6 @@ class Profiler:
             self._abandon()
 
     def use(self) -> ProfilerUse:
-        """Return which steps were profiled, or why no step was profiled."""
         numbers = tuple(number for window in self._windows for number in window)
         return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
 

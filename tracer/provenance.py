@@ -151,7 +151,6 @@ class ProcessFacts:
             self._oom_text = str(error)
 
     def at_end(self, access: DeviceAccess) -> None:
-        """Read the memory sizes of the GPUs at the end of the script."""
         cuda = self._torch.cuda
         self.read_peaks(access)
         for row, device in enumerate(self.devices):
@@ -164,7 +163,6 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def read_peaks(self, access: DeviceAccess) -> None:
-        """Read each GPU's memory peak, before the script resets the peak or ends."""
         for row, device in enumerate(self.devices):
             peak_bytes = access.attempt(self._torch.cuda.max_memory_allocated, device.index)
             self.devices[row] = replace(device, peak_bytes=max(device.peak_bytes, peak_bytes or 0))

@@ -182,7 +182,6 @@ class Recorder:
 
     @counted_as_cost
     def add_result_size(self, op: str, searched: Shape, size: int) -> None:
-        """Record the result size of an op with a data-dependent shape, such as `nonzero`."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- writing

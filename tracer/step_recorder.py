@@ -335,7 +335,6 @@ class StepRecorder:
     # --- DataParallel stages
 
     def begin_stage(self, stream: Any = None, takes_event: bool = True) -> tuple[int, BoundaryEvent | None]:
-        """Begin a stage of nn.DataParallel, such as scatter. Return the start time and the first CUDA event."""
         now_ns = self._clock.now_ns()
         self.reports[OP](PLAIN)
         return now_ns, self._take_on(stream) if takes_event else None
@@ -369,7 +368,6 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Record a CUDA event at the end of every phase except "loader", which waits for a batch."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
             self._events.record(now_ns, _stream_of(self._open))

@@ -41,7 +41,6 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Return the memory requests of a compiled graph, or None if a shape is symbolic."""
     found = _values(graph)
     if found is None:
         return None

@@ -115,7 +115,7 @@ class DeadlockDetector:
         self._of_group.set(_process_key(rank), json.dumps([boot_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
-        """Return the total time in which a rank's threads used the CPU or waited for a free CPU. Return 0 for a rank on another
+        """Return how long a rank's threads used the CPU or waited for a free CPU (in ns), or 0 for a rank on another
         machine."""
         if not self._of_group.check([_process_key(rank)]):
             return 0
@@ -349,7 +349,6 @@ class StoreExchange:
     def _missing_members(
         self, keys: Sequence[str], members: Sequence[int], own: RankMessage, wait: _Wait, waited_s: float
     ) -> list[int]:
-        """Return the ranks that have not sent a message yet."""
         is_late = waited_s >= self.timeout_s + wait.busy_s
         # error messages list all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0

@@ -148,7 +148,7 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # Wait first, because polling advances only this rank's clock and not the clocks of the other ranks.
+            # Wait for the other ranks first, because polling advances only the clock of this rank.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False

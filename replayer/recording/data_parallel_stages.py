@@ -38,7 +38,6 @@ def nccl_ops(trace: Trace) -> dict[int, str]:
 
 
 def copy_method_of(trace: Trace) -> CopyMethod:
-    """Find out whether nn.DataParallel copied the parameters with NCCL or with plain copies."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return CopyMethod.NCCL

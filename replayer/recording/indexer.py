@@ -142,7 +142,7 @@ class RecordingIndexer:
     def _blocked(self) -> None:
         # see Note [Active host time]
         trace, host = self.trace, self.trace.host
-        # Calls that free memory, such as `cudaFree`, do not make the host wait in a replay.
+        # Calls that free memory, such as `cudaFree`, do not block the CPU in a replay.
         calls = synchronous_calls(trace, self.rank)
         documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)

@@ -136,7 +136,7 @@ class StepChoice:
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return recorded steps in which the same phase calls the op with the same shapes."""
+        """Return recorded steps that call the op with the given shapes in the given phase."""
         found = [self._steps[i] for i in self._steps_by_call.get((place, exact), ())]
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 
@@ -152,7 +152,7 @@ class StepChoice:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return recorded steps in which the same phase calls the op with the most similar shapes."""
+        """Return recorded steps that call the op with the most similar shapes in the given phase."""
         key = step.kind, step.passes, place, named, shapes
         if key not in self._nearest:
             apart: dict[int, float] = {}

@@ -1,1 +1,1 @@
-"""Computes when each op and each kernel of a replay starts and ends. The entry point is `simulator`."""
+"""Computes the start and end times of the ops and kernels of a replay. The entry point is `simulator`."""

@@ -110,7 +110,7 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if the thread may not wait for the GPU during the capture."""
+        """Raise CUDA's error if the thread waits for the GPU while a CUDA graph is captured."""
         is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())
@@ -129,7 +129,6 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return True if the first captured stream waits for all work on the other streams."""
         # see Note [Joined streams]
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 

@@ -56,7 +56,6 @@ class MainThreadWatch:
         return fields.rpartition(")")[2].split()[0] == "S"
 
     def _modules(self) -> list[str]:
-        """Return the modules of the functions on the main thread's call stack, innermost first."""
         modules, frame = [], sys._current_frames().get(self._thread.ident or 0)
         while frame is not None:
             modules.append(str(frame.f_globals.get("__name__", "")))

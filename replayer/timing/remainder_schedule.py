@@ -1,4 +1,4 @@
-"""Adds recorded kernels that no op of the script launches to a CUDA stream.
+"""Schedules the recorded kernels that no op of the script launches.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)

@@ -1,4 +1,4 @@
-"""Computes when kernels and copies run on CUDA streams.
+"""Computes the start and end times of kernels and copies on CUDA streams.
 
     scheduler = StreamScheduler(recording, clock, timeline, stats)
     end_ns = scheduler.schedule(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
@@ -107,8 +107,7 @@ class StreamScheduler:
         copy: Copy,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule a memory copy on a CUDA stream, and return the time at which the copy ends. The duration of a copy that was
-        not recorded is estimated."""
+        """Schedule a memory copy on a CUDA stream, and return the time at which the copy ends."""
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
         for k in chosen:

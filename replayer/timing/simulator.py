@@ -1,4 +1,4 @@
-"""Computes when the kernels of each op start and end on the virtual GPU. The module `matcher` finds the recorded kernels of
+"""Computes the start and end times of ops and kernels on the virtual GPU. The module `matcher` finds the recorded kernels of
 each op, and `scheduler` adds the kernels to a virtual CUDA stream. The script waits wherever CUDA would make it wait."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Computes when the work on CUDA streams starts and ends, and when CUDA events complete.
+"""Computes the end times of kernels and copies on CUDA streams, and the times of CUDA events.
 
     stream = VirtualStream(device=0, number=0)
     end_ns = stream.push(launched_ns=100, latency_ns=5, gap_ns=1, duration_ns=50)   # 155

@@ -1,4 +1,4 @@
-"""Computes when an op starts on the CPU and when its kernels end on the GPU.
+"""Computes the start time of an op on the CPU, and the end times of its kernels on the GPU.
 
     advance_ns, own_ns = host_times(position_ns=40, from_ns=100, to_ns=130)                     # 60, 30
     start_ns = call_start(host_ns=1_000, advance_ns=60, called_ns=1_010, room_ns=0)             # 1060

@@ -113,8 +113,7 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Call a CUDA function if the recorder may call CUDA now. Return the function's result, or None if the function was not
-        called or failed."""
+        """Call a CUDA function, and return its result. Return None if CUDA must not be called now or reports an error."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -143,7 +142,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Start the thread that waits for the GPU. Since Python 3.12, threads cannot start after the end of the script."""
+        """Since Python 3.12, threads cannot start after the end of the script."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:

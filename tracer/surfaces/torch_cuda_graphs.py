@@ -1,4 +1,5 @@
-"""Wraps torch.cuda.CUDAGraph. Stores the calls that a CUDA graph captures, and reports these calls at each launch of the graph.
+"""Wraps torch.cuda.CUDAGraph. Stores the calls that a CUDA graph captures, and reports these calls to the recorder at each
+launch of the graph.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
         y = model(static_x)

@@ -245,8 +245,8 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the functions for communication between ranks, in every PyTorch module that imports them. Deprecated functions are
-    not wrapped, because their warnings would name the wrapper as the caller."""
+    """Wrap the functions for communication between ranks in all modules of PyTorch. Deprecated functions are not wrapped,
+    because their warnings would name the wrapper as the caller."""
     dist = torch.distributed
     if not dist.is_available():
         return

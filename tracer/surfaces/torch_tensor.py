@@ -31,7 +31,7 @@ DEPTH = _Depth()  # one value per thread
 
 
 class WithoutReads:
-    """Within this context, the recorder does not record the current thread's reads of tensor values."""
+    """While this context manager is active, values that the current thread reads are not recorded."""
 
     def __enter__(self) -> Self:
         DEPTH.quiet += 1
@@ -44,8 +44,7 @@ class WithoutReads:
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
     @cache
     def without_gpu() -> bool:
-        """Return True if the machine has no GPU. `torch.cuda.device_count` reads NVML instead of CUDA, so a forked process may
-        call it."""
+        """`torch.cuda.device_count` reads NVML instead of CUDA, so a forked process may call it."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph

@@ -106,7 +106,6 @@ class StepWriter:
         return alike
 
     def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
-        """Write the first `count` steps of a sequence of equal steps."""
         steps, start_ticks_ns = run.steps[:count], NONE if run.start is None else run.start.ticks_ns
         alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns, rank)
         row = self._output.count("steps") + alike.steps

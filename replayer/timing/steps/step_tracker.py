@@ -223,7 +223,8 @@ class StepTracker:
             self._scheduler.timeline.loader_wait(wait)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """Called after each `optimizer.step()`. A call of the script's first optimizer ends the training step."""
+        """Called after each `optimizer.step()`. If the script has several optimizers, a call of the first one ends the training
+        step."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self._see_phase()
 

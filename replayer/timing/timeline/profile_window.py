@@ -201,8 +201,7 @@ def with_virtual_gpu(
 
 
 def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
-    """Yield a GPU range for each `record_function` range of the script. The GPU range covers the kernels that were launched in
-    the script's range."""
+    """For each `record_function` range, yield a range of the GPU that covers the kernels launched within it."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, ProfilerJson]]] = defaultdict(list)
     for event in events:
@@ -227,10 +226,10 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. An empty name stands for kernels that no op launched."""
+    """Describes an op in a profile."""
 
     thread: int
-    name: str
+    name: str  # "" for kernels that no op launched
     start_ns: int
     kernels: list[tuple[str, int, int, int, int]]  # name, device, stream, start and duration (ns)
     allocated_bytes: int  # allocated minus freed in the op, with inner ops
@@ -252,7 +251,6 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return how many bytes each op allocates, minus the bytes that the op frees."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}
