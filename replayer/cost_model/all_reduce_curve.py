@@ -41,7 +41,7 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the measured all-reduce durations of a GPU model. `bus_gbps` replaces the measured bandwidth between GPUs."""
+        """`bus_gbps` replaces the measured bandwidth between GPUs."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:
@@ -73,7 +73,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # An all-reduce with one more rank has two more steps.
+    # Each additional rank adds two steps to a ring all-reduce.
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

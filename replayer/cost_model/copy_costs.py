@@ -99,14 +99,13 @@ class CopyCosts:
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Return a small copy to the CPU, as for `item()`."""
+        """Estimate the copy to the CPU that `item()` makes."""
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """Map the name of each recorded copy (an index into `trace.strings`) to "h2d" (CPU to GPU), "d2h" or "p2p" (between
-    GPUs)."""
+    """Map each recorded copy's name to its direction: "h2d" (CPU to GPU), "d2h" or "p2p" (between GPUs)."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}

@@ -18,8 +18,6 @@ from traces.names.cards import card_of
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """Stores a GPU's memory bandwidth (1 byte per ns = 1 GB/s) and shortest kernel duration."""
-
     bytes_per_ns: float
     floor_ns: int = KERNEL_FLOOR_NS
 
@@ -29,8 +27,8 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Return the memory bandwidth in recorded ops longer than 20 us (90th percentile). Return `fallback` if fewer than five ops
-    are that long."""
+    """Return the memory bandwidth that ops longer than 20 us reach (90th percentile). Return `fallback` for fewer than five
+    ops."""
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 

@@ -3,8 +3,8 @@
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The predictions come from small neural networks. Their training data are operator durations that the NeuSight project measured
-on five GPUs (benchmarks/cost_tables.py).
+The predictions come from small neural networks, trained on operator durations of five GPUs from the NeuSight project
+(benchmarks/cost_tables.py).
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
@@ -164,7 +164,6 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return how many times longer an operator takes than in the roofline model."""
         net = NETS[kind]
         gpus, origin = _measured_gpus_like(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)

@@ -74,7 +74,6 @@ def op_work(
     settings: TorchSettings = DEFAULT_SETTINGS,
     layout: str = CHANNELS_LAST,
 ) -> list[OpWork]:
-    """Split an op into computations such as matrix products, with their FLOPs and bytes."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]

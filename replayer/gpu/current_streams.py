@@ -40,8 +40,8 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that maps an autograd node's number to its CUDA stream. Return None if all nodes use the current
-        stream."""
+        """Return a function that maps an autograd node's number to its CUDA stream. Return None if all autograd nodes use the
+        current stream."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()
@@ -86,7 +86,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread. It starts at the virtual time of its parent thread `maker`."""
+        """A new thread starts at the virtual time of its parent thread."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

@@ -215,8 +215,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Let threads take turns: simulate the first launch of each thread, then the second, and so on. The launches in the
-        `with` block are simulated at its end (Note [Replicas take turns] in surfaces/torch_nn_parallel.py)."""
+        """Let threads take turns: simulate the first launch of each thread, then the second, and so on. See Note [Replicas take
+        turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -345,7 +345,7 @@ class ScriptLaunches(LaunchPath):
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Let a kernel fail. With `now`, raise its error at once, otherwise when the host next waits for the GPU."""
+        """Raise a kernel's error at once (`now`), or when the host next waits for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()

@@ -21,8 +21,6 @@ class LeavableGroup(Protocol):
 
 
 class RankOperations:
-    """Computes when operations between ranks, such as all-reduces, start and end."""
-
     def __init__(self, launches: ScriptLaunches, costs: CollectiveCosts) -> None:
         self.costs = costs
         # returns how far this rank's clock is ahead of the first rank's (ns)

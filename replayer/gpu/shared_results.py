@@ -23,7 +23,7 @@ _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Stores results in memory that all ranks share. An empty value means that another rank is computing the result."""
+    """An empty value means that another rank is computing the result."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._memory = mmap.mmap(-1, most_bytes)

@@ -208,7 +208,7 @@ class ScriptSteps:
         if self._has_warmed_up:
             return
         self._has_warmed_up = True
-        # Forked ranks share the memory of Python objects. `gc.unfreeze` would copy this memory in each rank.
+        # Forked ranks share Python objects, but `gc.unfreeze` would copy these objects in each rank.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

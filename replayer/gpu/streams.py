@@ -43,7 +43,7 @@ class Streams:
                 self._stats.events_never_recorded -= 1
 
     def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
-        """Make later work on a stream wait for a CUDA event. Ignore events that were never recorded."""
+        """Ignore events that were never recorded."""
         with self._launches.looking:
             capture = self._launches.capture_of(event)
             if capture is not None:

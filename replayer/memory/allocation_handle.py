@@ -15,10 +15,10 @@ from replayer.memory.device.blocks import Block, UsedStream
 class HandleOwner(Protocol):
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that queues an allocation to be freed later. It takes no lock, so finalizers may call it."""
+        """Return a function that queues memory to be freed. Finalizers may call this function."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Do not reuse the memory of `handle` until all work that is now on the stream has ended."""
+        """Do not reuse the memory until the CUDA stream has finished its current work."""
 
 
 class AllocationHandle:

@@ -72,7 +72,7 @@ class BlasWorkspaces:
         return self._chosen_bytes
 
     def choose(self, size_bytes: int | None) -> None:
-        """Set the size of new cuBLAS workspaces, or restore the default size with None."""
+        """Set the size of new cuBLAS workspaces. None restores the default."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:

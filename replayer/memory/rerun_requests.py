@@ -42,8 +42,7 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Execute memory requests on an emulated GPU until memory runs out. `has_optional=False` skips the optional workspaces of
-    cuDNN."""
+    """`has_optional=False` skips the optional workspaces of cuDNN."""
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
@@ -106,8 +105,8 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return the largest batch size that fits, or 0 if one sample is too much. Return MAX_BATCH if the batch size does not
-    matter."""
+    """Return the largest batch size that fits, or 0 if one sample is too much. Return MAX_BATCH if memory use does not depend
+    on the batch size."""
     low, high, step = 0, start, max(1, start // 2)
     while fits(high):
         if high >= MAX_BATCH:

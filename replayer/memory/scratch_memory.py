@@ -31,7 +31,7 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Winograd workspaces]
 
 
 def winograd_workspaces(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes of a convolution's allocations (positive) and frees (negative)."""
+    """Return the sizes of a convolution's temporary allocations (positive) and frees (negative) in bytes."""
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:
         return ()
@@ -99,8 +99,7 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate and free an op's temporary memory, which may raise the memory peak. Raises OutOfMemory, except for
-    convolutions."""
+    """Raises OutOfMemory, except for convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)

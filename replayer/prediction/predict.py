@@ -96,7 +96,7 @@ def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) ->
 
 
 class Predictor:
-    """Makes predictions from one recording. Raises TraceError if it contains no kernels."""
+    """Raises TraceError if the recording contains no kernels."""
 
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():

@@ -3,7 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-If a kernel is estimated to be twice as fast on the new GPU as on the recorded GPU, its recorded duration is halved.
+If the new GPU is estimated to run a kernel twice as fast, the kernel's recorded duration is halved.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Scaling:
     def of(
         cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None] | None = None
     ) -> Scaling:
-        """Predict the duration of each kernel of a trace. Raises TraceError for missing data."""
+        """Raises TraceError for missing data."""
         calls = calls_of(trace) if calls is None else calls
         batch = 0
         if conditions.batch or conditions.length:

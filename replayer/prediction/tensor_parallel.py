@@ -121,7 +121,7 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Find the matrix products to split (Note [Pairs of matrix products]). Raises TraceError if there are none."""
+        """See Note [Pairs of matrix products]. Raises TraceError if there are none."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _forward_and_backward(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
@@ -265,7 +265,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return an op's input shapes on one rank if the ranks share its work."""
+    """Return an op's input shapes on one rank if all ranks share the op's work."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)
@@ -298,7 +298,7 @@ def _divided(shape: Shape, at: int, ranks: int) -> Shape:
 def tensor_parallel(
     trace: Trace, split: TensorSplit, reduced_ns: Column, step_ns: float, parameters: int, peak_bytes: int | None, steps: int
 ) -> Parallel:
-    """Predict each rank's training step. `step_ns` includes the all-reduces."""
+    """`step_ns` includes the all-reduces."""
     layers = layers_of(trace)
     layer_bytes = sum(layer.parameter_bytes for layer in layers)
     elements = sum(prod(weight) for layer in layers for weight in layer.weights)

@@ -31,7 +31,7 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Patch sys.excepthook. Errors go to a file in the folder `keep_in`, or to stderr."""
+    """Errors go to a file in the folder `keep_in`, or to stderr."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:

@@ -4,7 +4,7 @@
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 `sleep` advances the virtual time at once (Note [Virtual time] in clock.py). In a background thread, `sleep` waits until another
-thread advances it. In a loop that waits for another process, `sleep` takes real time.
+thread advances the virtual time. In a loop that waits for another process, `sleep` takes real time.
 
 `datetime.now()`, `time.localtime()`, locks, queues and sockets use real time.
 """

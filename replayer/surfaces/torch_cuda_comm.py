@@ -63,7 +63,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk of `tensor` per GPU. A chunk that stays on its GPU is a view."""
+        """Return one chunk of `tensor` per GPU. A chunk that is already on its GPU is not copied."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):

@@ -201,7 +201,7 @@ class VirtualGraph:
         return id(self._template)
 
     def raw_cuda_graph_exec(self) -> int:
-        """Return an invented handle (cudaGraphExec_t) that changes with each instantiation."""
+        """Return an invented handle (cudaGraphExec_t)."""
         if self._executable is None:
             raise RuntimeError(_NO_EXECUTABLE)
         return id(self._executable)
@@ -221,7 +221,6 @@ def _is_alive(storage_is_alive: TorchAny, self: TorchAny) -> bool:
 
 
 def _check_inputs_by_memory(debug: TorchAny) -> None:
-    """Make `check_input_liveness` find virtual tensors with freed memory."""
     patch_around(debug._TrackedTensorInfo, __init__=_watch_memory, is_alive=_is_alive)
 
 

@@ -64,7 +64,7 @@ class StreamPool:
 
 
 class _CudaStreamBase(BaseStream):  # type: ignore[misc]
-    """Replaces torch._C._CudaStreamBase. Objects for the same CUDA stream are equal."""
+    """Replaces torch._C._CudaStreamBase. Two stream objects are equal if they stand for the same CUDA stream."""
 
     pool: Callable[[], StreamPool]
     virtual: VirtualStream
@@ -249,7 +249,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
 
 def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-    """Raise CUDA's error if this wait is not allowed while a CUDA graph is captured (cudaStreamWaitEvent)."""
+    """Raise CUDA's error for a wait that is not allowed while a CUDA graph is captured (cudaStreamWaitEvent)."""
     launches = gpu().launches
     capture, own = launches.capture_of(awaited), launches.capture_of(stream)
     if capture is not None:

@@ -97,7 +97,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """Return a future that waits until the virtual GPU has summed a gradient bucket. PyTorch's own future does not wait."""
+    """PyTorch's own future does not wait for the virtual GPU."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)

@@ -65,8 +65,6 @@ _METHODS += [f"{name}_single{more}" for name in ("all_gather", "reduce_scatter")
 
 
 class GlooCall:
-    """Represents one rank's call of a gloo operation, such as a broadcast."""
-
     def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int], what: str) -> None:
         self._group, self._channel, self._number, self._sources, self._what = group, channel, number, sources, what
 
@@ -74,7 +72,7 @@ class GlooCall:
         return {rank: time_ns for rank, (time_ns, _) in self._posts(self._sources).items()}
 
     def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
-        """Wait for gloo. If this takes long, check whether ranks wait for each other."""
+        """Wait for gloo, and raise RuntimeError if ranks wait for each other."""
         looks = not timeout and self._channel == _COLLECTIVES and self._group.sees_all
         deadlocks = gpu().ranks.deadlocks
         try:
@@ -124,7 +122,7 @@ class GlooCall:
         return [ranks[place] for place in range(self._group.size) if place not in posts and place != self._group.rank]
 
     def _posts(self, places: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Return when each rank called the operation. Raise RuntimeError if a rank called a different operation."""
+        """Raise RuntimeError if a rank called a different operation."""
         posts, ranks = self._group.read(self._channel, self._number, places), self._group.global_ranks
         for place, (_, what) in posts.items():
             # Calls with GPU tensors have other descriptions.
@@ -173,7 +171,7 @@ class GlooCalls:
         return GlooCall(self, channel, number, sources, what or name)
 
     def read(self, channel: str, number: int, ranks: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Return the time and the description of each given rank's call, except this rank's."""
+        """Read when the other ranks called the operation, and with which arguments."""
         keys = {rank: _key(channel, number, rank) for rank in ranks if rank != self.rank}
         with suppress(DistError):
             if keys and not self._store.check([*keys.values()]):
@@ -264,7 +262,7 @@ def _wait(wait: TorchFunction, self: TorchAny, *args: TorchAny, **kwargs: TorchA
 def _monitored_barrier(
     barrier: Callable[..., None], self: TorchAny, timeout: TorchAny = None, wait_all_ranks: bool = False
 ) -> None:
-    """The timeout counts virtual time from the moment at which rank 0 calls the barrier."""
+    """The timeout begins when rank 0 calls the barrier."""
     calls = CALLS.get(self)
     call = calls.call("barrier") if calls else None
     barrier(self, timeout, wait_all_ranks)

@@ -41,7 +41,7 @@ def install(torch_module: ModuleType) -> None:
     others = reductions.reduce_tensor
 
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
-        # PyTorch sends the two parts of a sparse tensor.
+        # PyTorch sends a sparse tensor as two dense tensors.
         is_strided = isinstance(tensor, VirtualTensor) and tensor.layout is torch.strided
         return sharing.reduce(tensor) if is_strided else others(tensor)
 

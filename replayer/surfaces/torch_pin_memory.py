@@ -80,7 +80,7 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 
 
 def with_pin_memory(make: TorchFunction, pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy) -> TorchFunction:
-    """Add the argument `pin_memory=True` to a function that creates tensors."""
+    """Let a function that creates tensors accept `pin_memory=True`."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -57,7 +57,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_data(make: TorchFunction) -> TorchFunction:
-    """Wrap `torch.tensor`. Only CPU tensors are pinned (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp)."""
+    """`torch.tensor(pin_memory=True)` pins only CPU tensors (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp)."""
 
     @wraps(make)
     def made(*args: TorchAny, **options: TorchAny) -> TorchAny:
@@ -78,7 +78,7 @@ def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: Torch
 
 
 def _install_dlpack(torch_module: TorchAny) -> None:
-    """Let torch.from_dlpack accept virtual tensors. Virtual tensors have no data for other libraries."""
+    """Let torch.from_dlpack accept virtual tensors. Other libraries cannot read virtual tensors, which have no data."""
     dlpack = torch_module.utils.dlpack
 
     def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:
@@ -172,7 +172,7 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _warning_the_caller(read: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-    """Read a value. Warnings show the script's line."""
+    """Let a warning show the script's line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = read(*args)
@@ -196,7 +196,7 @@ def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAn
 
 
 class _TensorProperty(property):
-    """Replaces a property of torch.Tensor. torch.compile reads `__objclass__` up to PyTorch 2.11 (torch/_dynamo/utils.py)."""
+    """In PyTorch 2.11 and earlier, torch.compile reads the attribute `__objclass__` (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 

@@ -21,7 +21,7 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """Convert the device "cuda" to "lazy". Raise CUDA's error for a missing GPU."""
+    """Raise CUDA's error for a missing GPU."""
     if type(device) is str:
         if not device.startswith("cuda"):
             return device
@@ -50,8 +50,7 @@ def _known_to_backend(index: int) -> torch.device:
 
 
 def checked_index(index: int) -> int:
-    """Initialize torch.cuda. Raise torch.AcceleratorError for a missing GPU, and RuntimeError in a forked process that cannot
-    use CUDA."""
+    """Raise torch.AcceleratorError for a missing GPU, and RuntimeError in a forked process that cannot use CUDA."""
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
         raise CudaError.INVALID_DEVICE.to_torch()

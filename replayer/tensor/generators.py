@@ -33,7 +33,7 @@ _NUMBER_BYTES = 8
 _PER_CALL = 4  # numbers per call of cuRAND's Philox generator
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-_WIDE_RANGE = 1 << 32  # PyTorch combines two 32-bit random numbers
+_WIDE_RANGE = 1 << 32
 # CUDA kernels such as `poisson` reserve this many random numbers per thread.
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
@@ -129,7 +129,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the seed and the offset. Old PyTorch releases saved only the seed, in 8 bytes."""
+        """Old PyTorch releases saved only the seed, in 8 bytes."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -254,7 +254,7 @@ def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Several threads are slower on a busy machine."""
+    """One thread is faster than several threads on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -272,12 +272,12 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # PyTorch shows some warnings only once, so without `set_warn_always`, a hidden warning would never appear again.
-    # `warnings.catch_warnings` would show the script's earlier warnings again.
+    # Some warnings appear only once per process, so a hidden warning must not count. `warnings.catch_warnings` would show the
+    # script's earlier warnings again.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows warnings when its C++ function returns, so a C++ function has to call `run`.
+        # PyTorch shows C++ warnings when the outermost C++ call ends, so call `run` from C++ code.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

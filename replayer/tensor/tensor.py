@@ -278,7 +278,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """Assign to elements. `x[0] = 1` copies the number to the GPU and waits for the copy (`THPVariable_setitem`)."""
+        """`x[0] = 1` copies the number to the GPU and waits for the copy (`THPVariable_setitem`)."""
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
         try:
@@ -364,8 +364,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data` if this moves the tensor between CPU and GPU. Optimizers still refer to the same Python
-    object."""
+    """Execute `tensor.data = data` if this moves the tensor between CPU and GPU. The Python object stays the same, because
+    optimizers refer to it."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}

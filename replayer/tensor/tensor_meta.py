@@ -65,7 +65,7 @@ def on_one_device(error: Exception) -> Exception:
 
 
 def is_virtual(value: object, tensor_class: TorchAny) -> bool:
-    """Return True for virtual tensors and parameters. Return False for classes that the script defines."""
+    """Return True for virtual tensors and parameters, but not for the script's subclasses."""
     kind = type(value)
     return kind is tensor_class or kind is tensor_class.parameter_class
 
@@ -115,7 +115,7 @@ class TensorMeta:
         self.device = torch.device("cuda", index)
         self.backend_device = torch.device(BACKEND, index)
 
-        # `_make_wrapper_subclass` is a third faster without strides, and a training step creates about a thousand tensors.
+        # Without strides, `_make_wrapper_subclass` is a third faster.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping: TorchAny = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         if is_conj or is_neg:
@@ -147,8 +147,8 @@ class TensorMeta:
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the given values, conjugated or negated like this tensor. Most ops ignore this property of a view, so clone it
-        first."""
+        """Return the given values, conjugated or negated like this tensor. Most ops ignore that a view is conjugated, so clone
+        the view first."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values

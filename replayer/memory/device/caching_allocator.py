@@ -299,7 +299,7 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Free parts of segments, although CUDA can free only whole segments."""
+        """Free the unused parts of memory segments, which CUDA cannot do."""
         # see Note [Batches that are known to fit] in library_pace.py
         for pool in self._pools():
             if pool_of(pool.stream) not in self.private:
@@ -408,7 +408,8 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block. Return None if these do not determine the next allocations."""
+        """Return the address, size, state and age of each memory block. Return None if two GPUs with equal blocks may allocate
+        differently."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

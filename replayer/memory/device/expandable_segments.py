@@ -62,7 +62,6 @@ class ExpandableSegments:
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
-        """Return a free block of at least `size` bytes, or None if the GPU has too little memory."""
         pool = plain.expandable
         if pool is None:
             pool = plain.expandable = ExpandablePool(plain)

@@ -46,8 +46,7 @@ _OURS = f"{Path(__file__).parents[2]}/"
 
 
 class History:
-    """Stores the last `max_entries` allocations and frees of one GPU. `context` selects which entries get a stack trace, as in
-    `torch.cuda.memory._record_memory_history`."""
+    """See `torch.cuda.memory._record_memory_history`."""
 
     def __init__(self, context: str | None, max_entries: int = sys.maxsize, skipped: Container[str] = ()) -> None:
         self.context = context

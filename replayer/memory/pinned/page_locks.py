@@ -20,7 +20,7 @@ _WARNED_FILE = "page-locks-refused"
 
 
 class PageLocks:
-    """Locks memory pages. Only the first process that fails to lock memory prints a warning."""
+    """Only the first process that fails to lock memory prints a warning."""
 
     def __init__(self, run_folder: Path | None = None) -> None:
         self.refused = False
@@ -30,7 +30,7 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Lock the pages of an address range. If this fails, print a warning and return False."""
+        """Return False with a warning if the pages cannot be locked."""
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{_size(size_bytes)} more pinned memory would leave less than 1/16 of this machine's memory free")

@@ -75,7 +75,6 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return the attention weights that flash attention returns for debugging. Dropped weights get a minus sign."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
         weights = torch.where(self._kept(weights), weights, -weights).to(q.dtype)

@@ -23,8 +23,6 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the tensors among an op's arguments."""
-
     device_type = "cpu"
 
     def __init__(self, tensor_class: type) -> None:
@@ -47,7 +45,7 @@ class CallArguments:
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def named(self, func: Op, kwargs: Kwargs) -> dict[str, TorchAny]:
-        """Convert keyword arguments. PyTorch's profiler does not record the shapes of `out=` arguments."""
+        """PyTorch's profiler does not record the shapes of `out=` arguments."""
         results, converted = _results(func), {}
         for name, value in kwargs.items():
             inputs = len(self.seen)

@@ -103,7 +103,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
 
 
 def read_tables() -> None:
-    """Read the tables of ops and dtypes once, before the ranks are forked."""
+    """Read tables before the ranks are forked, so that the ranks share the memory."""
     runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 

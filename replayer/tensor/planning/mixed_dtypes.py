@@ -502,7 +502,7 @@ OVERLAPPING = (
     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location."
     " Please clone() the tensor before performing the operation."
 )
-# Inputs that must not share memory with the op's result (`assert_no_overlap` in ATen/native).
+# These inputs must not share memory with the op's result (`assert_no_overlap` in ATen/native).
 _APART: dict[str, tuple[str, ...]] = {
     "gather": ("self",),
     **dict.fromkeys(("index_select", "take"), ("self", "index")),

@@ -87,7 +87,7 @@ class PlanCache:
         return made
 
     def composite(self, func: Op) -> TorchAny:
-        """Return a function that splits the op into simpler ops. Return None if no such function exists."""
+        """Return a function that splits an op into simpler ops, or None."""
         if func in self.with_kernel:
             return None
         made = self.composites.get(func)
@@ -112,8 +112,7 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: Args, kwargs: Kwargs, gpu: VirtualGpu) -> Plan:
-        """Infer the shapes of an op's results. Raise DataDependentShape if a shape depends on values, and NotEmulated for an
-        unknown op."""
+        """Raise DataDependentShape if a shape depends on values, and NotEmulated for an unknown op."""
         func = route.func
         key = route.key(args, kwargs)  # the op may change its arguments' metadata
         of_all = None if self.shared is None else plan_keys.key_for_ranks(func, key)

@@ -259,7 +259,7 @@ def _on_meta(value: torch.Tensor) -> torch.Tensor:
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
-    """Run an op on the CPU with tensors of ones, to get its shapes or its error. Masks contain `trues` true elements."""
+    """Run an op on the CPU with tensors of ones, to find out its result shapes or its error."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -279,7 +279,7 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
 
 
 def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, RuntimeError | None]:
-    """Check on the CPU whether a meta kernel rejected a valid call. Return the results as meta tensors, or the CPU's error."""
+    """Check on the CPU whether a meta kernel rejected a valid call."""
     if _elements(args, kwargs) > _REFUSED_ELEMENTS:
         return None, None
     try:
@@ -348,7 +348,7 @@ _SMALLER_ELEMENTS = 1 << 18  # computed in at most a millisecond
 def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
     """Map the tensor sizes and integer arguments of a call to smaller numbers, so that the call can be checked quickly.
 
-    The order of the numbers stays the same, and a number that was twice another number still is.
+    The smaller numbers keep the order and the simple ratios of the original numbers.
     """
     smaller: dict[int, int] = {0: 0}
     last = before = 0

@@ -39,8 +39,6 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """`limits` returns (start, exclusive end, another allowed value)."""
-
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
         place = None if known is None else _outside(host(args[at]), *known)
@@ -124,7 +122,7 @@ def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """CUDA checks the probabilities only if several samples are drawn with replacement."""
+    """CUDA checks the probabilities of `torch.multinomial` only if several samples are drawn with replacement."""
     values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
     if values is None or bool(((values >= 0) & values.isfinite()).all()):
         return None

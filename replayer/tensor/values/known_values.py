@@ -65,8 +65,7 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """Return the tensor's values as a writable CPU tensor, or None if they are unknown. Set `replaced` if all values will be
-    overwritten."""
+    """Return the tensor's values as a writable CPU tensor, or None if they are unknown."""
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known
@@ -87,7 +86,7 @@ def fills_allocation(tensor: TorchAny) -> bool:
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Store the values of a tensor that fills its memory allocation. None means unknown values."""
+    """Store the known values of a tensor that uses its whole memory allocation. None means unknown values."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
     if values is not None and (meta.is_conj or meta.is_neg):

@@ -26,7 +26,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the condition's value that avoids an error in the script. Return None if neither branch is an error."""
+    """Return which value of the current `if` condition avoids an error in the script. Return None if neither branch raises an
+    error."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 
