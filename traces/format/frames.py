@@ -97,7 +97,7 @@ class Frame:
     payload: bytes
 
     def beginning(self) -> bytes:
-        """Return the first `_BEGINNING_BYTES` of the content, or b"" if the frame is damaged."""
+        """Return the beginning of the decompressed content, or b"" if the frame is damaged."""
         try:
             return next(self._decompressed(_BEGINNING_BYTES), b"")[:_BEGINNING_BYTES]
         except Damaged:

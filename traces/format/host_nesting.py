@@ -93,9 +93,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Return the order in which time gaps are stored: sorted by op name, which improves compression. gaps at starts and ends of
-    the same op are next to each other. Indices of names are cut to 16 bits, because numpy sorts 16-bit integers ten times
-    faster."""
+    """Return the order in which time gaps are stored: sorted by op name, which improves compression. Indices of names are cut
+    to 16 bits, because numpy sorts 16-bit integers ten times faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)
