@@ -21,18 +21,24 @@ from traces.figures.measure import (
     ran_under_profiler,
     work_rows,
 )
-from traces.model.trace import NONE, Column, Origin, StepKind, Trace
+from traces.model.trace import NONE, STEP_MARKS, Column, Origin, StepKind, Trace
 
 _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 
 
 def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Choose the steps to compare: the profiled steps of a recording, and all steps of a replay after the warm-up."""
+    """Choose the steps to compare: the profiled steps of a recording, and all steps of a replay after the warm-up. If no steps
+    were found in one of two recordings, whole recordings are compared."""
+    without = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     if not len(recorded.steps) or not len(other.steps):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        return without
     source = other.steps.recorded_step
     driven = (source >= 0) & (source < len(recorded.steps))
     if not driven.any() or not other.is_replay_of(recorded):
+        lacks_marks = [STEP_MARKS in trace.lacks for trace in (recorded, other)]
+        has_several = any(len(trace.steps) > len(trace.ranks) for trace in (recorded, other))
+        if lacks_marks[0] != lacks_marks[1] and has_several:
+            return without
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)

@@ -29,7 +29,18 @@ from traces.kineto.structure.stages import read_stages
 from traces.kineto.structure.steps import read_steps
 from traces.model.machine import Machine, hip_version, runtime_version
 from traces.model.run import KINETO, QUEUES, STREAMS, Run, distributed_of
-from traces.model.trace import NONE, Column, Device, DeviceKind, Ending, HostKind, Strings, Trace, TraceImportError
+from traces.model.trace import (
+    NONE,
+    STEP_MARKS,
+    Column,
+    Device,
+    DeviceKind,
+    Ending,
+    HostKind,
+    Strings,
+    Trace,
+    TraceImportError,
+)
 from traces.names.profiler_json import ProfilerJson
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
@@ -335,7 +346,7 @@ def _lacks(tables: RankTables, steps_from: str, devices: list[Device]) -> set[st
     missing = {
         "host events": not len(host),
         "GPU work": not tables.device.is_work.any(),
-        "marks of steps": steps_from in ("none", "whole"),
+        STEP_MARKS: steps_from in ("none", "whole"),
         "shapes": not (host.shapes != NONE).any(),
         "dtypes": not (host.dtypes != NONE).any(),
         "sequence numbers": not (host.sequence != NONE).any(),

@@ -45,6 +45,7 @@ _PIECE_ROWS = 1 << 19  # a frame of a trace file contains as many rows at most
 
 # Phases of a training step in the usual order, then "other" for unassigned time
 PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")
+STEP_MARKS = "marks of steps"  # in `Trace.lacks`: no steps were found, so the recording is one step or has none
 
 
 class TraceError(Exception):

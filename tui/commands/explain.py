@@ -7,6 +7,7 @@ import shlex
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
 from tui.outputs import json_text, show_text
+from tui.text.bottleneck import loading_sentences
 from tui.text.compiled import compilation_difference, compilation_notes, compiling_sentences
 from tui.text.diff import reason_texts
 from tui.trace_names import load_trace
@@ -18,7 +19,7 @@ def run(first: str, second: str, json: bool) -> int:
     if json:
         print(json_text(explanation))
         return 0
-    notes = [*compiling_sentences(comparison), *compilation_notes(comparison)]
+    notes = [*loading_sentences(comparison), *compiling_sentences(comparison), *compilation_notes(comparison)]
     of_steps = [explanation.headline, *explanation.summary, compilation_difference(comparison), explanation.caution]
     for sentence in filter(None, [*of_steps, *notes]):
         show_text(sentence)

@@ -12,6 +12,8 @@ from traces.comparison.thresholds import DEFAULT_TOLERANCE, MOSTLY_BUSY, MUCH_IN
 from tui.formatting import counted, share_text, time_text
 
 if TYPE_CHECKING:
+    from traces.analyses.analyse import Analyses
+    from traces.comparison.comparison_figures import Comparison
     from traces.figures.bottleneck import PaceLimit
     from traces.figures.pace import StepPace
     from traces.figures.summary import Summary
@@ -79,9 +81,7 @@ def bottleneck_text(summary: Summary) -> str:
         gained = f" {takes}, and the GPU finishes the {of.caught_up_in} pass {behind} after the host has launched it."
     call = next(iter(summary.analyses.idle_calls), None)
     later = "calls" if step == "recording" else "steps"
-    loaded_ns = sum(calls.host_ns for calls in summary.analyses.long_launches if calls.reason == LOADED)
-    loads = (pace.steps == 1 or pace.mean) and of.gain_ns and loaded_ns >= pace.steps * MUCH_IN_ONE_CALL * of.gain_ns
-    if of.limit == "host" and loads:
+    if loaded_ns := _loading_ns(pace, of, summary.analyses):
         loading = f"Launch calls take {time_text(loaded_ns)} to load kernels at first use"
         gained += f" {loading}. Later {later} do not need this time."
     elif of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
@@ -95,6 +95,22 @@ def bottleneck_text(summary: Summary) -> str:
     if of.limit in ("host", "data") and busy > MOSTLY_BUSY:
         return f"The GPU is busy {share_text(busy)} of the time; otherwise, it mostly waits for {_WAITS_FOR[of.limit]}.{gained}"
     return f"The GPU waits for {_WAITS_FOR[of.limit]}.{gained}"
+
+
+def _loading_ns(pace: StepPace, of: PaceLimit, analyses: Analyses) -> int:
+    """Return the host time for loading kernels at first use, or 0 if this time is not the main cause of slow steps."""
+    loaded_ns = sum(calls.host_ns for calls in analyses.long_launches if calls.reason == LOADED)
+    is_in_step_time = of.limit == "host" and of.gain_ns and (pace.steps == 1 or pace.mean)
+    return loaded_ns if is_in_step_time and loaded_ns >= pace.steps * MUCH_IN_ONE_CALL * (of.gain_ns or 0) else 0
+
+
+def loading_sentences(comparison: Comparison) -> list[str]:
+    sides = zip("AB", comparison.paces, comparison.bottlenecks, comparison.analyses, strict=True)
+    return [
+        f"In {name}, launch calls take {time_text(loaded_ns)} to load kernels at first use. Later steps do not need this time."
+        for name, pace, of, analyses in sides
+        if pace is not None and of is not None and (loaded_ns := _loading_ns(pace, of, analyses))
+    ]
 
 
 def _unexplained(summary: Summary, pace_ns: int) -> str:

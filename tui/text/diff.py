@@ -36,8 +36,8 @@ from tui.formatting import (
     wrapped,
 )
 from tui.text.analyses import both_sections, communication_rows, exposure_sentence
-from tui.text.bottleneck import lag_sentence, limit_text
-from tui.text.compiled import compilation_difference, compilation_notes, compiled_tables
+from tui.text.bottleneck import lag_sentence, limit_text, loading_sentences
+from tui.text.compiled import compilation_difference, compilation_notes, compiled_tables, compiling_sentences
 from tui.text.memory import memory_name, memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
@@ -161,6 +161,8 @@ def _differences(comparison: Comparison) -> str:
 def warning_sentences(comparison: Comparison) -> list[str]:
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     sentences = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
+    if not comparison.replay:
+        sentences += loading_sentences(comparison) + compiling_sentences(comparison)
     sentences += comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
     sentences += _memory_differs(comparison)
     lags = (comparison.paces.recorded, comparison.paces.replayed)

@@ -12,7 +12,7 @@ from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both
 from traces.figures.measure import launch_steps, step_windows
 from traces.model.run import RECORDER, REPLAY, LibrarySteps, ProfilerUse, ReplayNotes, Run
-from traces.model.trace import NONE, DeviceKind, HostKind, MemoryEvents, Origin, StepKind, Trace
+from traces.model.trace import NONE, STEP_MARKS, DeviceKind, HostKind, MemoryEvents, Origin, StepKind, Trace
 from traces.model.workload import Sameness
 from tui.text.diff import diff_text
 
@@ -213,3 +213,19 @@ def test_evaluation_steps_of_different_length_are_compared_by_step_number() -> N
     result = compare(recorded, replay)
     assert (result.steps_compared, result.steps.error) == (Both(5, 5), 0.0)
     assert result.evaluation is not None and result.evaluation.steps_compared == Both(5, 5)
+
+
+def test_a_recording_without_step_marks_is_compared_with_all_steps_of_another_recording() -> None:
+    """GIVEN four steps of 50 us of GPU time WHEN no steps were found in a recording of the same work, so its 200 us are one
+    step THEN whole recordings are compared. A recording of a single step is compared with this one step."""
+    marked, unmarked = training(steps=4), training(steps=4)
+    lasted_ns = int(unmarked.steps.end_ns[-1] - unmarked.steps.start_ns[0])
+    unmarked.steps = unmarked.steps.take(np.array([0]))
+    unmarked.steps.duration_ns[:], unmarked.phases.step[:] = lasted_ns, 0
+    unmarked.lacks = [STEP_MARKS]
+    for first, second in ((marked, unmarked), (unmarked, marked)):
+        result = compare(first, second)
+        assert (result.steps.recorded_ns, result.steps_compared) == (None, Both(0, 0))
+        assert (result.gpu_busy.recorded_ns, result.gpu_busy.error) == (200 * US, 0.0)
+    single = compare(training(steps=1), unmarked)
+    assert single.steps_compared == Both(1, 1) and single.gpu_busy.error == 3.0

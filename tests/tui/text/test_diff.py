@@ -11,9 +11,11 @@ import pytest
 
 from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
+from traces.analyses.launches import LOADED, LongLaunches
 from traces.comparison.changed_ops import NameChange
 from traces.comparison.compare import compare
-from traces.comparison.comparison_figures import Comparison, ValueReads
+from traces.comparison.comparison_figures import Both, Comparison, ValueReads
+from traces.compiled.region_figures import CompiledFigures
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import StepKind, Trace
@@ -225,3 +227,18 @@ def test_diff_shows_no_percentage_if_the_recorded_time_is_zero(
     figures = {"steps": of_steps, "gpu_busy": of_gpu}
     compared: Any = SimpleNamespace(judged_figures=("gpu_busy", "steps"), judged="steps", figures=figures)
     assert _differences(compared) == text
+
+
+def test_diff_says_that_later_steps_load_no_kernels_and_do_not_compile() -> None:
+    """GIVEN recordings of one step that waits for its host WHEN launch calls of B load kernels for half of that time, and
+    compiling takes the rest THEN the first screen says so."""
+    found = compare(training(steps=1, loader_us=1), training(steps=1, loader_us=1, jitter_us=(900,)))
+    of = found.bottlenecks.replayed
+    assert of is not None and of.limit == "host" and of.gain_ns is not None
+    calls_of_b = [LongLaunches("cudaLaunchKernel", LOADED, 1, of.gain_ns // 2, of.gain_ns // 2)]
+    analyses = replace(found.analyses, replayed=replace(found.analyses.replayed, long_launches=calls_of_b))
+    compiled = Both(CompiledFigures(), CompiledFigures(compiling_ns=of.gain_ns // 2))
+    sentences = warning_sentences(replace(found, analyses=analyses, compiled=compiled))
+    loading, compiling = (sentence for sentence in sentences if sentence.startswith("In B, "))
+    assert loading == "In B, launch calls take 459.0 µs to load kernels at first use. Later steps do not need this time."
+    assert compiling == "In B, compiling takes 459.0 µs of the average step. Later steps do not need this time."
