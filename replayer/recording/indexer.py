@@ -284,7 +284,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # Prefer kernel times to times between CUDA events, which include waits for the CPU.
+        # Times between CUDA events include waits for the CPU, so use kernel times if they were recorded.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

@@ -146,8 +146,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit (bytes) for a batch that ran out of memory on the measured GPU. Return None for other
-        batches."""
+        """Return the virtual GPU's memory limit (bytes) for a batch that ran out of memory on the measured GPU. Return None for
+        other batches."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None

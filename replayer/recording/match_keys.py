@@ -30,7 +30,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
-        # On AMD GPUs, copies by kernels are recorded without a direction, such as "from the CPU to the GPU".
+        # Some profiles of AMD GPUs do not show the direction of copies (CPU to GPU or GPU to CPU).
         directions = set(directions_of(trace).values())
         self.has_directions = bool(directions)
         # In some recordings, copies between GPUs have the same name as copies within a GPU.

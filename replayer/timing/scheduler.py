@@ -115,7 +115,7 @@ class StreamScheduler:
             of = origin
             if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
                 name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
-                # The recorded latency of a copy from pageable memory includes the copy to a staging buffer on the host.
+                # The recorded latency of a copy from pageable memory is long, because it includes a copy on the CPU.
                 latency_ns = min(latency_ns, self.recording.latency_ns)
             elif scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)

@@ -10,7 +10,7 @@ Note [When the remainder is charged]
     * The kernels were launched without an op.
     * The script has enough unmatched ops that probably launched the kernels under other names.
     * The remaining kernels take at most a fifth of the phase.
-    * The script entered the phase but launched nothing (`zero_grad` once filled zeros).
+    * The script entered the phase but launched nothing (`zero_grad` of old PyTorch releases filled the gradients with zeros).
 
 Note [Limit for remaining kernels]
     Profilers of 2020 recorded some kernels without their op. Remaining kernels are therefore added only until the phase reaches
@@ -59,7 +59,7 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add GPU time for ops of the script that were not recorded."""
+        """At the end of a phase such as the forward pass, add GPU time for ops that were not recorded."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0

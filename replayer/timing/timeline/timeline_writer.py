@@ -196,7 +196,7 @@ class TimelineWriter:
         """`devices` replaces the recorded list of devices."""
         self._stream = stream
         self._live = live
-        # The header is written first, because all tables refer to the devices and threads in the header.
+        # Write the header first, because the tables refer to devices and threads in the header.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self.strings_of = KeptBySignature(self._strings_of)
