@@ -7,8 +7,7 @@
 A collective takes as long as its shortest kernel on any rank, because longer kernels also waited for late ranks.
 
 Note [Operations of a step]
-    A collective takes as long as the collective at the same position in the recorded step. Its duration depends on other
-    traffic at the same time.
+    A collective takes as long as the collective at the same position in the recorded step, which had the same other traffic.
 
 Note [Bytes on the wire]
     With n ranks and b input bytes per rank, an all-reduce moves 2b(n-1)/n bytes over each link of a ring. A reduce-scatter or

@@ -7,13 +7,13 @@ The predictions come from small neural networks, trained on operator durations o
 (benchmarks/cost_tables.py).
 
 Note [GPUs without measurements]
-    A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
-    GPUs use the geometric mean of all networks. Efficiency differs by about 10 % between GPUs (V100, A100, P100).
+    A GPU with the same design and number of multiprocessors as a measured GPU uses the measured GPU's network. All other GPUs
+    use the geometric mean of all networks.
 
 Note [Sustained clocks]
-    A GPU board with 75 W or less cannot sustain the clock rate in its data sheet. The board's FLOP/s per watt are compared with
-    the largest board of the same manufacturing process. The clock rate is divided by the square root of the ratio, because
-    power grows with the square of the clock rate. For a T4, the rule gives 5.6 of 8.1 TFLOP/s.
+    A GPU board with 75 W or less cannot sustain the clock rate in its data sheet. Its FLOP/s per watt are divided by those of
+    the largest board of the same manufacturing process. The clock rate is divided by the square root of this ratio, because
+    power grows with the square of the clock rate. A T4 therefore reaches 5.6 of 8.1 TFLOP/s.
 
 Note [Shared lanes]
     A multiprocessor with 128 fp32 lanes (compute capability 8.6, 8.9, and 9.0 or later) cannot run loads and multiplications in

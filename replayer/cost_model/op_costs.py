@@ -10,9 +10,8 @@ Note [The nearest recorded ops]
     similar sizes have more weight.
 
 Note [Convolutions with another batch size]
-    A convolution's duration grows with a power of the batch size. The estimate is a weighted geometric mean of this power and
-    the measured curve, which has a weight of one quarter. Cross-validation over six groups of networks confirmed the weight
-    (benchmarks/what_if.py, row `folds`).
+    A convolution's duration grows with a power of the batch size. The estimate is a geometric mean of this power (weight 3/4)
+    and the measured curve (weight 1/4), as in benchmarks/what_if.py, row `folds`.
 
 Note [Units that were not measured]
     The measured operators used fp32. A matrix product on tensor cores gets `TENSOR_CORES_REACHED` times its fp32 efficiency. On

@@ -18,9 +18,8 @@
                     kernel, and `memory` is any other op
 
 Note [Strides from shapes]
-    A recording has the shapes of an op's inputs, but no strides and no output shapes. The output shape of a convolution is read
-    from the gradient in its backward pass (`ConvolutionOutputs`). Without a backward pass, a convolution's output is assumed to
-    be as large as its input image.
+    A recording has the shapes of an op's inputs, but no strides and no output shapes. A convolution's output has the shape of
+    the gradient in its backward pass (`ConvolutionOutputs`), or else the size of its input image.
 
 Note [Recurrent layers]
     One matrix product multiplies the inputs of all time steps. The product with the hidden state needs the previous time step,

@@ -6,8 +6,8 @@
     largest_batch(lambda batch: run_requests(scaled.for_batch(batch), capacity).fits, 32)      # 117: 118 does not fit
 
 Note [Requests are linear in the batch]
-    The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Two runs with different
-    batch sizes are enough to compute the constant and the amount for each memory request.
+    Each tensor has a constant size (weights) or a size per sample (activations). Two runs with different batch sizes show how
+    each memory request grows with the batch size.
 """
 
 from __future__ import annotations

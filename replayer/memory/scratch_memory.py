@@ -6,15 +6,15 @@
     scratch.end()
 
 Note [Failed convolution workspaces]
-    If the allocation of a convolution's workspace fails, PyTorch tries cuDNN's next algorithm, which may need no workspace. All
-    later calls with the same shapes use the algorithm that worked (aten/src/ATen/native/cudnn/Conv_v7.cpp,
-    AlgoIterator::try_all; Conv_v8.cpp, benchmark_cache). A replay therefore requests a workspace that did not fit only once.
+    If a convolution's workspace does not fit, PyTorch uses another algorithm of cuDNN for this and all later calls with the
+    same shapes (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator::try_all; Conv_v8.cpp, benchmark_cache). A replay
+    therefore requests such a workspace only once.
 
 Note [Winograd workspaces]
     For fp32 convolutions with a 3x3 window and stride 1, cuDNN uses the Winograd algorithm F(4x4, 3x3). In a V100's recording
     (ResNet-50, batch 32, PyTorch 1.9), a workspace has 36 places x 4 bytes x (tiles x input channels + tiles x output channels
-    + input channels x output channels). With 128 channels or more, the forward pass and the backward pass use this workspace.
-    With 64 channels, only the computation of the weight gradient uses this workspace.
+    + input channels x output channels). With 64 channels, only the weight gradient uses this workspace. With 128 channels
+    or more, the whole forward and backward pass uses it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     allocator.flush().allocated_bytes     # the memory, with all frees executed
 
 Note [Frees from finalizers]
-    Python may free a tensor at any time, for example in another thread or during `malloc`. The method `free` therefore takes no
-    lock and only queues the handle. The next call of `malloc` or `flush` executes the queued frees.
+    Python may free a tensor at any time, even during `malloc`. The method `free` therefore takes no lock and only queues the
+    handle. The next call of `malloc` or `flush` frees the memory.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ Note [Nested tensors]
     CPU tensors, as on a GPU.
 
 Note [Parts of a sparse tensor]
-    The indices and the values of a sparse tensor each have an allocation on the device. Each allocation is identified by a
-    storage of the host tensor. So `values()` is a view of the sparse tensor.
+    The indices and the values of a sparse tensor each have memory on the virtual GPU, so `values()` is a view of the sparse
+    tensor. The dictionary `parts` maps each CPU storage to this memory.
 """
 
 from __future__ import annotations

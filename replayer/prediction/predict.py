@@ -5,8 +5,7 @@
     prediction.step.predicted_ns        # step.recorded_ns is the recorded time
 
 Note [Predicted traces]
-    A predicted trace has the recorded ops and kernels with predicted times. The trace can be replayed, exported and compared
-    like a recording.
+    A predicted trace has the recorded ops and kernels with predicted times, and can be used like a recording.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
     dist.barrier()      # on a virtual clock, ends at the time at which the last rank calls it
 
 Note [Gloo and tensors on the device]
-    Gloo copies CUDA tensors to the host, communicates there and copies the results back. Copies take their recorded time, and
-    communication takes as long as on the machine that runs the replay. With the recorded clock, communication of CUDA tensors
-    takes the time that `cost_model/collective_costs.py` estimates.
+    Gloo copies CUDA tensors to the CPU, communicates there and copies the results back. In a replay, copies take their recorded
+    time, and communication takes real time. With `--clock recorded`, cost_model/collective_costs.py estimates the communication
+    of CUDA tensors.
 
 Note [Gloo and virtual clocks]
     A rank that sleeps on a virtual clock does not make gloo wait. Each rank therefore writes its virtual time to the group's

@@ -3,9 +3,9 @@
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 
 Note [Ops on subclasses]
-    The replayer's dispatch handles only objects of exactly the class VirtualTensor. The generated classes have another
-    `__torch_dispatch__`, which converts arguments to plain virtual tensors. As for every subclass, `__torch_function__`
-    converts the results back to the subclass.
+    The replayer's `__torch_dispatch__` handles only objects of exactly the class VirtualTensor. The `__torch_dispatch__` of the
+    generated classes first converts arguments to plain virtual tensors. PyTorch's `__torch_function__` converts the results
+    back.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 
 Note [Weak references of C++]
-    PyTorch's swap raises an error for tensors that C++ refers to weakly, as torch.profiler and autocast do. Swapping such
-    tensors is safe, because the profiler and autocast use a weak reference only to identify a tensor by its address. This
-    module lowers the weak reference count while PyTorch's swap runs. The offset of the weak reference count in a C++ object is
-    measured on a new tensor.
+    PyTorch refuses to swap tensors with weak references in C++ code, such as those of torch.profiler and autocast. The swap is
+    safe, because they only use a weak reference to identify a tensor. This module lowers the count of weak references during
+    the swap. It finds the position of this count in a C++ object by means of a new tensor.
 """
 
 from __future__ import annotations

@@ -7,21 +7,19 @@
 Python code sees the device "cuda:0". PyTorch's C++ code sees the device "lazy:0".
 
 Note [Lazy]
-    Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has C++ guards only for CPU,
-    meta and lazy tensors (torch/csrc/lazy). A Python guard is possible for PrivateUse1, but autograd would call this guard 1
-    764 times per step of a ResNet-50, and a Python guard supports only one device. For lazy tensors, autograd stays in C++,
-    supports any number of devices, and does not wait for streams.
+    Autograd ends the process if a tensor's device type has no device guard. PyTorch without CUDA has C++ guards only for CPU,
+    meta and lazy tensors (torch/csrc/lazy). For lazy tensors, autograd supports any number of devices. A guard in Python
+    (PrivateUse1) supports only one device, and autograd would call it 1 764 times per step of a ResNet-50.
 
 Note [Gradients of moved parameters]
-    `parameter.data = ...` replaces the C++ tensor if the device changes. An autograd graph that was built before still adds
-    gradients to the replaced C++ tensor, so `_IN_GRAPHS` keeps it. A parameter that moves back gets this C++ tensor again.
-    The gradient stays on its device, as with CUDA. PyTorch's C++ code would reject a gradient on another device, so
-    `_GRADS_ELSEWHERE` keeps it. FullyShardedDataParallel with CPUOffload needs both.
+    `parameter.data = ...` replaces the C++ tensor if the device changes. An older autograd graph still adds gradients to the
+    replaced C++ tensor, so `_IN_GRAPHS` keeps it for a parameter that moves back. PyTorch rejects a gradient on another device,
+    so `_GRADS_ELSEWHERE` keeps the gradient. FullyShardedDataParallel with CPUOffload needs both.
 
 Note [Attributes of scripts]
-    `tensor_meta` and `allocation` are in the instance's dictionary. Slots are impossible, because `model.to("cuda")` changes
-    the class of a parameter, and Python rejects such a change for classes with slots. The dictionary that scripts see does not
-    contain `tensor_meta` and `allocation`, so a copy of the dictionary does not change a tensor's memory.
+    `tensor_meta` and `allocation` are in the instance's dictionary, because `model.to("cuda")` changes the class of a
+    parameter, which Python does not allow for classes with slots. The dictionary that scripts see does not contain these two
+    entries, so a script that copies the dictionary does not change a tensor's memory.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     segments.give_back(block)
 
 Note [Addresses]
-    PyTorch up to 2.11 compares addresses to choose among free blocks of the same size. NVIDIA does not document how the CUDA
-    driver chooses addresses. These rules were derived from the allocations of an H200 with driver 580:
+    PyTorch up to 2.11 compares addresses to choose among free blocks of the same size. NVIDIA does not document addresses.
+    These rules describe the addresses that an H200 with driver 580 returned:
 
     * The driver reserves ranges of addresses. A range is the first segment's size, rounded up to a multiple of 32 MiB.
     * A segment gets the lowest free addresses of the newest range that has room.

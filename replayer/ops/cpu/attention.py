@@ -4,9 +4,9 @@
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 
 Note [Layouts of attention]
-    The ops named "scaled_dot_product" take tensors of shape (batch, heads, tokens, size). The other ops take (batch, tokens,
-    heads, size). With cumulative lengths, `_flash_attention_forward` takes (tokens of all sequences, heads, size), and
-    `_efficient_attention_forward` takes the same with a leading dimension of size 1. `_Attention` uses the first layout.
+    `_Attention` and the ops named "scaled_dot_product" take tensors of shape (batch, heads, tokens, size). The other ops take
+    (batch, tokens, heads, size). With cumulative lengths, `_flash_attention_forward` takes (tokens of all sequences, heads,
+    size), and `_efficient_attention_forward` takes the same with a leading dimension of size 1.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ Note [Computed twice]
     ops again.
 
 Note [Payloads]
-    The payload of an allocation is a host storage with the allocation's values, stored in `Allocation.known`. A tensor's values
-    are a view of the payload, so views of a tensor share values. If the CPU kernel resizes or replaces a storage, or returns a
-    view of a storage, the virtual tensors change in the same way.
+    The values of virtual GPU memory are in a CPU storage, the payload (`Allocation.known`). A tensor's values are a view of the
+    payload, so views of a tensor share values. If a CPU kernel resizes or replaces the storage, the virtual tensor changes,
+    too.
 """
 
 from __future__ import annotations

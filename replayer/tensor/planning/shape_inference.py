@@ -3,9 +3,9 @@
     infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
 
 Note [Aliasing is observed]
-    Each virtual argument is passed as a meta tensor with its own storage, as large as the argument's allocation. A result that
-    shares its storage with a meta argument is a view of the argument. An argument whose shape changed was resized (`resize_`,
-    out variants), and an argument whose storage changed was rebound (`set_`).
+    Each virtual argument is passed to the op as a meta tensor with its own storage. A result with the same storage is a view of
+    the argument. If an argument's shape has changed, the op resized it (`resize_`, `out=`). If its storage has changed, the op
+    gave it other memory (`set_`).
 """
 
 from __future__ import annotations
