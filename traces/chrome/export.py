@@ -66,7 +66,7 @@ def _header(trace: Trace, rank: int) -> ProfilerJson:
 
 
 def write_events(events: Iterable[ProfilerJson], header: ProfilerJson, path: Path) -> None:
-    """Write a Chrome trace. The file has a temporary name until it is complete. Raises OSError."""
+    """Write a Chrome trace. Raises OSError."""
     with atomic_write(path) as raw:
         if path.suffix == ".gz":
             # no name and no time, so the same trace gives the same bytes

@@ -96,8 +96,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps after the warm-up that ran without the profiler. In a trace without such steps, return the
-    profiled steps, the warm-up steps or the evaluation steps."""
+    """Return the training steps after the warm-up that ran without the profiler. If all training steps ran with the profiler,
+    return the profiled steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows

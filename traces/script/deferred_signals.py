@@ -76,7 +76,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
     """Patch `os._exit`, `os.kill` and other functions that can end the process without exit handlers, to call `finish` first.
-    Before a fatal signal, call `before_signal` instead, if it is given."""
+    Before a fatal signal, `before_signal` is called instead of `finish`, if it is given."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
