@@ -40,7 +40,7 @@ from traces.script.deferred_signals import at_exit
 from traces.script.patching import PATCHES, patch_around
 from traces.stalls.storage_server import StorageClient
 
-# maximum number of listed kinds of calls that the recording lacks; further kinds are only counted
+# maximum number of listed calls that the recording lacks; other calls are only counted
 _MISSING_LISTED = 50
 # A script that never trains ends after 20 times the number of steps given with `--steps`.
 _EVALUATIONS_PER_STEP = 20

@@ -89,7 +89,7 @@ def library() -> ModuleType:
         return importlib.import_module("traces")
     with trace_names().OurNames(PATH, {"traces"}, "trace_replay."):
         library = importlib.import_module("traces")
-        for public in library.__all__:  # each imports what it needs, which later on would be looked for by the taken name
+        for public in library.__all__:  # import everything while the name `traces` means our module
             getattr(library, public)
     return library
 

@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         'gpu(name, **options): run on this virtual GPU; the options are those of trace_replay.start, as memory="8GiB"',
     )
-    if _SESSION not in config.stash:  # the plugin was registered too late to be asked before
+    if _SESSION not in config.stash:  # the plugin was registered after `pytest_load_initial_conftests`
         config.stash[_SESSION] = GpuSession(_requested(config.option))
 
 

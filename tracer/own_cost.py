@@ -34,7 +34,7 @@ from traces.script.script_hooks import ModuleCalls
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-SAMPLED = 16  # of so many repeated steps, the reports of one are timed
+SAMPLED = 16  # the reports of one in 16 repeated steps are timed
 _GROUPS = 1024  # number of groups of steps to keep
 _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the start
 _COLD_CALLS, _CACHE_BYTES = 21, 1 << 21  # number of calls with cold caches, and the size of the data that replaces the caches
@@ -92,7 +92,7 @@ class OwnCost:
         groups = list(self._groups)
         if not groups:
             return self.spent_ns
-        usual_ns = median_low(groups[1:] or groups)  # of two groups the lower, as the second may contain a part of the set-up
+        usual_ns = median_low(groups[1:] or groups)  # the lower of two, because the second may contain a part of the set-up
         times = list(self._appending)[1:]  # without the first, which opens the file
         appending_ns = median(times) * self._appended if times else 0.0
         reading = list(self._reading)

@@ -26,7 +26,7 @@ KINDS = 7
 ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED, RECORDED = range(KINDS)
 # effects of a report: none, a segment begins now, a segment begins at an earlier boundary, a phase ends, the step ends
 NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
-OTHER = NONE  # the report is not the one that was expected
+OTHER = NONE  # a different report than expected
 
 
 class Meaning(NamedTuple):

@@ -29,7 +29,7 @@ from traces.model.trace import StepKind
 _MOST_WINDOWS = 6  # after the first
 _MOST_WORK_WINDOWS = 4  # after the first, for kinds of work
 _MOST_KINDS = 64
-_EARLY = 1  # a window around a single step begins one step before it is expected, and ends one step after it at the latest
+_EARLY = 1  # a profile of a single step begins one step early, and ends at most one step late
 
 Phases = tuple[str, ...]
 _Kinds = dict[tuple[object, ...], "_KindOfStep"]

@@ -107,7 +107,7 @@ class StepRecorder:
         self._optimizers = optimizers
         self.script = ScriptSplitter[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
-        self.has_returned = False  # True if a module has returned that `script` takes for running
+        self.has_returned = False  # True if a module has returned, but `script` does not know yet
         self.capture: CapturedReports | None = None  # in progress
         # True if the script captured a CUDA graph, or a report was interrupted, since the last step ended
         self.is_unlike_others = False
@@ -134,7 +134,7 @@ class StepRecorder:
         self._clean_steps = 0  # before the first profile
         report = self._reporter()
         self.reports: list[Callable[..., None]] = [partial(report, kind) for kind in range(KINDS)]  # by kind
-        self._is_unusual = True  # False if a repeated step is a clean step, after which nothing but the file needs attention
+        self._is_unusual = True  # False if nothing but writing the file is left to do after a repeated step
 
     # --- reports
 

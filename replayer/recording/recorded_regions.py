@@ -30,7 +30,7 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
-GraphOps = dict[str, set[Shapes]]  # maps the canonical name of each op in a graph to the op's shapes, and INPUTS to the inputs'
+GraphOps = dict[str, set[Shapes]]  # shapes of each op in a graph, by the op's name; INPUTS stands for the graph's inputs
 INPUTS = ""
 
 # copies the inputs of a compiled function into the memory of its CUDA graph

@@ -54,8 +54,8 @@ class RecordedSegment:
     host_ns: int = 0
     # loader only: the time until the batch arrived
     wait_ns: int = 0
-    device_ns: int = NONE  # between CUDA events, after all earlier phases, in a phase-grained trace
-    beside_ns: int = 0  # between CUDA events, while earlier phases still ran
+    device_ns: int = NONE  # GPU time between CUDA events, after the end of all earlier phases
+    beside_ns: int = 0  # GPU time between CUDA events, while earlier phases still ran
     work_ns: int = 0
     least_host_ns: int = 0  # minimum length of the segment, with waits for the device
     kernels: list[int] = field(default_factory=list)
@@ -66,7 +66,7 @@ class RecordedSegment:
     lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # the segments of devices other than the first, by ordinal
     below_ops: set[int] = field(default_factory=set)  # the segment's kernels that were launched by an op
     origin: Origin = Origin.PHASE  # origin of `device_ns`, if the time was interpolated or estimated
-    predicted: bool = False  # True for a predicted segment (replicas.py); unmatched work may not exist in the script
+    predicted: bool = False  # True if the segment is predicted (replicas.py), so the script may not run all of its kernels
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
         """Add a recorded op call. Op calls must be added in the order of their start times."""

@@ -55,7 +55,7 @@ class StepChoice:
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
         after = kinds.get(StepKind.AFTER_PROFILE, [])
-        self._evaluated = evaluations  # all of them; those in `_evaluations` are replayed
+        self._evaluated = evaluations  # all evaluation steps; only those in `_evaluations` are replayed
         self._evaluations = [i for i in evaluations if self._steps[i].has_kernels] or evaluations
         trained = sorted([*clean, *profiled, *warmup, *after])
         self._trained = trained or self._evaluations or list(range(len(steps)))

@@ -92,7 +92,7 @@ def _without_warnings(torch: ModuleType) -> Iterator[None]:
         yield
     finally:
         torch.set_warn_always(was_always)
-        ours.thread = None  # a copy of the list, which another thread may have made, then ignores nothing
+        ours.thread = None  # switches the filter off, also in copies of the list
         with suppress(ValueError):  # another thread may have changed the list
             filters.remove(ignored)
         given.intersection_update(before)

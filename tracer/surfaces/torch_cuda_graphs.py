@@ -24,7 +24,7 @@ def install(torch: ModuleType) -> None:
     under_way = captures()
 
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        with started_lock():  # a call into CUDA by another thread of the recorder ends before the capture begins
+        with started_lock():  # so that CUDA calls of the recorder's threads end before the capture begins
             under_way.add(self)
         try:
             begun = begin(self, *args, **kwargs)
