@@ -50,7 +50,7 @@ class CopyCosts:
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
-        self._latencies_ns: dict[CopyKind, int] = {}  # from small recorded copies
+        self._latencies_ns: dict[CopyKind, int] = {}
         self._others: dict[CopyKind, frozenset[int]] = {}
 
     @classmethod

@@ -88,7 +88,8 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Return 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for other sizes. GPUs read aligned rows faster."""
+    """Rate the alignment of sizes: 1 for multiples of 32, 0.5 for other multiples of 4, and 0 otherwise. GPUs read aligned rows
+    faster."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
@@ -119,7 +120,7 @@ class _Net:
     mean: Floats
     scale: Floats
     embeddings: Floats
-    fastest: Floats  # per GPU, outside of the measured range
+    fastest: Floats
     layers: tuple[tuple[Floats, Floats], ...]
 
     def log_slower(self, inputs: Floats, gpu: int) -> Floats:

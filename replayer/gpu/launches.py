@@ -44,7 +44,7 @@ Launch = Callable[[Caller, OpSignature], None]
 
 class NodeWatch(NamedTuple):
     thread: int
-    next_node: Callable[[], int]  # returns the thread's next node number
+    next_node: Callable[[], int]
     before: int
     found: Callable[[], None]
 

@@ -1,4 +1,4 @@
-"""Runs this rank's collectives on its CUDA streams."""
+"""Runs collectives, such as all-reduces, on the CUDA streams of this rank."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class SharedResults:
         self._lock = multiprocessing.get_context("fork").Lock()
         self._places: dict[bytes, slice] = {}
         self._end = 0
-        self._not_awaited: set[bytes] = set()  # results that this rank computes itself
+        self._not_awaited: set[bytes] = set()
 
     def find(self, key: bytes) -> bytes | None:
         """Return a stored result, or None if this rank must compute it. Wait up to 25 ms for another rank's result."""

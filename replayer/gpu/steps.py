@@ -37,7 +37,7 @@ from traces.script.workload_observer import WorkloadObserver
 
 _OF_LIBRARY = frozenset({"zero_grad", "backward", "optimizer"})
 
-# The first step may differ from later steps.
+# Autograd's numbers are read in three steps, because the first step may differ from later steps.
 _NUMBERED_STEPS = 3
 
 StepEnded = Callable[[int, int], None]

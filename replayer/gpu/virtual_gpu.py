@@ -80,7 +80,7 @@ class GpuOptions:
     strict: bool = False  # raise an error at the first op that was not recorded
     pad_loader: bool = False  # waits for data take at least their recorded time
     memory_bytes: Sequence[int] = ()  # one capacity for all devices, or one per device
-    devices: Sequence[Device] = ()  # replace the recorded devices
+    devices: Sequence[Device] = ()
     gpus: int = 0  # 0: the recorded number
     # 0: the recorded or the usual bandwidth between GPUs
     link_gbps: float = 0

@@ -1,4 +1,4 @@
-"""Defines handles for the device memory of tensors.
+"""Defines objects that refer to the GPU memory of a tensor.
 
     handle.address
     handle.allocator.free(handle)

@@ -1,4 +1,4 @@
-"""Emulates cuBLAS workspaces. PyTorch allocates a workspace when a thread computes its first matrix product on a stream.
+"""Emulates cuBLAS workspaces. PyTorch allocates a workspace when a thread computes its first matrix product on a CUDA stream.
 
     workspaces = BlasWorkspaces(trace.machine_of(0), [8])   # devices of compute capability 8.x
     workspaces.use(allocator, stream)       # the first call on a stream allocates 8.125 MiB, later calls nothing

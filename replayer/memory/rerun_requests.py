@@ -33,7 +33,7 @@ class Outcome:
     fits: bool
     peak_bytes: int
     reserved_bytes: int
-    retries: int  # after returning cached memory
+    retries: int
     steps: int
     asked_bytes: int = 0
     seen_bytes: int = 0  # allocated bytes that the script could see

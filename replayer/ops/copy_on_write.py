@@ -23,7 +23,7 @@ from traces.script.patching import PATCHES, patch_around
 
 
 class SharedMemory:
-    """Frees an allocation when the last storage that uses it is freed."""
+    """Frees GPU memory when the last tensor storage that uses it is freed."""
 
     def __init__(self, handle: AllocationHandle) -> None:
         self._handle = handle

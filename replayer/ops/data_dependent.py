@@ -5,7 +5,7 @@
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-As with CUDA, the host waits until the GPU has counted the elements. The count is computed, recorded or assumed.
+As with CUDA, the host waits until the GPU has counted the selected elements. The count is computed, recorded or assumed.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """The host waits for the GPU if `output_size` is not given."""
+        """`repeat_interleave` waits for the GPU if `output_size` is not given."""
         require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel

@@ -1,4 +1,4 @@
-"""Runs ops that write known values, such as `torch.zeros`, and stores the values on the host.
+"""Runs ops that write known values, such as `torch.zeros`, and stores the values on the CPU.
 
     torch.zeros(3, device="cuda").tolist()    # [0.0, 0.0, 0.0], although nothing was computed
 """
@@ -127,7 +127,7 @@ class KnownContents:
 def index_put_new(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> TorchAny:
-    """PyTorch overwrites `target` in backward passes, and otherwise copies it."""
+    """In backward passes, PyTorch's `index_put` overwrites its first argument instead of copying it."""
     node = None if torch.is_grad_enabled() else torch._C._current_autograd_node()  # type: ignore[attr-defined, unused-ignore]
     if node is not None and node.name().startswith("IndexBackward"):
         return aten._index_put_impl_.default(target, indices, values, accumulate, True)

@@ -128,7 +128,7 @@ def _wait(
     elif len(done):
         last = done[recorded_end[done].argmax()]
         after_ns = end_ns - int(recorded_end[last])
-        if end_ns == start_ns:  # the GPU was already idle
+        if end_ns == start_ns:
             ended_ns = max(begun_ns, int(new_end[last]))
         elif after_ns <= WAIT_FOLLOWED_NS:
             ended_ns = max(begun_ns, int(new_end[last]) + max(after_ns, 0))

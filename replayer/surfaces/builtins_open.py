@@ -56,7 +56,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
             loading = fetching.loading
             if loading is None:
                 return read(*args)
-            fetching.loading = None  # `readall` may call `readinto`
+            fetching.loading = None
             try:
                 begin = self.tell()
                 follows = self._begin <= begin <= self._end
@@ -99,7 +99,6 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     patch(io, open=open_data)
     patch(bz2, _builtin_open=open_data)
     patch(tarfile, bltn_open=open_data)
-    # tarfile opens streamed archives with os.open.
     patch_around(
         tarfile, _LowLevelFile=lambda opened, name, mode: open_data(name, "rb", 0) if mode == "r" else opened(name, mode)
     )

@@ -60,7 +60,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message. For an error in another process, use that process's message."""
+    """Return the first line of an error message. If the error comes from another process, use that process's message."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

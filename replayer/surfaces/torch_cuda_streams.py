@@ -115,7 +115,7 @@ class _CudaStreamBase(BaseStream):  # type: ignore[misc]
 
     def wait_stream(self, stream: TorchAny) -> None:
         if not isinstance(stream, _CudaStreamBase):
-            self.wait_event(stream.record_event())  # raises PyTorch's AttributeError
+            self.wait_event(stream.record_event())
             return
         _require_same_capture(self.virtual, stream.virtual)
         gpu().streams.wait_stream(self.virtual, stream.virtual)

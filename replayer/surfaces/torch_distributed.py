@@ -149,7 +149,7 @@ def _init_and_set_rank(init: TorchFunction, *args: TorchAny, **kwargs: TorchAny)
         gpu().ranks.read_clock_offset = CALLS[group].exchange_clocks()
     elif isinstance(group, VirtualNccl):
         group.operations.compare_clocks()
-        STATE.flush()  # so that even a killed process has a rank
+        STATE.flush()
     return result
 
 

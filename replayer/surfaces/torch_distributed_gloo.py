@@ -287,7 +287,6 @@ def _monitored_barrier(
 
 
 def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """See Note [Gloo and tensors on the device]."""
     pairs: list[tuple[TorchAny, TorchAny]] = []
     known = True
 

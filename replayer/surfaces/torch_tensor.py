@@ -28,7 +28,6 @@ from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 from traces.script.script_hooks import SCALAR_READS
 
-# also called as `torch.Tensor.as_subclass(x, cls)`
 _UNBOUND = ("as_subclass", "data_ptr", "numpy", "record_stream", "tolist")
 _INTERFACE = "__cuda_array_interface__"
 

@@ -51,7 +51,7 @@ def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
 class Uniform(NamedTuple):
     value: float | int | bool
     dtype: torch.dtype
-    assumed: bool = False  # guessed (values/assumed_values.py)
+    assumed: bool = False
 
 
 class Content:

@@ -203,5 +203,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# Error messages contain the name of PyTorch's class.
+# The class gets PyTorch's name, because error messages contain the name.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

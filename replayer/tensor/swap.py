@@ -1,4 +1,4 @@
-"""Exchanges the C++ objects of two Python tensors.
+"""Exchanges the contents of two tensors, so that both Python objects stay the same.
 
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 

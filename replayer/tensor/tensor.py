@@ -436,6 +436,5 @@ def _type_name(dtype: torch.dtype) -> str:
     return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.")
 
 
-# dtypes with a legacy type, such as torch.cuda.FloatTensor
 _DTYPES = "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128".split()
 TYPES = {_type_name(dtype): dtype for dtype in (getattr(torch, name) for name in _DTYPES)}

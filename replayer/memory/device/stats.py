@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from replayer.torch_types import TorchAny
 
 Counted = dict[str, int]
-StatsDict = dict[str, TorchAny]  # as from `torch.cuda.memory_stats_as_nested_dict`
+StatsDict = dict[str, TorchAny]
 
 # PyTorch's names
 _NAMES = {

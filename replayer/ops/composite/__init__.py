@@ -1,1 +1,1 @@
-"""Splits composite ops on virtual tensors into the same simpler ops as PyTorch does on CUDA."""
+"""Splits composite PyTorch ops into the same simpler ops as on CUDA."""

@@ -27,7 +27,6 @@ _COMPOSITE = "CompositeImplicitAutograd"
 
 _MASK_STEP = 8  # elements
 
-# used while torch.compile traces a function
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"

@@ -200,7 +200,6 @@ def _part(x: torch.Tensor, entry: slice, tokens: slice) -> torch.Tensor:
 def _forward(
     attention: _Attention, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, sequences: list[Sequence]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """See Note [Layouts of attention]."""
     out, lses = q.new_zeros((*q.shape[:-1], v.size(-1))), []
     for i, (entry, queries, keys) in enumerate(sequences):
         mask = None if bias is None else bias[entry, :, queries, keys]

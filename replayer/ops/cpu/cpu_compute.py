@@ -190,7 +190,7 @@ class CpuCompute:
             try:
                 result = compute()
             except (RuntimeError, IndexError) as error:
-                here.launches.raise_fault()  # an earlier CUDA kernel may have failed
+                here.launches.raise_fault()
                 raise on_one_device(error) from None
         else:
             written = [host_args[at] if isinstance(at, int) else host_kwargs[at] for at, _ in writes_of(func, args, kwargs)]

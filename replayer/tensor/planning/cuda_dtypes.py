@@ -61,7 +61,7 @@ def require_sparse_kernel(func: Op, args: Sequence[TorchAny]) -> None:
 
 
 def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
-    """Some keys contain a string argument, such as "scatter_reduce.two amax"."""
+    """Some keys in cuda_dtypes.json contain a string argument, such as "scatter_reduce.two amax"."""
     name = op_name(func)
     keys = _keys_with_string().get(name)
     if keys is None:

@@ -103,7 +103,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
 
 
 def read_tables() -> None:
-    """Read tables before the ranks are forked, so that the ranks share the memory."""
+    """Read the tables of supported ops before the ranks are forked, so that the ranks share the memory."""
     runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 
@@ -302,7 +302,6 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        # shape inference raises the error
         return
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0

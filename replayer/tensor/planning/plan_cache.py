@@ -49,7 +49,6 @@ class Route:
         self.plans: dict[plan_keys.Key, Plan] = {}
         self.special = special
         self._tensor_class = tensor_class
-        # one function per number of positional arguments
         self.finders: list[plan_keys.Keyer] = [partial(self._find, n) for n in range(len(func._schema.arguments) + 1)]
         self._keyers: dict[int, plan_keys.Keyer] = {}
 

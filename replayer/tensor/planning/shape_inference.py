@@ -230,7 +230,6 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         raise on_one_device(error) from None
 
 
-# parts of error messages that are no mistakes of the script
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 

@@ -195,7 +195,7 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """A label equals at most one of five distinct classes, so limit the number of true elements of `==`."""
+    """If labels are compared with five distinct classes, at most one comparison per label is true."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))
