@@ -89,7 +89,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Correct later estimates with the durations of recorded ops. Very short ops are ignored."""
+        """Very short ops are ignored."""
         seen = set()
         for op, shapes, outputs, dtype, layout, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)

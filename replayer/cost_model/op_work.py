@@ -145,7 +145,6 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def _transposes(works: list[OpWork], layout: str, image: Shape, weight: Shape, output: Shape) -> list[OpWork]:
-    """Return the work of transposing images before and after a convolution on tensor cores."""
     if layout == CHANNELS_LAST or (prod(weight[2:]) == 1 and image[2:] == output[2:]):
         return []
     convolutions = [work for work in works if work.kind in _ON_TENSOR_CORES]

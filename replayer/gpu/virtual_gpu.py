@@ -42,8 +42,6 @@ from traces.script.step_rule import Optimizers
 
 
 class ScriptProfile:
-    """Collects the virtual GPU's work while torch.profiler runs in the script."""
-
     def __init__(self, launches: ScriptLaunches) -> None:
         self._launches = launches
         self._timeline = launches.simulator.timeline

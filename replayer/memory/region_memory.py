@@ -31,7 +31,7 @@ class BlockRequest(NamedTuple):
 
     size_bytes: int
     block: int | None  # None if allocated before the compiled function was called
-    outlives: bool  # whether the block is freed after the call
+    outlives: bool  # not freed by the call
     op: int  # number of earlier ops in the call
 
 

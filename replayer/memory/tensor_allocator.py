@@ -147,7 +147,6 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """Call `report` with the address of each memory block that the script frees."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:

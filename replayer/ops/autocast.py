@@ -67,7 +67,6 @@ class Autocast:
         self._casts.made.clear()
 
     def cast(self, op: Op, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in a dtype, by default autocast's dtype, such as float16."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             named = {name: self._cast_one(value, to) if _is_on_device(value) else value for name, value in kwargs.items()}

@@ -3,8 +3,6 @@
 
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
-
-In CUDA builds of PyTorch, `register` replaces kernels that need a CUDA driver.
 """
 
 from __future__ import annotations

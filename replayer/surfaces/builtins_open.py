@@ -140,7 +140,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the CPU time of all processes on this machine (/proc/stat)."""
+    """Return the used time of this machine's cores, including time that other virtual machines used (/proc/stat)."""
     try:
         with _open("/proc/stat", encoding="ascii") as file:
             rows = [line.split() for line in file if line.startswith("cpu")]
@@ -152,7 +152,7 @@ def _machine_cpu_ns() -> int:
 
 
 def _scheduled_ns() -> int | None:
-    """Return how long this thread has computed or waited for a CPU core. Return None on systems other than Linux."""
+    """Return how long this thread has computed or waited for a CPU core. Return None without /proc/thread-self/schedstat."""
     try:
         with _open("/proc/thread-self/schedstat", encoding="ascii") as file:
             computed_ns, waited_ns, _ = file.read().split()

@@ -97,7 +97,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, repr=False)
 class TorchDeviceProperties(DeviceProperties):
-    """Replaces PyTorch's class `_CudaDeviceProperties`. Unknown properties are 0."""
+    """Replaces PyTorch's `_CudaDeviceProperties`. Sizes are in bytes, frequencies in kHz, and unknown properties are 0."""
 
     name: str = ""
     total_memory: int = 0

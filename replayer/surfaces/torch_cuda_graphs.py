@@ -195,13 +195,11 @@ class VirtualGraph:
             self._keeps_graph = True
 
     def raw_cuda_graph(self) -> int:
-        """Return an invented handle (cudaGraph_t)."""
         if self._template is None:
             raise RuntimeError(_NO_GRAPH if SINCE_2_14 else _NOT_ENDED if self._keeps_graph else _NOT_KEPT)
         return id(self._template)
 
     def raw_cuda_graph_exec(self) -> int:
-        """Return an invented handle (cudaGraphExec_t)."""
         if self._executable is None:
             raise RuntimeError(_NO_EXECUTABLE)
         return id(self._executable)

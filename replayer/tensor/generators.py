@@ -264,7 +264,6 @@ def one_thread() -> Iterator[None]:
 
 
 def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
-    """Call a function without showing the warnings of PyTorch's C++ code."""
     results: list[TorchAny] = []
 
     def cell(*_: TorchAny) -> float:

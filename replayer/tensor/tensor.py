@@ -128,8 +128,6 @@ def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
 
 
 class _Printed(torch.Tensor):
-    """Represents a CPU tensor that PyTorch prints like a virtual tensor."""
-
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     of: VirtualTensor
     device: TorchAny = property(lambda self: self.of.device)

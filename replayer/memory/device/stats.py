@@ -30,8 +30,6 @@ _ACTIVE = {"active": ("blocks", "waiting"), "active_bytes": ("blocks_bytes", "wa
 
 
 class Quantity:
-    """Counts for example allocated bytes, separately for small and large blocks."""
-
     __slots__ = ("large", "peak", "small")
 
     def __init__(self) -> None:

@@ -180,7 +180,7 @@ Sequence = tuple[slice, slice, slice]
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
-    """Yield the slices of each sequence: batch, queries and keys. `of_q` and `of_k` are cumulative sequence lengths."""
+    """`of_q` and `of_k` are cumulative sequence lengths."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return
