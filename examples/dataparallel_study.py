@@ -116,7 +116,6 @@ class Cell:
         self.optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=self.args.lr)
 
     def batches(self, count: int, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield shuffled batches in host memory, without an incomplete last batch."""
         images, labels = digits(count, seed=0)
         order, size = torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), self.args.batch_size
         for first in range(0, count - size + 1, size):
@@ -172,7 +171,6 @@ class Cell:
         }
 
     def learn(self) -> dict[str, Any]:
-        """Train the network until the mean loss of an epoch is below the target."""
         self.start()
         losses: list[float] = []
         for epoch in range(self.args.epochs):

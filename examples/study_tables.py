@@ -33,7 +33,6 @@ def key_of(row: Row) -> tuple[Any, ...]:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """Read a result file, and return its measurements as sorted rows. Raise SystemExit if there are none."""
     rows: dict[tuple[Any, ...], Row] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

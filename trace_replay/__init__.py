@@ -95,7 +95,6 @@ def library() -> ModuleType:
 
 
 def trace_names() -> Any:
-    """Return the module `_trace_names`, which imports trace-replay's packages even if other modules have the same names."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("_trace_names", os.path.join(PATH[0], "traces", "bootstrap", "_trace_names.py"))

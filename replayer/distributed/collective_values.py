@@ -80,8 +80,6 @@ def concatenated(ranks: list[RankValues]) -> torch.Tensor | None:
 
 
 def part_of_rank(combine: Combine, rank: int, sizes: list[int]) -> Combine:
-    """Return a function that computes this rank's part of a collective's result. Rank i receives `sizes[i]` elements."""
-
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)
         return None if whole is None else whole.split(sizes)[rank]

@@ -394,7 +394,6 @@ class StoreExchange:
         return missing
 
     def _ranks(self, members: Sequence[int]) -> str:
-        """Return text such as "ranks 1, 3", with the rank numbers of the default process group."""
         return ranks_text([self._global_ranks[member] for member in members])
 
     @contextmanager

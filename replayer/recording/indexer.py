@@ -275,7 +275,6 @@ class RecordingIndexer:
         batch_there_active = self._pace.own_ns(self.batch_there).tolist()
         self.host_start = self._pace.own_ns(host.start_ns).tolist()
         self.host_end = self._pace.own_ns(host.end_ns).tolist()
-        # A launch of a CUDA graph counts as one op.
         is_op = (host.kind == HostKind.OP) | is_graph_launch(self.trace)
         # see Note [Hooks of saved tensors] in measure.py
         parent = np.where(copies_of_hooks(self.trace), NONE, host.parent)

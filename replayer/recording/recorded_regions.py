@@ -90,7 +90,6 @@ class RecordedRegions:
         return len(self._regions)
 
     def calls(self, name: str, inputs: Shapes, graph_ops: Callable[[], GraphOps], *, is_backward: bool) -> list[RecordedCall]:
-        """Return the recorded calls of a compiled function in one training step."""
         region = self._regions.get(name)
         if not inputs or (region is not None and inputs in region.forward):
             return self._calls(region, inputs, graph_ops, is_backward)

@@ -63,8 +63,6 @@ class Caller:
 
 
 class _Tenancy:
-    """Reserves a row of the timeline for a thread until the thread ends."""
-
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle
         self.row: int | None = row

@@ -107,7 +107,6 @@ class StreamScheduler:
         copy: Copy,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule a memory copy on a CUDA stream, and return the time at which the copy ends."""
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
         for k in chosen:

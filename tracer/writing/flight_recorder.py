@@ -59,10 +59,8 @@ class FlightEntry(TypedDict):
 
 
 class FlightRecord(NamedTuple):
-    """Describes a collective that PyTorch's C++ code started. `duration_ns` is NONE if it is unknown."""
-
     call: CollectiveCall
-    duration_ns: int
+    duration_ns: int  # NONE if unknown
 
 
 class _Ring:
@@ -160,7 +158,6 @@ class FlightRecorder:
         return not self.reads or expected_ns * _SHARE <= self._clock.perf_ns() - self._began_ns
 
     def read(self, last: bool = False) -> list[FlightRecord]:
-        """Return the collectives that C++ code started since the last read."""
         self.joined_group()
         offset_ns = time.time_ns() - self._clock.now_ns()
         found, new = [], 0

@@ -38,7 +38,6 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """Return the list to which a thread appends the starts and ends of module calls."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def assign_rows(self, row: int, ops: int) -> None:
