@@ -76,7 +76,7 @@ from traces.figures.pace import (
 )
 from traces.figures.phase_medians import PhaseMedians, phase_medians, phase_waits_ns
 from traces.figures.problems import serious_problems, why_work_is_hidden
-from traces.figures.spread import NOTHING, Spread, median_per_step, relative_error, spread
+from traces.figures.spread import NOTHING, Spread, are_usual, mean, median_per_step, relative_error, spread
 from traces.figures.stage_times import stage_errors
 from traces.figures.step_memory import step_rises
 from traces.model.result_cache import result_cache
@@ -150,9 +150,7 @@ def compare(
         device_pace=_spread(times, timed, timed_other, steady, device_series),
         compute_side=compute_side,
         gpu_busy=gpu_busy,
-        phases=_phases(
-            worked, Both(timed, timed_other), Both(ours, theirs), Both(phase_waits_ns(recorded), phase_waits_ns(other))
-        ),
+        phases=_phases(worked, Both(timed, timed_other), Both(ours, theirs), times if steps.has_means else None),
         host_phases_comparable=recorded.phase_timing is other.phase_timing,
         streams=_streams(recorded, ours, other, theirs),
         coverage=_coverage(worked.replayed, notes) if other.is_replay else None,
@@ -336,13 +334,22 @@ def _gpu_time_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def _phases(
-    worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], waits_ns: Both[dict[str, Column]]
+    worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], varying: Both[StepTimes] | None
 ) -> dict[str, PhaseError]:
+    """Compare the medians of the phases. If step times vary (`varying`), compare the means, which add up to the mean step."""
     recorded, other = worked
     if not len(timed.recorded):
         return {}
-    a = phase_medians(recorded, timed.recorded, with_kernels.recorded)
-    b = phase_medians(other, timed.replayed, with_kernels.replayed)
+    average = median_per_step
+    if varying is not None:
+        average = _mean_or_none
+        timed, with_kernels = (
+            Both(*(own[are_usual(times.host_interval_ns[own])] for own, times in zip(rows, varying, strict=True)))
+            for rows in (timed, with_kernels)
+        )
+    a = phase_medians(recorded, timed.recorded, with_kernels.recorded, average)
+    b = phase_medians(other, timed.replayed, with_kernels.replayed, average)
+    waits_ns = phase_waits_ns(recorded), phase_waits_ns(other)
     found = {}
     for name in sorted(a.keys() | b.keys(), key=lambda n: (PHASES.index(n) if n in PHASES else len(PHASES), n)):
         ours, theirs = a.get(name, PhaseMedians()), b.get(name, PhaseMedians())
@@ -351,9 +358,13 @@ def _phases(
         busy = ours.busy_median_ns, theirs.busy_median_ns
         host_error = relative_error(*host) if recorded.phase_timing is other.phase_timing else None
         pairs = zip(waits_ns, with_kernels, strict=True)
-        waits = (median_per_step(of[name][rows]) if name in of else None for of, rows in pairs)
+        waits = (average(of[name][rows]) if name in of else None for of, rows in pairs)
         found[name] = PhaseError(*host, host_error, *device, relative_error(*device), *busy, relative_error(*busy), *waits)
     return found
+
+
+def _mean_or_none(values: Column) -> int | None:
+    return mean(values) if len(values) else None
 
 
 def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> list[StreamShare]:

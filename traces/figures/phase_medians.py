@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +26,15 @@ class PhaseMedians:
     busy_median_ns: int | None = None  # GPU busy time
 
 
-def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str, PhaseMedians]:
+def phase_medians(
+    trace: Trace, timed: Column, with_kernels: Column, average: Callable[[Column], int | None] = median_per_step
+) -> dict[str, PhaseMedians]:
     busy_ns = phase_busy_ns(trace)
     return {
         name: PhaseMedians(
-            median_ns=median_per_step(times.host_ns[timed]),
-            device_median_ns=_device_median_ns(times, timed),
-            busy_median_ns=median_per_step(busy_ns[name][with_kernels]) if name in busy_ns else None,
+            median_ns=average(times.host_ns[timed]),
+            device_median_ns=_between_events_ns(times, timed, average),
+            busy_median_ns=average(busy_ns[name][with_kernels]) if name in busy_ns else None,
         )
         for name, times in phase_times(trace).items()
     }
@@ -53,8 +56,8 @@ def phase_waits_ns(trace: Trace) -> dict[str, Column]:
     return found
 
 
-def _device_median_ns(times: PhaseTimes, timed: Column) -> int | None:
+def _between_events_ns(times: PhaseTimes, timed: Column, average: Callable[[Column], int | None]) -> int | None:
     if times.device_ns is None:
         return None
     known = timed[~times.is_untimed[timed]]
-    return median_per_step(times.device_ns[known]) if len(known) else None
+    return average(times.device_ns[known]) if len(known) else None

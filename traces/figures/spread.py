@@ -104,9 +104,13 @@ def mean(values: Column) -> int:
 
 
 def _usual(values: Column) -> Column:
+    return np.asarray(values[are_usual(values)])
+
+
+def are_usual(values: Column) -> Column:
     # see Note [Means of varying steps]
-    usual = values[values < SLOW_STEP * np.percentile(values, 75)]
-    return np.asarray(usual if len(usual) else values)
+    usual = np.asarray(values < SLOW_STEP * np.percentile(values, 75)) if len(values) else np.zeros(0, dtype=bool)
+    return usual if usual.any() else np.ones(len(values), dtype=bool)
 
 
 def median_per_step(values: Column) -> int | None:

@@ -65,7 +65,9 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     yield "Copies", ["", "count", "bytes", "time", "GB/s", "over time"], moved
     kinds = of.achieved[:_MOST_OPS]
     is_known = any(row.flops is not None or row.bytes is not None for row in kinds)
-    yield "Achieved rates by kind of op", _RATES, [_rates(row) for row in kinds if is_known]
+    known_ns = sum(max(row.flops_ns, row.bytes_ns) for row in of.achieved)
+    known = share_text(known_ns / max(sum(row.device_ns for row in of.achieved), 1))
+    yield f"Achieved rates by kind of op (known for {known} of GPU time)", _RATES, [_rates(row) for row in kinds if is_known]
     yield "Ops by shape", _RATES, [_rates(row) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
     modules = sorted(of.modules, key=lambda of: (_gpu_ns(of), _host_ns(of)), reverse=True)[:_MOST_MODULES]
     shown = [row for row in of.modules if row in modules]  # modules in the order of their calls

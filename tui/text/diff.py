@@ -310,7 +310,7 @@ class _DiffPage:
             delta_ns = 0
         if not self.of.verdict.same or not delta_ns:
             return wrapped(" ".join(of.summary), self.width)
-        alike = [reason for reason in reasons if reason.delta_ns * delta_ns > 0]
+        alike = [reason for reason in reasons if reason.delta_ns * delta_ns > 0 and not reason.phase]
         most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
         largest = [] if most is None else [f"Largest reason: {reason_texts([most])[0]}."]
         return wrapped(" ".join([*of.summary, *largest]), self.width)

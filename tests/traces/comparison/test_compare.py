@@ -374,3 +374,16 @@ def test_if_kernels_are_missing_steps_may_be_longer_but_not_shorter(stretch: flo
     assert (found.verdict.same, found.within_tolerance) == (True, within)
     assert verdict_sentences(found)[0][0].startswith("NOT JUDGED" if within is None else "FAIL")
     assert compare(trace, whole).within_tolerance is within
+
+
+def test_phases_are_compared_by_their_means_if_step_times_are() -> None:
+    """GIVEN steps of both traces that wait for data for many times WHEN step times are compared by their means THEN phases are,
+    too, so the differences of the phases add up to the difference of the steps."""
+    waits_us = [(0, 30, 200, 10, 90, 0, 150, 60, 20, 5), (400, 30, 0, 250, 10, 330, 0, 160, 20, 5)]
+    first, second = (training(steps=10, jitter_us=jitter_us) for jitter_us in waits_us)
+    result = compare(first, second)
+    assert result.steps.has_means and result.steps.recorded_mean_ns is not None and result.steps.replayed_mean_ns is not None
+    assert result.steps.replayed_mean_ns - result.steps.recorded_mean_ns == (1205 - 565) * 100
+    phases = result.phases.values()
+    assert sum(of.recorded_median_ns for of in phases) == pytest.approx(result.steps.recorded_mean_ns, abs=10)
+    assert sum(of.replayed_median_ns for of in phases) == pytest.approx(result.steps.replayed_mean_ns, abs=10)

@@ -242,3 +242,18 @@ def test_diff_says_that_later_steps_load_no_kernels_and_do_not_compile() -> None
     loading, compiling = (sentence for sentence in sentences if sentence.startswith("In B, "))
     assert loading == "In B, launch calls take 459.0 µs to load kernels at first use. Later steps do not need this time."
     assert compiling == "In B, compiling takes 459.0 µs of the average step. Later steps do not need this time."
+
+
+def test_the_largest_reason_is_an_op_not_one_of_its_kernels() -> None:
+    """GIVEN an op that takes 20 us less because one of its kernels takes 25 us less and another one 5 us more THEN the op is
+    the largest reason."""
+
+    def work(kernels_us: tuple[int, int]) -> Trace:
+        made = [Call("aten::mul", "2,2", 31 + 30 * place, f"kernel_{place}") for place in range(2)]
+        trace = training(steps=4, made=made)
+        for place, us in enumerate(kernels_us):
+            trace.device.duration_ns[trace.device.name == trace.strings.find(f"kernel_{place}")] = us * US
+        return trace
+
+    text = _text(compare(work((29, 10)), work((4, 15))), details=False)
+    assert "Largest reason: op aten::mul takes 20.0 µs less" in text
