@@ -99,7 +99,6 @@ class CopyCosts:
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Estimate the copy to the CPU that `item()` makes."""
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 

@@ -33,7 +33,7 @@ class SharedResults:
         self._not_awaited: set[bytes] = set()
 
     def find(self, key: bytes) -> bytes | None:
-        """Return a stored result, or None if this rank must compute it. Wait up to 25 ms for another rank's result."""
+        """Return None if this rank must compute the result. Wait up to 25 ms for another rank's result."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)

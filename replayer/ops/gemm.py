@@ -27,7 +27,7 @@ PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES f
 
 
 def use_workspace(result: TorchAny) -> bool:
-    """Return True if cuBLAS keeps the workspace after the call."""
+    """Return True if cuBLAS keeps the workspace."""
     here = gpu()
     if here.blas.kept and result.tensor_meta.numel:
         device = result.tensor_meta.index

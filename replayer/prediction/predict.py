@@ -95,8 +95,6 @@ def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) ->
 
 
 class Predictor:
-    """Raises TraceError if the recording contains no kernels."""
-
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():
             if recorded.grain == "kernel":

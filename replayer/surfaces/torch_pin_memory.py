@@ -80,8 +80,6 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 
 
 def with_pin_memory(make: TorchFunction, pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy) -> TorchFunction:
-    """Let a function that creates tensors accept `pin_memory=True`."""
-
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if "generator" in kwargs:

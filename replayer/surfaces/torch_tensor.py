@@ -159,7 +159,6 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
         reading = STATE.reading
         before, reading.within = reading.within, True
         try:
-            # PyTorch may warn at the first read of a tensor that requires a gradient.
             if has_read_with_grad or not args or has_torch_function_unary(args[0]) or not args[0].requires_grad:
                 return read(*args)
             has_read_with_grad = not torch.is_warn_always_enabled()

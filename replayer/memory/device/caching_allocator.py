@@ -82,7 +82,7 @@ class DeviceMemory:
     # --- allocating and freeing
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        """Return the smallest free block that is large enough, or None for 0 bytes. Raises OutOfMemory."""
+        """Return None for 0 bytes. Raises OutOfMemory."""
         if size_bytes <= 0:
             return None
         if not self._lock.acquire(True, _LOCK_TIMEOUT_S):

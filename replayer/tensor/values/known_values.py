@@ -38,7 +38,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the CPU memory with the values of a virtual tensor (`--values compute`). New memory contains zeros."""
+    """Return the CPU memory that stores a virtual tensor's values. New memory contains zeros."""
     # see Note [Payloads] in cpu_compute.py
     known = allocation.known
     if not isinstance(known, torch.Tensor):
