@@ -14,7 +14,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Patch torch._C. Older releases and CPU builds of PyTorch lack some of these functions."""
+    """Patch torch._C. Older releases and CPU builds of PyTorch lack some functions that reset the peak."""
 
     def reset(reset: Any, *args: Any) -> Any:
         if (to := started()) is not None:
