@@ -96,13 +96,14 @@ def exposed_copies_ns(trace: Trace) -> int:
     to_host = trace.strings.matching(spans.name, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (spans.kind == DeviceKind.MEMCPY) & to_host
     of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
-    others = spans.is_work & ~copies
+    others = np.flatnonzero(spans.is_work & ~copies)
+    others_of = by_value(spans.device[others])
     launched_ns = np.where(spans.launch == NONE, spans.start_ns.min(initial=0), launch_time_ns(trace))
-    waited_ns = 0
+    end_ns, waited_ns = spans.end_ns, 0
     for device, copying in _by_device(trace, copies & of_steps).items():
-        own, of_host = others & (spans.device == device), host_waits(trace, rank_of_device(trace, device)).intervals
-        working = Intervals(spans.start_ns[own], spans.end_ns[own])
-        waiting = _union(Intervals(launched_ns[own], spans.end_ns[own]), of_host)
+        own, of_host = others[others_of.get(device, [])], host_waits(trace, rank_of_device(trace, device)).intervals
+        working = Intervals(spans.start_ns[own], end_ns[own])
+        waiting = _union(Intervals(launched_ns[own], end_ns[own]), of_host)
         # time in `copying` and in `waiting`, but not in `working`
         waited_ns += _union(working, copying).total_ns + _union(working, waiting).total_ns
         waited_ns -= _union(working, copying, waiting).total_ns + working.total_ns

@@ -80,8 +80,9 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
 
 @cached_result
 def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
+    launched_ns = np.where(backlog(trace), np.iinfo(np.int64).min, launch_time_ns(trace))
     if len(trace.ranks) == 1:
-        return {rank: _host_waits(trace, rank) for rank in trace.ranks}
+        return {rank: _host_waits(trace, rank, launched_ns) for rank in trace.ranks}
     ranks, host, device = host_ranks(trace), trace.host, trace.device
     of_rank = by_value(ranks)
     work_ranks = device_ranks(trace)
@@ -97,12 +98,12 @@ def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
         rows = of_rank[rank]
         part = replace(trace, host=host.take(rows), device=replace(device.take(spans), launch=launch[spans]))
         with result_cache(fresh=True):
-            waits = _host_waits(part, rank)
+            waits = _host_waits(part, rank, launched_ns[spans])
         found[rank] = replace(waits, call=rows[waits.call], work=spans[waits.work])
     return found
 
 
-def _host_waits(trace: Trace, rank: int) -> HostWaits:
+def _host_waits(trace: Trace, rank: int, launched_ns: Column) -> HostWaits:
     calls, device = _calls(trace, rank), trace.device
     rows = work_rows(trace)
     rows = rows[device_ranks(trace)[rows] == rank]
@@ -112,7 +113,6 @@ def _host_waits(trace: Trace, rank: int) -> HostWaits:
     end_ns, work = np.full(len(own), NONE, "i8"), np.full(len(own), NONE, "i8")
     behind = np.zeros(len(own), dtype=bool)  # whether a call's own work was queued behind other work
     returned_ns = calls.end_ns + np.where(calls.is_loop, 0, CLOCK_NS)
-    launched_ns = np.where(backlog(trace), np.iinfo(np.int64).min, launch_time_ns(trace))
     for on in grouped(device.device[rows], device.stream[rows]):
         stream = rows[on][np.lexsort((device.end_ns[rows[on]], launched_ns[rows[on]]))]
         ended_ns = np.maximum.accumulate(device.end_ns[stream])

@@ -255,12 +255,12 @@ def _start_of_phase_ns(trace: Trace) -> Column:
     # see Note [A step's time] in traces/figures/pace.py
     found, spans, phases = np.full(len(trace.device), NONE, dtype=np.int64), trace.device, trace.phases
     timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
-    own = by_value(spans.device)
+    own, end_ns = by_value(spans.device), spans.end_ns
     for device, on in by_value(phases.device[timed]).items():
         rows = timed[on][np.argsort(phases.start_ns[timed[on]], kind="stable")]
         work = own.get(device, np.zeros(0, dtype=np.int64))
         completed_ns = np.maximum.accumulate(phases.device_end_ns[rows])
-        at = np.searchsorted(completed_ns, spans.end_ns[work])
+        at = np.searchsorted(completed_ns, end_ns[work])
         work, at = work[at < len(rows)], at[at < len(rows)]
         phase = rows[at]
         found[work] = np.where(phases.device_start_ns[phase] <= spans.start_ns[work], phases.start_ns[phase], NONE)
