@@ -309,18 +309,25 @@ def _awaited_work(trace: Trace, of: Gaps) -> tuple[Column, Column]:
     table, ends_ns = trace.device, np.full(len(of.start_ns), _BEFORE_ALL)
     reasons = np.full(len(ends_ns), IdleReason.UNKNOWN)
     known = (of.launch_ns != NONE) | (of.ended_by == NONE)
-    rows = work_rows(trace)
-    rows = rows[np.argsort(table.end_ns[rows], kind="stable")]
+    rows = _work_by_rank(trace)[trace.devices[of.device].rank]
     is_own_gpu = table.device[rows] == of.device
-    other_gpus = rows[~is_own_gpu & (device_ranks(trace)[rows] == trace.devices[of.device].rank)]
+    other_gpus = rows[~is_own_gpu]
     other_streams = rows[is_own_gpu & (table.stream[rows] != of.stream)] if of.stream != NONE else rows[:0]
     for others in (other_gpus, other_streams):
         if not len(others):
             continue
-        latest = others[np.searchsorted(table.end_ns[others], of.end_ns, side="right") - 1]
-        ended_ns = table.end_ns[latest]
+        ends = table.start_ns[others] + table.duration_ns[others]
+        place = np.searchsorted(ends, of.end_ns, side="right") - 1
+        latest, ended_ns = others[place], ends[place]
         waited = known & (ended_ns > of.start_ns) & (ended_ns <= of.end_ns) & (ended_ns >= of.end_ns - EDGE_NS)
         ends_ns = np.where(waited, ended_ns, ends_ns)
         own = np.where(communication_kernels(trace)[latest], IdleReason.COLLECTIVE, IdleReason.STREAM)
         reasons = np.where(waited, np.where(table.device[latest] == of.device, own, IdleReason.OTHER_GPU), reasons)
     return ends_ns, reasons
+
+
+@cached_result
+def _work_by_rank(trace: Trace) -> dict[int, Column]:
+    rows = work_rows(trace)
+    rows = rows[np.argsort(trace.device.end_ns[rows], kind="stable")]
+    return {rank: rows[of] for rank, of in by_value(device_ranks(trace)[rows]).items()}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from tests.traces.handmade import US
 from traces.analyses.waits import HostWaits, host_waits
+from traces.figures import measure
 from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace
 
 KERNEL = (0, 7, "gemm", 10, 5000, 0)  # device, stream, name, start, end, launched by call
@@ -256,11 +259,14 @@ def test_calls_that_wait_for_the_gpu_are_found_with_their_waiting_time(
     assert told(host_waits(recorded(calls, work), 0)) == waits
 
 
-def test_ranks_wait_for_their_own_gpus() -> None:
+def test_ranks_wait_for_their_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank launches a kernel and waits for it. The rows of the ranks alternate."""
+    counted = Mock(wraps=measure.work_rows)
+    monkeypatch.setattr(measure, "work_rows", counted)
     calls: list[Call] = [LAUNCH, ("cudaMalloc", 20, 5010), ("cudaLaunchKernel", 0, 5), ("cudaMalloc", 20, 3010)]
     trace = recorded(calls, [KERNEL, (1, 7, "gemm", 10, 3000, 2), (1, 7, "unknown", 1, 5, -1)])
     trace.devices = [Device(0, 0, "GPU"), Device(1, 0, "GPU")]
     trace.threads = [Thread(0, 1, "main", "main"), Thread(1, 1, "main", "main")]
     trace.host.thread[2:] = 1
     assert told(host_waits(trace, 0)) == [(20, 5000, 1, 0)] and told(host_waits(trace, 1)) == [(20, 3000, 3, 1)]
+    assert {id(call.args[0]) for call in counted.call_args_list} == {id(trace)}  # one pass over all ranks
