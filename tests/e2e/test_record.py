@@ -121,7 +121,7 @@ def test_only_the_host_is_recorded_without_a_gpu(place: Path) -> None:
 
 
 COMPARE = """
-import atexit, multiprocessing, os, pickle, sys
+import atexit, multiprocessing, os, pickle, sys, traceback
 import torch
 
 class Thing:
@@ -151,6 +151,10 @@ if __name__ == "__main__":
     print(type(model).__call__.__name__, torch.Tensor.item.__name__, type(optimizer).step.__qualname__, repr(loss), flush=True)
     torch.nn.functional.mse_loss(loss, torch.ones(3))  # warns about the shapes, with the place of this line
     torch.nn.functional.log_softmax(torch.ones(2, 2))
+    try:
+        torch.ones(1).to("nowhere")
+    except RuntimeError:
+        traceback.print_exc()
     print("to stderr", file=sys.stderr)
     sys.exit(int(os.environ.get("RANK", 0)) * 0 + 7)
 """

@@ -18,12 +18,15 @@ from types import FrameType, TracebackType
 # The module `typing` is not imported, because a script may have a module of this name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from threading import ExceptHookArgs
     from typing import Any
     from warnings import WarningMessage
 
 
 def install(prefix: str) -> None:
-    """Patch `sys.excepthook` and the function that shows warnings. The names of this tool's modules begin with `prefix`."""
+    """Patch the functions that show uncaught exceptions and warnings, and the module `traceback`. The names of this tool's
+    modules begin with `prefix`."""
     if os.environ.get("TRACE_DEBUG") == "1":
         return
     before = sys.excepthook
@@ -33,6 +36,9 @@ def install(prefix: str) -> None:
         before(kind, error, error.__traceback__)
 
     sys.excepthook = after_shortening
+    if "traceback" in sys.modules and "threading" in sys.modules:  # PyTorch imports both modules
+        _shorten_in_threads(sys.modules["threading"], prefix)
+        _filter_stacks(sys.modules["traceback"], prefix)
     warnings: Any = sys.modules["warnings"]
     show = warnings._showwarnmsg  # CPython 3.6 to 3.14
 
@@ -41,6 +47,29 @@ def install(prefix: str) -> None:
         show(message)
 
     warnings._showwarnmsg = show_at_own_place
+
+
+def _shorten_in_threads(threading: Any, prefix: str) -> None:
+    before = threading.excepthook
+
+    def after_shortening(args: ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            shorten(args.exc_value, prefix)
+        before(args)
+
+    threading.excepthook = after_shortening
+
+
+def _filter_stacks(traceback: Any, prefix: str) -> None:
+    """Patch the method through which the functions of the module `traceback` read frames."""
+    extract = traceback.StackSummary._extract_from_extended_frame_gen  # CPython 3.11 to 3.14
+
+    def extract_others(cls: Any, frames: Iterable[tuple[FrameType, Any]], /, **options: Any) -> Any:
+        every = list(frames)  # called here, because `traceback.walk_stack` counts its callers
+        others = [frame for frame in every if not _is_own(frame[0], prefix)]
+        return extract.__func__(cls, iter(others or every), **options)
+
+    traceback.StackSummary._extract_from_extended_frame_gen = classmethod(extract_others)
 
 
 def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -64,6 +65,45 @@ def test_a_traceback_without_other_frames_is_unchanged() -> None:
     assert error.__traceback__ is frames
 
 
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    extract = traceback.StackSummary._extract_from_extended_frame_gen  # type: ignore[attr-defined]
+    monkeypatch.setattr(traceback.StackSummary, "_extract_from_extended_frame_gen", extract)
+    install("_trace_")
+
+
+@pytest.mark.parametrize("through_ours", [True, False])
+def test_the_module_traceback_shows_the_script_without_frames_of_this_tool(
+    monkeypatch: pytest.MonkeyPatch, through_ours: bool
+) -> None:
+    """A script may print or log an exception that it catches, and may read its own stack."""
+    installed(monkeypatch)
+    ours = of_module("_trace_tracer.surfaces")
+    call = ours if through_ours else lambda called: called()
+    error = raised(lambda: call(fails))
+    stacks = [traceback.extract_tb(error.__traceback__), traceback.extract_stack()]
+    call(lambda: stacks.append(traceback.extract_stack()))
+    assert stacks[0][-1].name == "fails"
+    assert stacks[2][-1].name == "<lambda>"
+    assert not any("calls" in [frame.name for frame in stack] for stack in stacks)
+    here = traceback.StackSummary.extract(traceback.walk_stack(None))[0]
+    assert here.name == "test_the_module_traceback_shows_the_script_without_frames_of_this_tool"
+
+
+def test_an_exception_in_a_thread_is_shown_without_frames_of_this_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_value))
+    monkeypatch.setattr(threading, "__excepthook__", threading.excepthook)
+    installed(monkeypatch)
+    thread = threading.Thread(target=of_module("_trace_tracer.surfaces"), args=(fails,))
+    thread.start()
+    thread.join()
+    assert seen[0] is not None
+    assert shown(seen[0])[-1] == "fails"
+    assert "calls" not in shown(seen[0])
+
+
 def warns(level: int) -> None:
     warnings.warn("careful", stacklevel=level)
 
@@ -74,8 +114,7 @@ def test_a_warning_shows_the_place_without_frames_of_this_tool(monkeypatch: pyte
     and line as without the wrapper."""
     shown: list[tuple[str, int]] = []
     monkeypatch.setattr(warnings, "_showwarnmsg", lambda message: shown.append((message.filename, message.lineno)))
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    install("_trace_")
+    installed(monkeypatch)
     ours = of_module("_trace_tracer.surfaces")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
