@@ -298,7 +298,9 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         return None
     host_ns, pace_ns = _median(host), _median(chosen)
     device_ns = None if slowest is None else _median(slowest)
-    mean_ns = mean(chosen.interval_ns[chosen.rows])
+    # If step times repeat in a pattern, a mean over a part of the pattern would depend on the number of recorded steps.
+    whole = chosen.rows[len(chosen.rows) % period_of(chosen.interval_ns[chosen.rows]) :]
+    mean_ns = mean(chosen.interval_ns[whole])
     busy, mean_busy = [], []
     of_all, comparable = np.array_equal(rows, with_kernels), times.comparable(with_kernels)
     lasted_of_step_ns = np.maximum(times.end_ns - times.begin_ns, 1)
@@ -323,7 +325,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     differs = abs(mean_ns - pace_ns) > (DEFAULT_TOLERANCE if noise is None else MUCH_SPREAD) * pace_ns
     if differs or varies_much(chosen.interval_ns[chosen.rows]):
         share = max(mean_busy, default=None)
-        mean_step = MeanStep(mean_ns, _limit(runs_ahead, share), share, mean(chosen.without_data_ns[chosen.rows]))
+        mean_step = MeanStep(mean_ns, _limit(runs_ahead, share), share, mean(chosen.without_data_ns[whole]))
     return StepPace(
         steps=len(rows),
         pace_ns=pace_ns,

@@ -506,3 +506,11 @@ def test_without_launches_gpu_work_belongs_to_the_phase_whose_cuda_events_enclos
     )  # fmt: skip
     assert launch_phases(trace).tolist() == [0, 1, 2, 3]
     assert (step_times(trace).device_interval_ns[0] // MS).tolist() == [9, 9, 9]
+
+
+def test_a_mean_step_counts_whole_repetitions_of_a_pattern() -> None:
+    """GIVEN 11 steps on the host, of which every fourth takes 6 ms and the others 1 ms THEN a step takes (3 + 6) / 4 ms,
+    however many steps were recorded after the last long one."""
+    ends = np.cumsum([1, 1, 1, 6, 1, 1, 1, 6, 1, 1, 1]).tolist()
+    of = pace(a_trace(list(pairwise([0, *ends]))))
+    assert of is not None and (of.period, of.pace_ns, of.mean) == (4, 9 * MS // 4, None)
