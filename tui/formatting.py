@@ -21,7 +21,7 @@ from traces.names.equivalent_ops import kernel_text as kernel_text
 
 ABSENT = "-"
 T = TypeVar("T", int, float)
-_FEW_DEVICES = 4
+FEW_DEVICES = 4
 _LEAST_APART = 12  # characters: if fewer fit, shortened names may be equal
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
@@ -93,7 +93,7 @@ def printable(text: str, *, colour: bool) -> str:
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
     """Return one text per device, or only the lowest and the highest value if there are more than four devices."""
-    if len(values) <= _FEW_DEVICES:
+    if len(values) <= FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
     return [f"{text(values[least])} ({least}) to {text(values[most])} ({most})"]
@@ -196,7 +196,7 @@ _TEXTS: dict[Unit, Callable[[float], str]] = {
     Unit.CHANGE: lambda value: time_text(value, signed=True) if round(value) else "0",
     Unit.SHARE: share_text,
     Unit.BYTES: size_text,
-    Unit.NUMBER: lambda value: f"{value:.1f}",
+    Unit.NUMBER: lambda value: f"{value:z.{2 if 0 < abs(value) < 10 else 1}f}",
 }
 
 
@@ -235,7 +235,7 @@ def side_by_side(
     for name in dict.fromkeys(name for side in sides for name in side):
         ours, theirs = (side.get(name, nothing) for side in sides)
         paired = [value for pair in zip(ours, theirs, strict=True) for value in pair]
-        rows.append((name, _number(theirs[0]) - _number(ours[0]), *paired))
+        rows.append((name, None if paired[:2] == [None, None] else _number(theirs[0]) - _number(ours[0]), *paired))
     return FigureTable(title, heads, rows)
 
 

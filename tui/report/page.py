@@ -21,7 +21,7 @@ from traces.model.trace import Trace
 from tui.formatting import ABSENT, count_text, error_text, names_text, ranges_text, share_text, size_text, time_text
 from tui.report.charts import Chart, escape, paired_bars
 from tui.report.plots import IDLE_COLOURS, PLOTS, NamedTrace, compared
-from tui.text.analyses import analysis_rows, exposure_sentence, idle_sentence
+from tui.text.analyses import analysis_tables, exposure_sentence, idle_sentence
 from tui.text.bottleneck import bottleneck_text
 from tui.text.compiled import compilation_difference, compiled_tables
 from tui.text.diff import COVERAGE, change_cells, labels_of, reason_texts, verdict_sentences, warning_sentences
@@ -186,9 +186,9 @@ def _collectives(of: Summary) -> Iterable[tuple[str, str]]:
 
 
 def _analyses(of: Summary) -> Iterable[tuple[str, str]]:
-    for title, head, rows in analysis_rows(of.analyses):
-        if not title.startswith("GPU idle"):
-            yield title, _table(head, rows)
+    for table in analysis_tables([of.analyses], [""]):
+        if not table.title.startswith("GPU idle"):
+            yield table.title, _table([head.name for head in table.heads], table.cells())
 
 
 def _provenance(of: Summary) -> Iterable[tuple[str, str]]:

@@ -1,30 +1,28 @@
-"""Formats tables of analyses: GPU idle time, kernel launches, communication and others.
+"""Describes the tables of analyses once, for the text of commands, the HTML report and the timeline app.
 
-    for title, head, rows in analysis_rows(summary.analyses): ...               # of one trace
-    for head, rows in both_sections(comparison.analyses): ...                   # of two
+    for table in analysis_tables([summary.analyses], [""]): print(table.title, table.cells())       # of one trace
+    analysis_table("idle", [ours, theirs], ["A", "B"]).rows[0]      # ("waiting for data", -12_000, 58_700_000, 58_688_000, ...)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import TYPE_CHECKING, NamedTuple
 
 from traces.analyses.stragglers import similar_ranks
-from tui.formatting import ABSENT, count_text, curve_text, share_text, size_text, time_text
+from tui.formatting import FEW_DEVICES, FigureTable, Head, Unit, Value, curve_text, share_text, side_by_side, time_text
 
 if TYPE_CHECKING:
     from traces.analyses.analyse import Analyses
-    from traces.analyses.communication import Communication, Operation
+    from traces.analyses.communication import Communication
     from traces.analyses.idle import IdleTime
     from traces.analyses.launches import StreamLaunches
-    from traces.analyses.modules import ModuleTime
-    from traces.analyses.stragglers import RankLateness
-    from traces.comparison.comparison_figures import Both, StreamShare
+    from traces.comparison.comparison_figures import StreamShare
     from traces.rates.achieved_rates import OpRates
 
-Key = TypeVar("Key")
-Row = TypeVar("Row")
-_MOST_OPS, _MOST_MODULES = 10, 16
+Rows = Mapping[str, tuple[Value, ...]]  # the figures of a table by the label of the row
+_MOST_OPS, _MOST_MODULES = 10, 16  # maximum rows in text
 REASONS = {
     "data": "waiting for data",
     "host": "host-bound",
@@ -37,154 +35,215 @@ REASONS = {
 }
 
 
-def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    many = len(of.idle) > 4
-    heads = ["", "mean of all"] if many else ["", *of.idle]
-    yield "GPU idle by reason" + per_step_words(of.idle, together=many), heads, idle_rows(of.idle, together=many)
+class Analysis(NamedTuple):
+    """Describes the table of an analysis. Text shows only some of the figures, because lines of text are short."""
+
+    title: str
+    missing: str  # the reason if the table is empty
+    figures: Sequence[Head]
+    rows: Callable[[Analyses], Rows]
+    alone: Sequence[int]  # the figures in text about one trace
+    compared: Sequence[int]  # the figures in text about two traces
+    most: int = _MOST_OPS  # maximum rows in text
+
+
+def analysis_table(
+    tab: str,
+    sides: Sequence[Analyses],
+    words: Sequence[str],
+    streams: Iterable[StreamShare] = (),
+    between_ranks: Sequence[Communication | None] = (),
+    *,
+    text: bool = False,
+) -> FigureTable:
+    """Return one table about one or two traces. `words` are the names of the traces. With `text`, the table has only the
+    most important figures and the rows whose first figure is largest."""
+    of = ANALYSES[tab]
+    found: list[Rows] = [of.rows(side) for side in sides]
+    if tab == "overlap":
+        found = [_overlap(side) for side in between_ranks]
+    elif tab == "launches" and len(sides) == 2:  # streams of the two traces may have different numbers
+        found = _paired_launches(sides, streams)
+    chosen: Sequence[int] = range(len(of.figures))
+    if text:
+        labels = dict.fromkeys(label for side in found for label in side)
+        shown = sorted(labels, key=lambda label: -max(_number(side[label][0]) for side in found if label in side))[: of.most]
+        found = [{label: values for label, values in side.items() if label in shown} for side in found]
+        chosen = of.alone if len(sides) == 1 else of.compared
+    rows = [{label: tuple(values[place] for place in chosen) for label, values in side.items()} for side in found]
+    heads = [of.figures[place] for place in chosen]
+    title = of.title if len(sides) == 1 or heads[0] is _TIME else f"{of.title}, {heads[0].name}"
+    return side_by_side(title, "", heads, rows, words)
+
+
+def analysis_tables(
+    sides: Sequence[Analyses], words: Sequence[str], streams: Iterable[StreamShare] = ()
+) -> Iterator[FigureTable]:
+    """Yield all tables for text."""
+    for tab, of in ANALYSES.items():
+        if of.alone if len(sides) == 1 else of.compared:
+            table = _titled(analysis_table(tab, sides, words, streams, text=True), tab, sides)
+            yield _without_empty_columns(table) if len(sides) == 1 else table
+
+
+def _titled(table: FigureTable, tab: str, sides: Sequence[Analyses]) -> FigureTable:
+    idle, path = sides[0].idle, sides[0].critical_path
+    if tab == "idle" and len(sides) == 1 and 1 < len(idle) <= FEW_DEVICES:
+        by_device = [idle_per_step({device: of}) for device, of in idle.items()]
+        times = {words: [of[words] for of in by_device] for words in REASONS.values()}
+        rows: list[tuple[Value, ...]] = [(words, *of) for words, of in times.items() if any(of)]
+        heads = [Head(""), *(Head(device, Unit.TIME) for device in idle)]
+        return FigureTable(table.title + per_step_words(idle, together=False), heads, rows)
+    if tab == "idle":
+        return table._replace(title=table.title + per_step_words(idle))
+    if tab == "rates" and len(sides) == 1:
+        known_ns = sum(max(row.flops_ns, row.bytes_ns) for row in sides[0].achieved)
+        known = share_text(known_ns / max(sum(row.device_ns for row in sides[0].achieved), 1))
+        return table._replace(title=f"{table.title} (known for {known} of GPU time)")
+    if tab == "path" and path is not None and len(sides) == 1:
+        of_rank = f" of rank {path.rank}" if sides[0].stragglers else ""
+        return table._replace(title=f"Critical path of step {path.step}{of_rank}, {time_text(path.duration_ns)}")
+    return table
+
+
+def _without_empty_columns(table: FigureTable) -> FigureTable:
+    filled = [not place or any(row[place] not in (None, "") for row in table.rows) for place in range(len(table.heads))]
+    rows = [tuple(compress(row, filled)) for row in table.rows]
+    return FigureTable(table.title, [*compress(table.heads, filled)], rows)
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+# --- rows
+
+
+def _overlap(of: Communication | None) -> Rows:
+    whole_ns = 0 if of is None else of.exposed_per_step_ns + of.hidden_per_step_ns
+    if of is None or not whole_ns:
+        return {}
+    parts = {"exposed: the GPU has nothing else to do": of.exposed_per_step_ns}
+    parts["hidden behind computation"] = of.hidden_per_step_ns
+    return {words: (ns, ns / whole_ns) for words, ns in parts.items()}
+
+
+def _idle(of: Analyses) -> Rows:
+    window_ns = sum(idle.window_ns / max(idle.steps, 1) for idle in of.idle.values()) / max(len(of.idle), 1)
+    times_ns = idle_per_step(of.idle)
+    return {words: (time_ns, time_ns / window_ns if window_ns else None) for words, time_ns in times_ns.items() if time_ns}
+
+
+def _path(of: Analyses) -> Rows:
     path = of.critical_path
-    if path is not None:
-        shares = [[kind, time_text(ns), share_text(ns / path.duration_ns)] for kind, ns in path.by_kind.items()]
-        step = f"step {path.step} of rank {path.rank}" if of.stragglers else f"step {path.step}"
-        yield f"Critical path of {step}, {time_text(path.duration_ns)}", ["", "time", "of the step"], shares
-    launches = [
-        [f"{row.device} stream {row.stream}", count_text(row.count), time_text(row.delay_median_ns),
-         time_text(row.delay_p95_ns), f"{row.queue_mean:.1f}", count_text(row.queue_most)]
-        for row in of.launches[:_MOST_OPS]
-    ]  # fmt: skip
-    yield "Launches", ["", "count", "delay", "95 %", "queue, mean", "most"], launches
-    long = [
-        [row.call, row.reason, count_text(row.count), time_text(row.host_ns), time_text(row.longest_ns)]
-        for row in of.long_launches[:_MOST_OPS]
-    ]
-    yield "Slow launch calls", ["", "why", "count", "host time", "longest"], long
-    moved = [
-        [row.kind, count_text(row.count), size_text(row.bytes or None), time_text(row.duration_ns), _gbps(row.gbps),
-         curve_text(row.over_time)]
-        for row in of.transfers[:_MOST_OPS]
-    ]  # fmt: skip
-    yield "Copies", ["", "count", "bytes", "time", "GB/s", "over time"], moved
-    kinds = of.achieved[:_MOST_OPS]
-    is_known = any(row.flops is not None or row.bytes is not None for row in kinds)
-    known_ns = sum(max(row.flops_ns, row.bytes_ns) for row in of.achieved)
-    known = share_text(known_ns / max(sum(row.device_ns for row in of.achieved), 1))
-    yield f"Achieved rates by kind of op (known for {known} of GPU time)", _RATES, [_rates(row) for row in kinds if is_known]
-    yield "Ops by shape", _RATES, [_rates(row) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
-    modules = sorted(of.modules, key=lambda of: (_gpu_ns(of), _host_ns(of)), reverse=True)[:_MOST_MODULES]
-    shown = [row for row in of.modules if row in modules]  # modules in the order of their calls
-    cells = [
-        [_indented(row.path), time_text(row.forward_ns), time_text(row.backward_ns),
-         time_text(row.own_ns), time_text(row.host_ns)]
-        for row in shown
-    ]  # fmt: skip
-    title = "Modules with the most GPU time, per step" if any(map(_gpu_ns, modules)) else "Modules, per step"
-    yield title, ["", "forward", "backward", "own", "on the host"], cells
-    heads = ["", "last", "late", "waited itself"]
-    yield "Stragglers: ranks that reached collectives late", heads, _late_ranks(of.stragglers)
+    if path is None:
+        return {}
+    named = {**path.by_kind, **{f"in {name}": ns for name, ns in path.by_name.items() if name not in path.by_kind}}
+    return {name: (ns, ns / path.duration_ns if path.duration_ns else None) for name, ns in named.items()}
 
 
-def _late_ranks(found: Sequence[RankLateness]) -> list[list[str]]:
-    similar = set(similar_ranks(found) if len(found) > _MOST_OPS else ())
-    late = [row for row in found if row.rank not in similar]
-    cells = [
-        [f"rank {row.rank}", f"{count_text(row.last)} of {count_text(row.collectives)}",
-         time_text(row.late_ns), time_text(row.waited_ns)]
-        for row in late[:_MOST_OPS]
-    ]  # fmt: skip
-    if len(late) > _MOST_OPS:
-        cells.append([f"{len(late) - _MOST_OPS} more stragglers", "", "", ""])
-    rest = [row for row in found if row.rank in similar]
-    if rest:
-        names = ("last", "collectives", "late_ns", "waited_ns")
-        last, calls, late_ns, waited_ns = (round(sum(getattr(row, name) for row in rest) / len(rest)) for name in names)
-        times = [time_text(late_ns), time_text(waited_ns)]
-        cells.append([f"{len(rest)} similar ranks, mean", f"{count_text(last)} of {count_text(calls)}", *times])
-    return cells
+def _launches(row: StreamLaunches) -> tuple[Value, ...]:
+    return row.delay_median_ns, row.queue_mean, row.count, row.delay_p95_ns, row.queue_most
 
 
-def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iterator[tuple[str, list[list[str]]]]:
-    pair = (sides.recorded, sides.replayed)
-    idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
-    labels = [label for label in REASONS.values() if any(label in side for side in idle)]
-    rows = [[label, *(side.get(label, ABSENT) for side in idle)] for label in labels]
-    yield "GPU idle by reason" + per_step_words(pair[0].idle), rows
-    paths = [of.critical_path for of in pair]
-    kinds = dict.fromkeys(kind for path in paths if path is not None for kind in path.by_kind)
-    cells = [[time_text(path.by_kind.get(kind, 0)) if path is not None else ABSENT for path in paths] for kind in kinds]
-    yield "Critical path of the median step", [[kind, *times] for kind, times in zip(kinds, cells, strict=True)]
-    rows = []
-    for label, both in list(paired_launches(sides, streams).items())[:4]:
-        rows.append([f"{label}, delay", *(ABSENT if row is None else time_text(row.delay_median_ns) for row in both)])
-        rows.append([f"{label}, mean queue", *(ABSENT if row is None else f"{row.queue_mean:.1f}" for row in both)])
-    yield "Launches", rows
-    rows = []
-    for kind, transfers in _shared(*({row.kind: row for row in of.transfers} for of in pair))[:4]:
-        rows.append([f"{kind}, GB/s", *(_gbps(row.gbps) for row in transfers)])
-        rows.append(["  over time", *(curve_text(row.over_time) for row in transfers)])
-    yield "Copies", rows
-    modules = _shared(*({row.path: row for row in of.modules} for of in pair))
-    has_gpu_time = any(map(_gpu_ns, pair[0].modules))
-    took, title = (_gpu_ns, "GPU time of modules") if has_gpu_time else (_host_ns, "Host time of modules")
-    most = dict(sorted(modules, key=lambda shared: -max(map(took, shared[1])))[:_MOST_OPS])
-    yield f"{title}, per step", [[_indented(path), *map(time_text, map(took, of))] for path, of in modules if path in most]
-    rates = _shared(*({op_label(row): row for row in of.achieved if row.calls} for of in pair))[:_MOST_OPS]
-    yield "Achieved rates by kind of op", [row for label, ops in rates for row in _compared_rates(label, ops)]
-    shapes = _shared(*({op_label(row): row for row in of.op_shapes if row.calls} for of in pair))[:_MOST_OPS]
-    shaped = [(label, ops) for label, ops in shapes if any(row.shapes for row in ops)]
-    rows = [[label, *(time_text(row.device_ns / row.calls) for row in ops)] for label, ops in shaped]
-    yield "GPU time of ops by shape, per call", rows
-    ranks = _shared(*({row.rank: row for row in of.stragglers} for of in pair))[:_MOST_OPS]
-    rows = [[f"rank {rank} was late", *(time_text(row.late_ns) for row in late)] for rank, late in ranks]
-    yield "Stragglers: ranks that reached collectives late", rows
-
-
-def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[Key, tuple[Row, Row]]]:
-    return [(key, (row, second[key])) for key, row in first.items() if key in second]
-
-
-def paired_launches(
-    sides: Both[Analyses], streams: Iterable[StreamShare]
-) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
-    rows_of: list[dict[tuple[str, int | None], StreamLaunches]] = [
-        {(row.device, row.stream): row for row in of.launches} for of in (sides.recorded, sides.replayed)
-    ]
-    ours, theirs = rows_of
-    found = {}
+def _paired_launches(sides: Sequence[Analyses], streams: Iterable[StreamShare]) -> list[Rows]:
+    known = [{(row.device, row.stream): _launches(row) for row in of.launches} for of in sides]
+    found: tuple[dict[str, tuple[Value, ...]], dict[str, tuple[Value, ...]]] = ({}, {})
     for pair in streams:
-        numbers = dict.fromkeys(str(one) for one in (pair.recorded_stream, pair.replayed_stream) if one is not None)
-        rows = ours.get((pair.device, pair.recorded_stream)), theirs.get((pair.device, pair.replayed_stream))
-        if rows != (None, None):
-            found[f"{pair.device} stream {'/'.join(numbers)}"] = rows
-    return found
+        both = pair.recorded_stream, pair.replayed_stream
+        numbers = dict.fromkeys(str(number) for number in both if number is not None)
+        for side, number in enumerate(both):
+            if number is not None and (pair.device, number) in known[side]:
+                found[side][f"{pair.device} stream {'/'.join(numbers)}"] = known[side][pair.device, number]
+    return [*found]
 
 
-def _compared_rates(label: str, both: tuple[OpRates, OpRates]) -> list[list[str]]:
-    rates = (
-        [f"{label}, TFLOP/s", *(ABSENT if row.tflops is None else f"{row.tflops:.2f}" for row in both)],
-        [f"{label}, GB/s", *(_gbps(row.gbps) for row in both)],
-    )
-    return [row for row in rates if row[1:] != [ABSENT, ABSENT]]
+def _rates(ops: Sequence[OpRates]) -> Rows:
+    if not any(row.flops is not None or row.bytes is not None for row in ops):
+        return {}
+    rows: dict[str, tuple[Value, ...]] = {}
+    for row in ops:
+        notes = ["≤"] * row.flops_bounded + [row.cached] * ((row.bytes_share or 0) > 1)
+        each_ns = row.device_ns / row.calls if row.calls else None
+        rates = row.tflops, row.flops_share, row.gbps, row.bytes_share
+        rows[_op_label(row)] = (row.device_ns, each_ns, row.calls, *rates, ", ".join(notes))
+    return rows
 
 
-def op_label(row: OpRates) -> str:
+def _op_label(row: OpRates) -> str:
     return f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}".rstrip() if row.shapes else row.op
 
 
-def _gpu_ns(of: ModuleTime) -> int:
-    return of.forward_ns + of.backward_ns
+def _ranks(of: Analyses) -> Rows:
+    found = of.stragglers
+    similar = set(similar_ranks(found) if len(found) > _MOST_OPS else ())
+    values = {row.rank: (row.late_ns, row.waited_ns, row.last, row.collectives) for row in found}
+    rows: dict[str, tuple[Value, ...]] = {f"rank {rank}": of_rank for rank, of_rank in values.items() if rank not in similar}
+    if similar:
+        columns = zip(*(values[rank] for rank in similar), strict=True)
+        rows[f"{len(similar)} similar ranks, mean"] = tuple(round(sum(column) / len(similar)) for column in columns)
+    return rows
 
 
-def _host_ns(of: ModuleTime) -> int:
-    return of.host_ns or 0
+_TIME = Head("time", Unit.TIME)
+_RATES = (
+    Head("GPU time", Unit.TIME), Head("per call", Unit.TIME), Head("calls", Unit.COUNT), Head("TFLOP/s", Unit.NUMBER),
+    Head("of peak", Unit.SHARE), Head("GB/s", Unit.NUMBER), Head("of peak", Unit.SHARE), Head("note"),
+)  # fmt: skip
+ANALYSES = {
+    "idle": Analysis("GPU idle by reason", "no known idle time", (_TIME, Head("%", Unit.SHARE)), _idle, (0,), (0,)),
+    "path": Analysis(
+        "Critical path of the median step", "no steps with kernels", (_TIME, Head("of the step", Unit.SHARE)), _path,
+        (0, 1), (0,),
+    ),
+    "launches": Analysis(
+        "Launches", "no launches are recorded",
+        (Head("delay", Unit.TIME), Head("queue, mean", Unit.NUMBER), Head("count", Unit.COUNT), Head("95 %", Unit.TIME),
+         Head("most", Unit.COUNT)),
+        lambda of: {f"{row.device} stream {row.stream}": _launches(row) for row in of.launches}, (2, 0, 3, 1, 4), (0, 1),
+    ),
+    "calls": Analysis(
+        "Slow launch calls", "no launch call is slow",
+        (Head("host time", Unit.TIME), Head("longest", Unit.TIME), Head("count", Unit.COUNT)),
+        lambda of: {f"{row.call}: {row.reason}": (row.host_ns, row.longest_ns, row.count) for row in of.long_launches},
+        (2, 0, 1), (),
+    ),
+    "copies": Analysis(
+        "Copies", "no copies are recorded",
+        (Head("GB/s", Unit.NUMBER), Head("over time"), _TIME, Head("bytes", Unit.BYTES), Head("count", Unit.COUNT)),
+        lambda of: {row.kind: (row.gbps, curve_text(row.over_time), row.duration_ns, row.bytes or None, row.count)
+                    for row in of.transfers},
+        (4, 3, 2, 0, 1), (0,),
+    ),
+    "overlap": Analysis(
+        "Communication, per step and rank", "no communication between ranks is recorded", (_TIME, Head("%", Unit.SHARE)),
+        lambda _: {}, (), (),
+    ),
+    "rates": Analysis(
+        "Achieved rates by kind of op", "no ops with known rates are recorded", _RATES, lambda of: _rates(of.achieved),
+        (0, 3, 4, 5, 6, 7), (3, 5),
+    ),
+    "shapes": Analysis(
+        "Ops by shape", "no ops with known rates are recorded", _RATES,
+        lambda of: _rates([row for row in of.op_shapes if row.shapes]), (0, 3, 4, 5, 6, 7), (1,),
+    ),
+    "modules": Analysis(
+        "Modules, per step", "no modules are recorded; use trace record, or torch.profiler with with_modules or with_stack",
+        (Head("GPU time", Unit.TIME), Head("forward", Unit.TIME), Head("backward", Unit.TIME), Head("own", Unit.TIME),
+         Head("host", Unit.TIME), Head("calls", Unit.COUNT)),
+        lambda of: {row.path: (row.forward_ns + row.backward_ns, row.forward_ns, row.backward_ns, row.own_ns, row.host_ns,
+                               row.calls) for row in of.modules},
+        (1, 2, 3, 4), (0, 4), _MOST_MODULES,
+    ),
+    "ranks": Analysis(
+        "Stragglers at collectives", "no collectives of several ranks are recorded",
+        (Head("time late", Unit.TIME), Head("waited itself", Unit.TIME), Head("last", Unit.COUNT), Head("of", Unit.COUNT)),
+        _ranks, (2, 3, 0, 1), (0,),
+    ),
+}  # fmt: skip
 
 
-def _indented(path: str) -> str:
-    return "  " * path.count("/") + path.rpartition("/")[2]
-
-
-def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
-    columns = [idle] if together else [{device: of} for device, of in idle.items()]
-    times = [idle_per_step(of) for of in columns]
-    return [[label, *(time_text(of[label]) for of in times)] for label in REASONS.values() if any(of[label] for of in times)]
+# --- sentences
 
 
 def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
@@ -209,22 +268,6 @@ def idle_sentence(idle: dict[str, IdleTime]) -> str:
     return f"{share}; {of}{': ' if of else ''}{listed}" if listed else share
 
 
-_RATES = ["", "calls", "time", "TFLOP/s", "of peak", "GB/s", "of peak"]
-
-
-def _rates(row: OpRates) -> list[str]:
-    most = "≤ " if row.flops_bounded else ""
-    flops = ABSENT if row.tflops is None else f"{most}{row.tflops:.2f}"
-    share = ABSENT if row.flops_share is None else most + share_text(row.flops_share)
-    in_cache = f", {row.cached}" if (row.bytes_share or 0) > 1 else ""
-    moved = [_gbps(row.gbps), share_text(row.bytes_share) + in_cache]
-    return [op_label(row), count_text(row.calls), time_text(row.device_ns), flops, share, *moved]
-
-
-def _gbps(gbps: float | None) -> str:
-    return ABSENT if gbps is None else f"{gbps:.1f}"
-
-
 def per_step_words(idle: dict[str, IdleTime], *, together: bool = True) -> str:
     if not any(of.steps > 1 for of in idle.values()):
         return ""
@@ -240,21 +283,12 @@ def exposure_sentence(of: Communication | None) -> str:
     return f"exposed {exposed}, hidden behind computation {rest} ({hidden}){each}"
 
 
-def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
-    both = [sides.recorded, sides.replayed]
-    per_step = [None if of is None else (of.exposed_per_step_ns, of.hidden_per_step_ns) for of in both]
-    labels = ("exposed, per step: the GPU has nothing else to do", "hidden behind computation, per step")
-    rows = [
-        [label, *(ABSENT if times_ns is None else time_text(times_ns[number]) for times_ns in per_step)]
-        for number, label in enumerate(labels)
-    ]
-    calls = [{(row.name, row.phase): row for row in (of.operations if of else ())} for of in both]
-    for name, phase in dict.fromkeys(key for side in calls for key in side):
-        side_calls = [side.get((name, phase)) for side in calls]
-        label = f"{name} in {phase}" if phase else f"{name} outside of steps"
-        rows.append([label, *map(_calls, side_calls)])
-    return rows
-
-
-def _calls(row: Operation | None) -> str:
-    return ABSENT if row is None else f"{count_text(row.count)}x {size_text(row.bytes)}"
+def communication_tables(both: Sequence[Communication | None], words: Sequence[str]) -> Iterator[FigureTable]:
+    of = ANALYSES["overlap"]
+    yield side_by_side(of.title, "", of.figures, [_overlap(side) for side in both], words)
+    calls: list[dict[str, tuple[Value, ...]]] = [
+        {f"{row.name} in {row.phase}" if row.phase else f"{row.name} outside of steps": (row.count, row.bytes)
+         for row in (side.operations if side else ())}
+        for side in both
+    ]  # fmt: skip
+    yield side_by_side("Calls of collectives", "", [Head("count", Unit.COUNT), Head("bytes", Unit.BYTES)], calls, words)

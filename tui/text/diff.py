@@ -9,7 +9,7 @@ Times that are longer in the second trace are red, and shorter times are blue.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement
 from traces.comparison.comparison_figures import Comparison
@@ -20,6 +20,7 @@ from traces.model.run import HostFigures
 from traces.rates.estimate_errors import OTHER_SHAPES
 from tui.formatting import (
     ABSENT,
+    FigureTable,
     count_text,
     counted,
     error_text,
@@ -35,7 +36,7 @@ from tui.formatting import (
     time_text,
     wrapped,
 )
-from tui.text.analyses import both_sections, communication_rows, exposure_sentence
+from tui.text.analyses import analysis_tables, communication_tables, exposure_sentence
 from tui.text.bottleneck import lag_sentence, limit_text, loading_sentences
 from tui.text.compiled import compilation_difference, compilation_notes, compiled_tables, compiling_sentences
 from tui.text.memory import memory_name, memory_sentences, peak_rows
@@ -431,11 +432,10 @@ class _DiffPage:
 
     def communication(self) -> list[str]:
         sides = self.of.communication
-        return self.table(["Communication between ranks", self.first, self.second], communication_rows(sides) if sides else [])
+        return self.figure_tables(communication_tables([*sides], (self.first, self.second)) if sides else [])
 
     def analyses(self) -> list[str]:
-        sections = both_sections(self.of.analyses, self.of.streams)
-        return [line for title, rows in sections for line in self.table([title, self.first, self.second], rows)]
+        return self.figure_tables(analysis_tables([*self.of.analyses], (self.first, self.second), self.of.streams))
 
     def memory(self) -> list[str]:
         lines = self.table(["Memory peak", self.first, self.second, "change"], peak_rows(self.of.memory))
@@ -504,6 +504,11 @@ class _DiffPage:
         lines = table(heads, rows, width=self.width, stretch=True)
         return [self.bold(lines[0]), *lines[1:], ""] if lines else []
 
+    def figure_tables(self, tables: Iterable[FigureTable]) -> list[str]:
+        return [
+            line for of in tables for line in self.table([of.title, *(head.name for head in of.heads[1:])], of.cells())
+        ]  # fmt: skip
+
     def noted(self, lines: list[str], note: str) -> list[str]:
         return [*lines[:-1], *wrapped(note, self.width, "  "), ""]
 
@@ -515,5 +520,4 @@ def _compiled_lines(page: _DiffPage) -> list[str]:
     if page.of.compiled is None:
         return []
     tables = compiled_tables([*page.of.compiled], (page.first, page.second), page.of.fused)
-    lines = [page.table([table.title, *(head.name for head in table.heads[1:])], table.cells()) for table in tables]
-    return [*page.sentences(compilation_notes(page.of)), *(line for of in lines for line in of)]
+    return [*page.sentences(compilation_notes(page.of)), *page.figure_tables(tables)]

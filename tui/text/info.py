@@ -38,7 +38,7 @@ from tui.formatting import (
     wrapped,
 )
 from tui.outputs import json_text
-from tui.text.analyses import analysis_rows, exposure_sentence, idle_sentence
+from tui.text.analyses import analysis_tables, exposure_sentence, idle_sentence
 from tui.text.bottleneck import WHOLE, bottleneck_text, is_lower_bound, lag_sentence
 from tui.text.compiled import compiled_line, compiled_tables, graphs_line
 
@@ -87,7 +87,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         more = f"      trace info {shlex.quote(name)} --details"
         return printable("\n".join([*lines, *_next(summary, name), more]), colour=colour)
     lines += [*_figures(summary, width), ""]
-    compiled = compiled_tables([summary.analyses.compiled], [""])
+    analyses = [*analysis_tables([summary.analyses], [""]), *compiled_tables([summary.analyses.compiled], [""])]
     sections: list[tuple[str, list[str]]] = [
         ("Origin", _provenance(summary, width)),
         ("Devices", _devices(summary, width)),
@@ -103,8 +103,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
             "Ops with the most GPU time (innermost op of each launch)",
             table(*work_cells(summary, summary.ops, "op"), width=width, indent=2),
         ),
-        *((title, table(head, rows, width=width, indent=2)) for title, head, rows in analysis_rows(summary.analyses)),
-        *((of.title, table([head.name for head in of.heads], of.cells(), width=width, indent=2)) for of in compiled),
+        *((of.title, table([head.name for head in of.heads], of.cells(), width=width, indent=2)) for of in analyses),
         ("Ops with the most time on the host (without the ops that they call)", _host_ops(summary, width)),
         ("Memory peak", _memory(summary, width)),
         ("Recording overhead", _recorder(summary, width)),

@@ -14,11 +14,10 @@ from traces.analyses.communication import (
     data_parallel_kernels,
     exposed_copies_ns,
 )
-from traces.comparison.comparison_figures import Both
 from traces.figures.summary import summarize
 from traces.model.trace import NONE, Collectives, Device, DeviceKind, DeviceSpans, Ending, HostKind, HostSpans, Trace
 from traces.names.collectives import is_communication
-from tui.text.analyses import communication_rows, exposure_sentence
+from tui.text.analyses import communication_tables, exposure_sentence
 from tui.text.info import info_text
 
 
@@ -74,9 +73,10 @@ def test_communication_without_concurrent_computation_is_exposed() -> None:
         ("forward", 1, 1_000),
     ]
     assert exposure_sentence(facts) == "exposed 50.0 µs, hidden behind computation 30.0 µs (37.5 %)"
-    rows = communication_rows(Both(None, facts))
-    assert rows[0][1:] == ["-", "50.0 µs"] and rows[1][1:] == ["-", "30.0 µs"]
-    assert rows[2] == ["all_reduce in backward", "-", "2x 2.0 KiB"]
+    times, calls = communication_tables([None, facts], ["A", "B"])
+    assert times.cells()[0][1:] == ["+50.0 µs", "-", "50.0 µs", "-", "62.5 %"]
+    assert times.cells()[1][1:] == ["+30.0 µs", "-", "30.0 µs", "-", "37.5 %"]
+    assert calls.cells()[0] == ["all_reduce in backward", "2", "-", "2", "-", "2.0 KiB"]
 
 
 def test_communication_per_step_excludes_work_launched_before_the_recording() -> None:

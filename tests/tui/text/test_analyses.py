@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from traces.analyses.analyse import Analyses
 from traces.analyses.idle import IdleReason, IdleTime
+from traces.analyses.launches import StreamLaunches
 from traces.analyses.modules import ModuleTime
-from traces.comparison.comparison_figures import Both
+from traces.comparison.comparison_figures import StreamShare
 from traces.rates.achieved_rates import OpRates
-from tui.text.analyses import analysis_rows, both_sections, idle_per_step, idle_rows, idle_sentence, per_step_words
+from tui.formatting import FigureTable
+from tui.text.analyses import analysis_table, analysis_tables, idle_per_step, idle_sentence, per_step_words
 
 MS = 1_000_000
 
@@ -31,10 +35,18 @@ def test_idle_time_per_step_is_the_mean_over_all_gpus() -> None:
     assert idle_per_step({"cuda:0": idle(0, 200, data=40)})["waiting for data"] == 40 * MS
 
 
+def table_named(title: str, *sides: Analyses) -> FigureTable:
+    return next(of for of in analysis_tables(sides, ["A", "B"][: len(sides)]) if of.title.startswith(title))
+
+
 def test_the_idle_time_table_has_a_row_for_each_reason() -> None:
-    assert idle_rows(TWO, together=False) == [["waiting for data", "10.0 ms", "30.0 ms"], ["host-bound", "5.0 ms", "0 ns"]]
-    assert idle_rows(TWO, together=True) == [["waiting for data", "20.0 ms"], ["host-bound", "2.5 ms"]]
-    assert idle_rows({}, together=True) == []
+    table = table_named("GPU idle", with_modules(idle=TWO))
+    assert table.cells() == [["waiting for data", "10.0 ms", "30.0 ms"], ["host-bound", "5.0 ms", "0 ns"]]
+    both = table_named("GPU idle", with_modules(idle=TWO), with_modules(idle=ONE))
+    assert both.cells() == [
+        ["waiting for data", "-10.0 ms", "20.0 ms", "10.0 ms"], ["host-bound", "+2.5 ms", "2.5 ms", "5.0 ms"]
+    ]  # fmt: skip
+    assert table_named("GPU idle", with_modules()).rows == []
 
 
 @pytest.mark.parametrize(
@@ -60,22 +72,22 @@ def test_info_names_the_three_largest_reasons_for_idle_time() -> None:
 
 
 def test_the_table_of_rates_is_left_out_if_no_rate_is_known() -> None:
-    def rates(size: int | None) -> OpRates:
-        return OpRates("add", "", "", 1, MS, None, size, None, None, None, None, False)
+    def rates(op: str, size: int | None) -> OpRates:
+        return OpRates(op, "", "", 1, MS, None, size, None, None, None, None, False)
 
     def rows(*achieved: OpRates) -> int:
         found = Analyses({}, [], [], [], [], list(achieved), [], [], [], None)
-        return next(len(cells) for title, _, cells in analysis_rows(found) if title.startswith("Achieved rates by kind of op"))
+        return len(table_named("Achieved rates by kind of op", found).rows)
 
-    assert rows(rates(None), rates(None)) == 0 and rows(rates(None), rates(8)) == 2
+    assert rows(rates("a", None), rates("b", None)) == 0 and rows(rates("a", None), rates("b", 8)) == 2
 
 
 def test_the_table_of_rates_says_for_how_much_gpu_time_rates_are_known() -> None:
     """GIVEN an op of 1 ms without a rate, and an op of 4 ms with known bytes for 2 ms THEN 40 % of the time has a rate."""
     unknown = OpRates("foo", "", "", 1, MS, None, None, None, None, None, None, False)
     partly = OpRates("add", "", "", 2, 4 * MS, None, 8, None, None, 4.0, None, False, bytes_ns=2 * MS)
-    titles = [title for title, _, _ in analysis_rows(Analyses({}, [], [], [], [], [partly, unknown], [], [], [], None))]
-    assert "Achieved rates by kind of op (known for 40.0 % of GPU time)" in titles
+    table = table_named("Achieved rates", with_modules(rates=(partly, unknown)))
+    assert table.title == "Achieved rates by kind of op (known for 40.0 % of GPU time)"
 
 
 def with_modules(*modules: ModuleTime, idle: dict[str, IdleTime] | None = None, rates: tuple[OpRates, ...] = ()) -> Analyses:
@@ -86,39 +98,63 @@ def module(path: str, forward_ms: int, backward_ms: int, host_ms: int | None) ->
     return ModuleTime(path, 1.0, forward_ms * MS, backward_ms * MS, 0, None if host_ms is None else host_ms * MS)
 
 
-def module_rows(*pair: Analyses) -> tuple[str, list[list[str]]]:
-    found = both_sections(Both(*pair), [])
-    return next((title, rows) for title, rows in found if "time of modules" in title)
-
-
 def test_the_gpu_time_of_a_module_contains_its_backward_pass() -> None:
     first = with_modules(module("net", 1, 0, 9), module("net/a/b", 10, 20, 9), module("only here", 5, 5, 9))
     second = with_modules(module("net", 1, 0, 9), module("net/a/b", 30, 30, 9))
-    rows = [["net", "1.0 ms", "1.0 ms"], ["    b", "30.0 ms", "60.0 ms"]]
-    assert module_rows(first, second) == ("GPU time of modules, per step", rows)
+    assert table_named("Modules, per step", first, second).cells() == [
+        ["net", "0", "1.0 ms", "1.0 ms", "9.0 ms", "9.0 ms"],
+        ["net/a/b", "+30.0 ms", "30.0 ms", "60.0 ms", "9.0 ms", "9.0 ms"],
+        ["only here", "-10.0 ms", "10.0 ms", "-", "9.0 ms", "-"],
+    ]
 
 
-def test_without_gpu_times_the_host_times_of_modules_are_compared() -> None:
+def test_host_times_of_modules_are_compared_even_without_gpu_times() -> None:
     first, second = (with_modules(module("net", 0, 0, host_ms)) for host_ms in (7, None))
-    assert module_rows(first, second) == ("Host time of modules, per step", [["net", "7.0 ms", "0 ns"]])
+    assert table_named("Modules, per step", first, second).cells() == [["net", "0", "0 ns", "0 ns", "7.0 ms", "-"]]
 
 
-def test_the_ten_modules_that_take_the_longest_in_either_trace_are_compared() -> None:
-    """GIVEN ten modules of 5 ms and one that takes 1 ms in A and 90 ms in B, and one of 4 ms."""
-    modules = [module(f"m{place}", 5, 0, 0) for place in range(9)]
-    first = with_modules(*modules, module("late", 1, 0, 0), module("short", 4, 0, 0))
+def test_the_modules_that_take_the_longest_are_compared_in_the_order_of_their_calls() -> None:
+    """GIVEN 15 modules of 5 ms, one that takes 6 ms in A and 90 ms in B, and one of 4 ms THEN sixteen are compared."""
+    modules = [module(f"m{place}", 5, 0, 0) for place in range(15)]
+    first = with_modules(*modules, module("late", 6, 0, 0), module("short", 4, 0, 0))
     second = with_modules(*modules, module("late", 90, 0, 0), module("short", 4, 0, 0))
-    assert [row[0] for row in module_rows(first, second)[1]] == [*(f"m{place}" for place in range(9)), "late"]
+    shown = [row[0] for row in table_named("Modules, per step", first, second).rows]
+    assert shown == [*(f"m{place}" for place in range(15)), "late"]
 
 
-@pytest.mark.parametrize(("gpus", "heads"), [(4, ["", "cuda:0", "cuda:1", "cuda:2", "cuda:3"]), (5, ["", "mean of all"])])
+@pytest.mark.parametrize(("gpus", "heads"), [(1, ["time"]), (4, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]), (5, ["time"])])
 def test_up_to_four_gpus_have_separate_columns_for_idle_time(gpus: int, heads: list[str]) -> None:
     found = with_modules(idle={f"cuda:{place}": idle(4, 200, data=40) for place in range(gpus)})
-    assert next(iter(analysis_rows(found)))[1] == heads
+    assert [head.name for head in table_named("GPU idle", found).heads] == ["", *heads]
 
 
-@pytest.mark.parametrize(("share", "shown"), [(0.5, "50.0 %"), (1.0, "100.0 %"), (1.5, "150.0 %, from the cache")])
-def test_only_ops_faster_than_the_memory_bandwidth_are_marked_from_the_cache(share: float, shown: str) -> None:
+@pytest.mark.parametrize(("share", "note"), [(0.5, ""), (1.0, ""), (1.5, "from the cache")])
+def test_only_ops_faster_than_the_memory_bandwidth_are_marked_from_the_cache(share: float, note: str) -> None:
     rate = OpRates("add", "", "", 1, MS, None, 8, None, None, 8.0, share, False, cached="from the cache")
-    cells = next(cells for title, _, cells in analysis_rows(with_modules(rates=(rate,))) if title.startswith("Achieved rates"))
-    assert cells[0][-1] == shown
+    assert analysis_table("rates", [with_modules(rates=(rate,))], [""]).rows[0][-1] == note
+    assert (table_named("Achieved rates", with_modules(rates=(rate,))).heads[-1].name == "note") == bool(note)
+    bounded = replace(rate, flops_bounded=True, bytes_share=0.5)
+    assert table_named("Achieved rates", with_modules(rates=(bounded,))).cells()[0][-1] == "≤"
+
+
+def test_the_app_shows_all_figures_of_an_analysis_and_text_the_important_ones() -> None:
+    rate = OpRates("mm", "", "", 4, 8 * MS, 10, 8, 1.5, 0.25, 80.0, 0.5, False)
+    of = with_modules(rates=(rate,))
+    assert analysis_table("rates", [of], [""]).rows == [("mm", 8 * MS, 2 * MS, 4, 1.5, 0.25, 80.0, 0.5, "")]
+    assert table_named("Achieved rates", of).rows == [("mm", 8 * MS, 1.5, 0.25, 80.0, 0.5)]
+    slower = with_modules(rates=(replace(rate, device_ns=12 * MS, tflops=1.0, gbps=None),))
+    assert table_named("Achieved rates", of, slower).rows == [("mm", -0.5, 1.5, 1.0, 80.0, None)]
+
+
+def test_the_streams_of_two_traces_are_paired_by_the_comparison() -> None:
+    """Stream 7 of A is stream 20 of B. Only A has stream 9."""
+    sides = [
+        Analyses({}, [], [StreamLaunches("cuda:0", number, 5, 1_000 * number, 2, 0.5, 3) for number in numbers], [], [], [], [],
+                 [], [], None)
+        for numbers in ((7, 9), (20,))
+    ]  # fmt: skip
+    streams = [StreamShare("cuda:0", 7, 20, 0.5, 0.5), StreamShare("cuda:0", 9, None, 0.1, None)]
+    rows = analysis_table("launches", sides, ["A", "B"], streams).rows
+    assert [row[:4] for row in rows] == [
+        ("cuda:0 stream 7/20", 13_000, 7_000, 20_000), ("cuda:0 stream 9", -9_000, 9_000, None)
+    ]  # fmt: skip

@@ -421,14 +421,14 @@ def test_the_apps_analyses_agree_with_info_and_diff() -> None:
         per_step = sum(of.idle["cuda:0"].by_reason.values()) / of.idle["cuda:0"].steps
         assert sum(float(values[2 + side] or 0) for values in idle) == pytest.approx(per_step)
     launches = [row.values for row in table_of(pair, "launches").rows]
-    assert [values[2:6] for values in launches] == [
+    assert [values[2:4] + values[8:10] for values in launches] == [
         (ours.delay_median_ns, theirs.delay_median_ns, ours.delay_p95_ns, theirs.delay_p95_ns)
         for ours, theirs in zip(both.recorded.launches, both.replayed.launches, strict=True)
     ]
-    kinds = {row.op: (row.device_ns, row.calls, row.tflops) for row in analyses.achieved}
-    assert {row.values[0]: row.values[1:4] for row in table_of(lone, "rates").rows} == kinds
+    kinds = {row.op: (row.device_ns, row.device_ns / row.calls, row.calls, row.tflops) for row in analyses.achieved}
+    assert {row.values[0]: row.values[1:5] for row in table_of(lone, "rates").rows} == kinds
     shapes = table_of(lone, "shapes").rows
-    assert [row.values[1] for row in shapes] == [row.device_ns for row in analyses.op_shapes]
+    assert [row.values[1] for row in shapes] == [row.device_ns for row in analyses.op_shapes if row.shapes]
     for tab in TABS:
         for scene in (lone, pair, whole(("t", side_tables())), whole(("t", Trace())), whole(("a", Trace()), ("b", training()))):
             table = table_of(scene, tab, scene.differences)

@@ -25,11 +25,11 @@ from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
 from tui.view.scene.totals import Totals, kernel_totals, op_totals
 from tui.view.scene.tracks import rows_by_key
-from tui.view.tables.analysis_rows import ANALYSES, analysis_table
+from tui.view.tables.analysis_rows import TABS_OF_ANALYSES, table_of_analysis
 from tui.view.tables.parts import TableRow, TabTable
 from tui.view.timeline.ruler import step_name
 
-TABS = ("differences", "kernels", "ops", "phases", "steps", "collectives", *ANALYSES, "range")
+TABS = ("differences", "kernels", "ops", "phases", "steps", "collectives", *TABS_OF_ANALYSES, "range")
 
 
 def table_of(
@@ -45,8 +45,8 @@ def table_of(
         if axis is None or range_ns is None:
             return TabTable([Head("")], [], "no range selected: press v to begin one, the arrows to extend it, v to end it")
         return _stretch(scene, axis, *sorted(range_ns))
-    if tab in ANALYSES:
-        return analysis_table(scene, tab)
+    if tab in TABS_OF_ANALYSES:
+        return table_of_analysis(scene, tab)
     if tab == "differences":
         return _differences(scene, found)
     table = _MADE[tab](scene)
