@@ -172,8 +172,8 @@ def table(rows: Sequence[Row]) -> str:
         f"For {same} of {len(rows)} programs, `trace diff` reports that the replay is the same program as the recording. For",
         f"{equal} of {len(rows)} programs, Dynamo's counters are the same in the recording and in the replay.",
         "",
-        "A step time counts as correct if its error is at most 2 % or, in a noisy recording, at most the spread of the",
-        "recorded times. Correct step times:",
+        "A step time counts as correct if its error is at most 2 %. If the recorded times vary by more than 2 %, the error may",
+        "be as large as their spread. Correct step times:",
         f"{within} of {len(rows)}.",
     ])  # fmt: skip
 

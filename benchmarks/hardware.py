@@ -159,9 +159,9 @@ def summary(rows: Sequence[Row]) -> str:
     busy = max(abs(row.gpu_time) for row in rows if row.gpu_time is not None)
     within = sum(row.error is not None and abs(row.error) <= max(row.noise or 0.0, 0.02) for row in rows)
     return (
-        f"The median error of the step time is {100 * median(steps):.1f} %, and the largest error of the GPU time is"
-        f" {100 * busy:.2f} %. A step time counts as correct if its error is at most 2 % or, in a noisy recording, at most"
-        " the spread of the recorded times."
+        f"The median error of the step time is {100 * median(steps):.1f} %. The largest error of the GPU time is"
+        f" {100 * busy:.2f} %. A step time counts as correct if its error is at most 2 %. If the recorded times vary by"
+        " more than 2 %, the error may be as large as their spread."
         f" Correct step times: {within} of {len(rows)}."
     )
 

@@ -213,7 +213,7 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         f"The benchmark compares pairs of traces, which gives {figures} conclusions. Each conclusion answers one of these",
         "questions: Did both traces run the same program? Do their times agree? What limits a trace's step time? What is the",
         "largest difference?",
-        f"Each threshold was raised and lowered by a fifth: {len(rows)} changes, of which {steps} changed a conclusion.",
+        f"Of {len(rows)} such changes of a threshold, {steps} changed a conclusion.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),

@@ -695,8 +695,8 @@ HEAD = """# Test suites of other projects
 
 This page shows the results of test suites that ran once on the CPU and once on a virtual GPU. The [pytest plugin](gpu_tests.md)
 emulates the GPU (`--gpu {gpu}`) and computes real values. Of a large test suite, only a random sample of the tests runs.
-`python benchmarks/suites.py FOLDER --write docs/suites.md` writes this page, and the table SUITES in the script lists the
-source, sample size and options of each suite.
+`python benchmarks/suites.py FOLDER --write docs/suites.md` writes this page. The script also contains the source, sample size
+and options of each suite (SUITES).
 
 """
 AFTER = """

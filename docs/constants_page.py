@@ -61,7 +61,7 @@ def _names(root: Path) -> dict[str, tuple[set[tuple[str | None, str]], set[tuple
 
 
 def users(module: str, root: Path = DOCS.parent) -> dict[str, list[str]]:
-    """Return the files that use each name of a module."""
+    """Return a dictionary from each name in a module to the files that use the name."""
     package, _, short = module.rpartition(".")
     found: dict[str, list[str]] = {}
     for file, (imports, read) in _names(root).items():

@@ -356,14 +356,8 @@ def _pinning(cost: Cost) -> Iterator[str]:
     yield f"| batch | {' | '.join(map(str, PUBLISHED_PIN))} |\n|{'---|' * (len(PUBLISHED_PIN) + 1)}"
     yield f"| ours, core time | {' | '.join(f'{cost.pin_ms[batch]:.1f}' for batch in PUBLISHED_PIN)} |"
     yield f"| published | {' | '.join(f'{ms:.1f}' for ms in PUBLISHED_PIN.values())} |"
-    yield (
-        f"\nDuring training, pinning a batch of {BATCH} images takes this long (median): "
-        + ", ".join(
-            f"{statistics.median(run.pin_cpu_ms for run in cost.of(network, workers)):.1f} ms ({network}, workers: {workers})"
-            for network, workers in dict.fromkeys(RUNS)
-        )
-        + "."
-    )
+    pins_ms = [statistics.median(run.pin_cpu_ms for run in cost.of(*row)) for row in dict.fromkeys(RUNS)]
+    yield f"\nPinning {BATCH} images took {min(pins_ms):.1f} to {max(pins_ms):.1f} ms (medians of {len(pins_ms)} runs)."
 
 
 def picture(cost: Cost, path: Path) -> None:

@@ -2,7 +2,7 @@
 
     python docs/ddp_poster.py ../shared/traces/v100_resnet50_workers0.json.gz [--results FOLDER]
 
-For each result, the script runs examples/train_vit.py on a virtual GPU. The whole benchmark takes ten to thirty minutes on two
+The figures come from runs of examples/train_vit.py on virtual GPUs. The whole benchmark takes ten to thirty minutes on two
 cores.
 """
 
@@ -82,7 +82,7 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """Return whether the benchmark includes a run. For example, gloo runs use only one depth of each network."""
+    """Return whether the benchmark includes a run."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 

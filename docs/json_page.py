@@ -172,7 +172,6 @@ def described_keys(kind: type) -> tuple[str, dict[str, list[str]]]:
 
 
 def meaning_of_object(hint: Any) -> str:
-    """Return the first sentence of the innermost dataclass's docstring, without "Contains" or "Stores"."""
     *_, inner = [NoneType, *described(hint)]
     first = described_keys(inner)[0].partition(". ")[0].rstrip(".") if is_dataclass(inner) else ""
     return re.sub(r"^(Contains|Stores) ", "", first)

@@ -455,7 +455,8 @@ def stalls(options: StallsOptions) -> int:
 
 @app.command(rich_help_panel=CHECK, epilog="$ trace doctor\n$ trace doctor --json")
 def doctor(json: JsonOption = False) -> int:
-    """Check what works on this machine, and suggest fixes for problems. The exit code is 1 if replays do not work."""
+    """Check what works on this machine, and suggest fixes for problems. The exit code is 1 if this machine cannot run
+    replays."""
     from tui.commands.doctor import run
 
     return run(json)

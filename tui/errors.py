@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def line_for(error: Exception) -> str | None:
-    """Return a message of one line, or None for a bug of trace-replay."""
+    """Return a one-line message for an expected error, or None for any other exception."""
     from traces.model.trace import TraceError  # imported here because it needs numpy, which `trace --help` does not
 
     if isinstance(error, OSError) and error.strerror is not None:

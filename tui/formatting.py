@@ -92,7 +92,7 @@ def printable(text: str, *, colour: bool) -> str:
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Return one text per device, or only the lowest and the highest value if there are more than four devices."""
+    """Format the values of up to four devices, or the lowest and the highest value of more devices."""
     if len(values) <= FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -144,8 +144,8 @@ def names_text(names: Sequence[str]) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Return the lines of a table of at most `width` characters. With `stretch`, the table is exactly `width` characters
-    wide."""
+    """Return the lines of a table, each at most `width` characters long. With `stretch`, the table is exactly `width`
+    characters wide."""
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
     widths = [max((len(line[column]) for line in lines), default=0) for column in columns]

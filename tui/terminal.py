@@ -1,4 +1,4 @@
-"""Determines the width, colour and amount of output from the terminal and the options -q, -v and --color.
+"""Decides how wide, colourful and detailed the output is, based on the terminal and the options -q, -v and --color.
 
     print(info_text(summary, "v100", **terminal_style(sys.stdout)))
     if not is_quiet(): print("trace: wrote v100.msgpack", file=sys.stderr)

@@ -70,7 +70,8 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """For each kernel, return when its launch call ended, but at the latest the start of the kernel. Unknown times are NONE."""
+    """For each kernel, return the end of its launch call or the start of the kernel, whichever is earlier. Unknown times are
+    NONE."""
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]
     return np.asarray(np.where(launch != NONE, np.minimum(returned_ns, trace.device.start_ns[rows]), NONE))

@@ -82,7 +82,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Divides ranks into unusual ranks, which are shown separately (`first`), and similar ranks (`similar`)."""
+    """Contains the ranks that are shown first, and the other ranks, which have similar times."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()

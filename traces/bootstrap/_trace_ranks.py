@@ -98,8 +98,8 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """When the script exits, close its open files by deleting the global variables of its modules. Modules imported before the
-    fork are kept, because deleting them would copy memory that all ranks share."""
+    """Close the script's open files by deleting its global variables, as Python does at exit. Modules imported before the fork
+    are kept, because their memory is shared by all ranks."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
     for name, module in list(sys.modules.items()):

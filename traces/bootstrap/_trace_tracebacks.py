@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def install(prefix: str) -> None:
-    """Patch the functions that show uncaught exceptions and warnings, and the module `traceback`. The names of this tool's
-    modules begin with `prefix`."""
+    """Patch the functions that show uncaught exceptions and warnings, and the module `traceback`. `prefix` is the first part of
+    the names of this tool's modules."""
     if os.environ.get("TRACE_DEBUG") == "1":
         return
     before = sys.excepthook
@@ -81,8 +81,8 @@ def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str)
     level = next((i for i, frame in enumerate(frames) if frame[:2] == (message.filename, message.lineno)), None)
     if level is None or not any(is_own for _, _, is_own in frames[: level + 1]):
         return
-    # A Python function chooses with `stacklevel` which line a warning shows, but a C function always shows the line of its
-    # caller.
+    # Warnings from C functions show the line of the caller. Warnings from Python functions show the line that `stacklevel`
+    # selects.
     start = level if frames[0][2] else 0
     others = [frame for frame in frames[start:] if not frame[2]]
     if level - start < len(others):

@@ -36,7 +36,7 @@ def nested_ends(
     tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
 ) -> Column:
     """If events partially overlap, shorten one of them, and return the new end times. With `keep_later`, the earlier of two
-    overlapping events is always shortened. Events in the mask `uncut` are never shortened."""
+    overlapping events is always shortened. The mask `uncut` selects events that must not be shortened."""
     # see Note [Strict nesting]
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()

@@ -64,8 +64,8 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """Group training steps by their numbers of backward passes and optimizer updates. Return the profiled and the clean steps
-    of each kind, most common kind first."""
+    """Group training steps by their numbers of backward passes and optimizer updates. For each kind of step, return the steps
+    with and without the profiler. The most common kind comes first."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]

@@ -136,7 +136,7 @@ def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
     """Return a copy of a recording with some steps replaced by the steps of a torch.profiler trace. If the two traces use
-    different clocks, the profile's times are shifted so that its steps begin with the recorded steps."""
+    different clocks, the times of the profile are shifted to match the recording."""
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
     if not pairs:

@@ -54,7 +54,8 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """Convert labels such as "backward#2/3" (the second of three backward passes) to pairs such as ("backward", 3)."""
+    """Return the names of repeated phases, each with the number of repetitions: ("backward", 3) for the label
+    "backward#2/3"."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 

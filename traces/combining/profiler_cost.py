@@ -97,7 +97,7 @@ def _calls(
         syncs_ns = called_ns[slice(*called_ns.searchsorted((start_ns[0], end_ns[0])))]
         times_ns = np.concatenate((launched_ns[launches], syncs_ns))
         lasts_ns = np.concatenate((trace.device.duration_ns[work[launches]], np.full(len(syncs_ns), _WAIT)))
-        # Without the profiler, the host is faster, so it may fill the launch queue and have to wait.
+        # Without the profiler, the host launches kernels faster, so it may have to wait because the launch queue is full.
         if waits.within(start_ns, syncs_ns[:1] if len(syncs_ns) else end_ns)[0]:
             times_ns, lasts_ns = np.repeat(start_ns, 2), np.array([lasts_ns[: len(launches)].sum(), _WAIT])
         own_ns = own(times_ns) - own(start_ns)
@@ -196,7 +196,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """For each phase, return its host time without the profiler, divided by its host time with the profiler."""
+    """Return the ratio of each phase's host time without the profiler to its host time with the profiler."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

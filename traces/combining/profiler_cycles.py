@@ -3,8 +3,6 @@ cycle of `torch.profiler.schedule`.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
-
-Files with the same rank, main thread and GPUs belong to one process.
 """
 
 from __future__ import annotations

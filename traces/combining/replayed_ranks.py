@@ -23,8 +23,7 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """If autograd nodes have no sequence number, copy the number from an earlier step with the same ops. The trace must be
-    sorted by time and have only one rank."""
+    """The trace must be sorted by time and have only one rank."""
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)
     if not len(steps) or not (host.forward_thread[ops] > 0).any():

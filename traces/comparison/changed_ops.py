@@ -83,7 +83,7 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Compares how often a kernel or op runs per step, and how long, in two traces."""
+    """Compares the number and the time of an op's or a kernel's calls per step in two traces."""
 
     name: str  # name of the kernel or op
     recorded_count: float  # per step
@@ -213,7 +213,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return the unrecorded ops that a replay calls in the given steps."""
+    """Return the ops of a replay that the recording does not contain."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -521,7 +521,7 @@ def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
 
 def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
     """Guess the type of each kernel that only one trace contains, such as "normalization kernels". If the kernel's name does
-    not show the type, use the type of the kernel in the same place in the other trace."""
+    not show the type of work, use the type of the kernel's counterpart in the other trace."""
     names = [{name for stream in side for name in stream} for side in sides]
     runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]
     found: list[dict[str, str]] = [{}, {}]

@@ -390,8 +390,8 @@ def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
 def pair_streams(
     left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
 ) -> list[tuple[int | None, int | None]]:
-    """Pair the streams of a GPU in two traces. Streams with the same number form a pair, and the others are paired by their
-    busy times."""
+    """Pair the streams of a GPU in two traces. Pair the CUDA streams of two traces: first streams with the same number, then
+    streams with similar busy times."""
     both = left.keys() & right.keys() if same_numbers else set()
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]
     only_left = sorted(left.keys() - both, key=lambda number: -left[number])

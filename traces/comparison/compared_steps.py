@@ -27,8 +27,8 @@ _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 
 
 def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Choose the steps to compare: the profiled steps of a recording, and all steps of a replay after the warm-up. If no steps
-    were found in one of two recordings, whole recordings are compared."""
+    """Choose the steps to compare: in a recording the profiled steps, in a replay all steps after the warm-up. If no steps were
+    found in one of two recordings, whole recordings are compared."""
     without = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     if not len(recorded.steps) or not len(other.steps):
         return without

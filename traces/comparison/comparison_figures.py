@@ -229,7 +229,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return a copy of the result for a script that crashed. A crashed script might have needed more memory later, so the
-        result does not say that it fits into the GPU's memory."""
+        """Mark the result of a crashed script. It does not say that the script fits into the GPU's memory, because the script
+        might have needed more memory later."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)

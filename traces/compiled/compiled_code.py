@@ -28,8 +28,7 @@ _CUTS = "DDPOptimizer"
 
 @contextmanager
 def compiling() -> Iterator[list[EagerRegion]]:
-    """Count compilations in the `with` block. At the end of the block, the yielded list contains the functions that
-    torch.compile could not trace."""
+    """Count compilations in the `with` block. The yielded list collects the functions that torch.compile cannot trace."""
     utils: Any = sys.modules["torch._dynamo.utils"]
     before, breaks, begun_ns = len(utils.get_compilation_metrics()), len(utils.graph_break_reasons), perf_counter_ns()
     eager = list[EagerRegion]()
@@ -59,8 +58,8 @@ def compiled_code(compiling_evaluations: Iterable[int] = ()) -> CompiledCode | N
     if utils is None:
         return None
     metrics = utils.get_compilation_metrics()
-    # Inductor compiles some code without a function name, for example kernels whose speed it measures. Such compilations do not
-    # count.
+    # Some compiled code belongs to no function, for example kernels that Inductor compiles to measure their speed. Such
+    # compilations do not count.
     compilations = [one for one in metrics if one.is_forward and one.co_name and one.compile_id]
     if not compilations:
         return None

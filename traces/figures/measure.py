@@ -62,7 +62,7 @@ def work_rows(trace: Trace) -> Column:
 
 
 def gpus_per_rank(trace: Trace) -> int:
-    """Return how many GPUs each rank uses. For example, a rank with nn.DataParallel uses several GPUs."""
+    """Return how many GPUs each rank uses."""
     working = np.unique(trace.device.device[work_rows(trace)])
     return max((len(working) or len(trace.devices)) // max(len(trace.ranks), 1), 1)
 
@@ -96,7 +96,7 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps after the warm-up that ran without the profiler. If all training steps ran with the profiler,
+    """Return the training steps without the profiler, excluding the warm-up. If all training steps ran with the profiler,
     return the profiled steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
@@ -111,7 +111,7 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 def clean_evaluations(trace: Trace) -> Column:
     """Return the evaluation steps that compile no code and ran without the profiler. Steps after the first profiled step are
-    slower, so they are only returned if there are few others."""
+    slower, so they are only returned if there are few earlier steps."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace) & ~compiles_in_evaluation(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -409,7 +409,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class HostOpSum:
-    """Counts the calls of ops with one name, and sums up their host times without inner ops."""
+    """Contains the number of calls of an op, and their total host time without inner ops."""
 
     name: str  # name of the op
     count: int  # number of calls
@@ -474,8 +474,8 @@ def run_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryPeak]:
-    """Return the peak memory of each device in the given steps. Without memory events, return the peak of the whole run, as
-    PyTorch counts it."""
+    """Return the peak memory of each device in the given steps. If the trace has no memory events, return the peak that PyTorch
+    reported for the whole run."""
     events = trace.memory
     if steps is not None:
         ranks = np.array([*(device.rank for device in trace.devices), NONE], dtype=np.int64)[events.device]
@@ -496,8 +496,7 @@ def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryP
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the total GPU time in ns by origin, such as measured or estimated. If a trace contains kernels, phases without
-    kernels do not count, because the GPU may be idle in them."""
+    """Return the total GPU time in ns by origin, such as measured or estimated."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     is_whole_phase = (trace.device.launch[rows] == NONE) & trace.strings.matching(trace.device.name[rows], PHASES.__contains__)
     is_recorded = ~is_whole_phase & np.isin(trace.device.origin[rows], (Origin.MEASURED, Origin.EXACT, Origin.EQUIVALENT))

@@ -118,13 +118,13 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each GPU, return the given steps of the GPU's rank. GPUs without such steps are left out."""
+        """For each GPU, return those of the given steps that ran on it. GPUs without such steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. On a GPU that always has queued work, a step's time is known only if the
-        previous step was recorded."""
+        """Return the steps with comparable times. If the GPU is always busy, the time of a step is the time since the end of
+        the previous step, so the previous step must be recorded."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():
@@ -345,7 +345,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return two means over a GPU's steps: the time per step without queued work, and the step time."""
+    """Return the mean time per step in which a GPU has no queued work, and the mean step time."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0

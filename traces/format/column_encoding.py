@@ -3,9 +3,9 @@
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 
-The highest bytes of most integers in a column are equal, so they are stored next to each other, which improves compression.
-Columns of up to 256 numbers are stored as plain msgpack numbers, because packing them takes 1 µs instead of 50 µs. FORMAT.md
-describes the encoding.
+The highest bytes of all integers are stored together, because they are often equal and therefore compress well. Columns of up
+to 256 numbers are stored as plain msgpack numbers, because packing them takes 1 µs instead of 50 µs. FORMAT.md describes the
+encoding.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: boo
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Encode a column of a table as in FORMAT.md: a method, an offset, a scale and bytes. With `divide`, values are divided by
-    their greatest common divisor."""
+    """Encode a column of a table as described in FORMAT.md. With `divide`, values are divided by their greatest common
+    divisor."""
     bits = column.view(_U8) if column.dtype.itemsize == 8 else column.astype(_I8).view(_U8)
     base = bits.dtype.type(0)
     if method == LEAST:

@@ -31,8 +31,8 @@ _HEAD_CRC = FRAME.size - 4
 DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# The compressor's dictionary of frequent words makes small files a third smaller (RFC 1950, FDICT). The file
-# preset_dictionary.bin must never change, because existing trace files would become unreadable.
+# A preset dictionary of frequent words makes small files a third smaller (FDICT in RFC 1950). The file preset_dictionary.bin
+# must never change, because existing trace files would become unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory

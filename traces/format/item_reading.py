@@ -46,8 +46,8 @@ def unpack_items(content: bytes) -> Iterator[tuple[str, Any]]:
 
 
 class _Unpacker:
-    """Rejects large items before they are unpacked. For example, 64 MiB of encoded empty lists would become 4 GB of Python
-    objects."""
+    """Rejects large items before they are unpacked. A file of 64 MiB could otherwise become 4 GB of Python objects, for example
+    empty lists."""
 
     def __init__(self, content_bytes: int) -> None:
         self.lists_and_maps = 0

@@ -208,7 +208,7 @@ class Assembly:
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
-        """Raise Damaged if the threads, devices, streams and loaders of a file would need too much memory."""
+        """Reject a file with so many threads, devices, streams or loaders that they would need too much memory."""
         tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
         try:
             self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")
@@ -224,7 +224,7 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Describe the missing rows of a truncated file, for example ", 12 of 30 rows of device are missing"."""
+        """Say how many rows of a truncated file are missing, for example ", 12 of 30 rows of device are missing"."""
         missing = [(count - self._rows.get(name, 0), count, name) for name, count in self._expected_rows.items()]
         return "".join(f", {absent} of {count} rows of {name} are missing" for absent, count, name in missing if absent > 0)
 

@@ -86,7 +86,7 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool = False) -> Trace:
     """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory. `load` reads a truncated file
     as far as possible, and sets `problems["truncated-file"]` to 1. `is_ours` turns off the memory limit. With `is_lazy`,
-    columns are decoded and checked when they are first read, so that reading a column may raise TraceFormatError."""
+    columns are decoded when they are first read, and reading a damaged column raises TraceFormatError."""
     try:
         data = _read(Path(path))
         limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))

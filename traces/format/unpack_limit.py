@@ -1,4 +1,4 @@
-"""Limits how much memory a small compressed file may use.
+"""Limits how much memory the data of a compressed file may take.
 
     limit = UnpackLimit.of(file_bytes=690_000)
     limit.limit_bytes                           # 64 MiB + 128 times the file

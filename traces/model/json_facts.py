@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 OMITTED_IF_EMPTY = {"json": "omitted if empty"}
 OMITTED_IF_NONE = {"json": "omitted if null"}
 
-# A JSON value is a dictionary, list, text, number or boolean, or None.
 Json = Any
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ _DENSE = 8  # times the number of rows: sorting a larger range of integers is fa
 
 
 def in_order(trace: Trace) -> Trace:
-    """Return the trace with sorted tables. For example, CPU events are sorted by thread and start time."""
+    """Return the trace with sorted tables, for example with CPU events sorted by thread and start time."""
     # see Note [Calls that take no time]
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -130,8 +130,8 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def distinct(column: Column) -> tuple[Column, Column, Column]:
-    """Return the same as `np.unique(column, return_index=True, return_inverse=True)`. Integers in a small range are counted,
-    which is faster than sorting."""
+    """Return the same as `np.unique(column, return_index=True, return_inverse=True)`. For integers in a small range, this
+    counts equal numbers, which is faster than sorting."""
     least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
     if column.dtype.kind not in "iu" or most - least > _DENSE * len(column):
         values, first, place = np.unique(column, return_index=True, return_inverse=True)

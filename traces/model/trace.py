@@ -167,7 +167,7 @@ class Table:
 
     @classmethod
     def of(cls, **columns: Any) -> Self:
-        """Create a table. Missing columns are filled with NONE or 0."""
+        """Create a table. Missing columns are filled with default values."""
         unknown = columns.keys() - cls.DTYPES.keys()
         if unknown:
             raise ValueError(f"{cls.__name__} has no column {sorted(unknown)[0]!r}")
@@ -239,7 +239,7 @@ class Table:
 
     @classmethod
     def concatenated(cls, tables: Sequence[Self]) -> Self:
-        """Join several tables of the same kind. A single table is returned without a copy."""
+        """Join several tables of the same kind."""
         if len(tables) == 1:
             return tables[0]
         if tables and all(table.is_lazy for table in tables):
@@ -422,7 +422,7 @@ class BatchKind(IntEnum):
 
 @dataclass
 class Batches(_Spans):
-    """Stores the script's waits for batches, and the copies of batches to pinned memory."""
+    """Stores when the script waited for a batch, and when a batch was copied to pinned memory."""
 
     rank: I4
     loader: I4
@@ -580,7 +580,7 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine of a rank, or of another rank if this rank's machine was not recorded."""
+        """Return the machine of a rank, or the first recorded machine if this rank's machine is unknown."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:

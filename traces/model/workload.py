@@ -163,8 +163,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Remove wrappers such as DataParallel if the two scripts contain different numbers of them. Remove loss modules if one
-    script has none, because that script may call a loss function."""
+    """Remove wrappers such as DataParallel if the two scripts contain different numbers of them. Leave out loss modules if one
+    of two scripts has none, because it may call a loss function instead."""
     if of.modules is None or beside.modules is None:
         return of
     left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}

@@ -1,4 +1,4 @@
-"""Contains GPU data sheets, for properties that were not recorded.
+"""Contains data sheets of GPUs, which supply the GPU properties that a recording lacks.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
@@ -47,8 +47,8 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Contains the bandwidth between two GPUs of the same model in GB/s. The bandwidth is an estimate, because server boards
-    connect two GPUs with different numbers of links."""
+    """Contains the bandwidth between two GPUs of the same model in GB/s. The bandwidth is an estimate, because the number of
+    links between two GPUs depends on the server."""
 
     pair_gbps: float  # all links between two neighbours together
     all_gbps: float  # all links of one GPU together

@@ -28,7 +28,7 @@ def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
 
 
 def lt_workspace_bytes(release: Release | None, is_amd: bool) -> int:
-    """Return the size of the workspace that PyTorch keeps per stream for cuBLASLt, or 0."""
+    """Return the bytes of temporary memory that PyTorch keeps per CUDA stream for the library cuBLASLt."""
     return _LT_BYTES if release in _LT_RELEASES and not is_amd else 0
 
 

@@ -2,8 +2,8 @@
 
     package_folder("replayer")      # Path("/site-packages/trace_replay/replayer"), or Path("/checkout/replayer")
 
-An installed wheel contains `traces` in trace_replay/public/ and the other packages in trace_replay/. A checkout contains all
-packages in one folder.
+In an installed wheel, the package `traces` is in the folder trace_replay/public, and the other packages are in trace_replay. A
+checkout contains all packages in one folder.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
 
 FLOPs are computed from the recorded input shapes of matrix products, convolutions and attention. A multiply-add counts as 2
-FLOPs. Profilers do not record the stride of a convolution, so the output shape is taken from the op that uses the output. FLOPs
+FLOPs. Profilers do not record output shapes. The output shape of a convolution is taken from the op that uses the output. FLOPs
 of attention are an upper bound, because profilers do not record whether the mask was causal.
 
 Note [Above the data sheet]

@@ -134,9 +134,8 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
-    """From the inputs of a convolution_backward, return the gradient of the output, and the weight. The order of the op's
-    inputs depends on the PyTorch release. The gradient is the input with the same number of channels as the convolution's
-    output."""
+    """Return two inputs of convolution_backward: the gradient of the convolution's output, and its weight. The order of the
+    op's inputs depends on the PyTorch release."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]
@@ -214,8 +213,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes that an `index_put` reads and writes. If the shape of the indices was not recorded, each new value is
-    assumed to be written once."""
+    """Return the bytes that an `index_put` reads and writes."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -320,7 +318,7 @@ def is_inductor_kernel(name: str) -> bool:
 
 
 def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
-    """Return the bytes that an Inductor kernel reads and writes if it accesses each tensor once."""
+    """Return the bytes of all tensors that an Inductor kernel reads or writes, each counted once."""
     if not pointers:
         return None
     most = triton_elements(name, tuple(of.elements for of in pointers), programs)

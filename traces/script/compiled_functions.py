@@ -1,8 +1,6 @@
 """Hides our wrappers of PyTorch functions from Dynamo, the tracer of torch.compile.
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
-
-Without this module, torch.compile would split compiled code at our wrapper of `Module.__call__`.
 """
 
 from __future__ import annotations
@@ -124,8 +122,8 @@ def _original_of_callable(function: Any) -> Any:
 
 
 def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Callable[[EagerRegion], None]) -> None:
-    """Count compilations, and keep torch.compile from tracing this project's own functions. Our wrappers of PyTorch functions
-    are still traced, because they may call functions of the script."""
+    """Count compilations, and make torch.compile skip the functions of trace-replay. torch.compile must trace our wrappers of
+    PyTorch functions, because they may call functions of the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 

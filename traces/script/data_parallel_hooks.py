@@ -17,8 +17,7 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. For example, each scatter to GPU 0 runs inside the context manager
-    `part("scatter", 0)`."""
+    """Wraps the functions of nn.DataParallel."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part

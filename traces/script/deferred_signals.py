@@ -1,4 +1,4 @@
-"""Keeps the file of a recording or replay complete if a signal arrives or the script ends.
+"""Delays signals such as Ctrl-C while a file is written, so that the file is never incomplete.
 
     with deferred_signals():
         stream.add("steps", table)      # a Ctrl-C that arrives here raises KeyboardInterrupt after the block

@@ -67,10 +67,10 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` with the recorder or the replayer in the child process. `options_of_package` contains the options
-    of the recorder ("tracer") or the replayer ("replayer"). If `ranks` is given, the child process forks this number of
-    processes. `meanwhile` is called with the child's process id while the child process runs. Raises FileNotFoundError if the
-    script does not exist."""
+    """Run `python WORDS...` with the recorder or the replayer in the child process. `options_of_package` contains options for
+    the recorder (key "tracer") or for the replayer (key "replayer"). If `ranks` is given, the child process forks into this
+    number of ranks. `meanwhile` is called with the child's process id while the child process runs. Raises FileNotFoundError if
+    the script does not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -111,9 +111,8 @@ def _words(words: Sequence[str]) -> list[str]:
 
 
 def ranks_per_machine(ranks: int) -> int:
-    """Return the number of ranks per simulated machine. Up to 128 ranks run on one machine, because PyTorch supports at most
-    128 GPUs per machine. For more than 128 ranks, each machine has eight GPUs. Raises TraceError if there are more than 128
-    ranks, but not a multiple of eight."""
+    """Return the number of ranks per simulated machine. Up to 128 ranks run on one machine, the most that PyTorch supports.
+    More ranks are divided into machines with eight GPUs. Raises TraceError if this is not possible."""
     if ranks <= MOST_DEVICES:
         return ranks
     if ranks % MACHINE_DEVICES:

@@ -268,8 +268,8 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a PyTorch function such as `backward`, so that each call of it is one training phase. The callback `begins` runs
-        before each call, and the callback `completed` runs after each call without an exception."""
+        """Wrap a PyTorch function such as `backward`, so that each call of it is one training phase. `begins` is called before
+        the function, and `completed` afterwards, except after an exception."""
         scope, hearing, phase = self, self._listener, self.phase
 
         @stands_for(call)
@@ -293,8 +293,8 @@ class PhaseScope:
         return inside
 
     def wrap_callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function of the script that PyTorch calls during a phase. The training phase is interrupted while the script's
-        function runs."""
+        """Wrap one of the script's functions, which PyTorch then calls during a phase. The training phase is interrupted while
+        the script's function runs."""
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:

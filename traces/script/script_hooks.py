@@ -91,7 +91,7 @@ class ModuleCalls(threading.local):
 
 
 class ScriptHooks:
-    """Wraps functions of PyTorch. If `listener()` is None, a wrapper only calls the original function."""
+    """Wraps functions of PyTorch. While `listener()` is None, the wrapped functions behave like the original functions."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch

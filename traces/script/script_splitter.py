@@ -65,8 +65,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains more calls of the model than the current step so far, or None if this is
-        unknown."""
+        """Return True if the model was called more often in the recorded step than in the current step so far, or None if this
+        is unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):
@@ -148,7 +148,8 @@ class ScriptSplitter(Generic[ThreadT]):
 
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # Without an optimizer, ops after a backward pass may update the weights, so they do not begin a forward pass.
+            # A script without an optimizer updates the weights with ops, so ops after a backward pass do not begin a forward
+            # pass.
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)
@@ -172,7 +173,8 @@ class ScriptSplitter(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`. Only `step` of the script's first optimizer ends a training step."""
+        """Handle the return of an optimizer's `step`. A training step ends when the script calls `step` of its first
+        optimizer."""
         if is_first:
             self.thread = thread
         elif self.phases.inside and self.phases.current == "backward":

@@ -43,7 +43,7 @@ class Disk:
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Predict the share of reads that a file cache serves if it holds the share `cached_share` of the data set."""
+    """Predict the hit rate of a file cache that holds the fraction `cached_share` of the data set."""
     # see Note [Hit rate of a cache]
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache cannot hold {cached_share:.0%} of the data set; give a share from 0 to 100 %")

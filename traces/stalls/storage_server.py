@@ -4,8 +4,8 @@
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
     Loading.sum(server.loadings).cpu_ns             # the cost of loading, over all processes
 
-Each message between the processes is one line of JSON. The server answers a read request with the time at which the simulated
-read ends (CLOCK_MONOTONIC).
+Each message between the processes is one line of JSON. The server's answer is the time at which the simulated read ends
+(CLOCK_MONOTONIC).
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 
 
 class StorageServer:
-    """Answers read requests of training processes through a Unix socket. With `drop_cached`, every read goes to the real disk,
-    because files are dropped from the page cache."""
+    """Simulates a disk for several training processes, which ask through a Unix socket how long each read takes. With
+    `drop_cached`, every read goes to the real disk, because files are dropped from the page cache."""
 
     def __init__(
         self, path: Path, disk: Disk | None = None, cache: CacheShare | None = None, drop_cached: bool = False

@@ -219,8 +219,8 @@ def _scaled(
 
 
 def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
-    """Return the dimension of an input that differs between two runs. If several dimensions differ, prefer the one that has the
-    size `batch`."""
+    """Return the dimension of an input that differs between two runs. If several dimensions differ, return one whose size is
+    the batch size."""
     changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)
 

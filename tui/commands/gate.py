@@ -1,4 +1,4 @@
-"""Writes limits on a replay's step time and memory to a file.
+"""Writes a budget file, which limits the step time and the memory of a replay.
 
     init("v100.msgpack", Path("budgets.toml"))      # then: trace diff v100.msgpack replay.msgpack --gate budgets.toml
 """

@@ -142,7 +142,8 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _of_killed_script(recording: Trace) -> Trace:
-    """Report a file without an end as the problem "killed-script" instead of "truncated-file": it contains only whole steps."""
+    """If a file ends early, report that the script was killed: the file itself is intact, because the recorder writes whole
+    steps."""
     problems = dict(recording.problems)
     if not problems.pop("truncated-file", 0):
         return recording

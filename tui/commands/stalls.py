@@ -51,7 +51,7 @@ _RATE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallsFacts(Stalls):
-    """Contains how long a script waits for data, as fractions of the step time."""
+    """Contains the waits of a script for data, as fractions of the step time."""
 
     preparation_share: float  # share of a step spent waiting for batches when the data is cached
     fetch_share: float | None  # share of a step spent waiting for storage

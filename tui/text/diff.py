@@ -390,8 +390,7 @@ class _DiffPage:
         return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
 
     def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
-        """Return a table of median times. `key` chooses the times: "" for host times, "device_" for times between CUDA events,
-        "busy_" for busy times."""
+        """Return a table of median times."""
         both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
         return self.times(title, [[name, *time_cells(*times)] for name, times in both.items() if not key or any(times)])
 

@@ -52,7 +52,7 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects what the script prints to the terminal. `stdout` or `stderr` is None if it is redirected to a file."""
+    """Collects what the script prints to the terminal. `stdout` or `stderr` is None if the user has redirected it to a file."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()

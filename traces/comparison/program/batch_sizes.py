@@ -17,8 +17,8 @@ def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
     """Return the two batch sizes if op shapes differ only in the first dimension, always by the same factor. In some ops, the
-    first dimension counts all tokens of a batch, so the smallest first dimension is the batch size. `replicas` is the number of
-    nn.DataParallel replicas in the second trace, divided by the number in the first trace."""
+    first dimension counts all tokens of a batch, so the smallest first dimension is the batch size. `replicas` is a ratio: the
+    number of nn.DataParallel replicas in the second trace, divided by that in the first."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None

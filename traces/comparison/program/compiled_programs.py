@@ -1,4 +1,4 @@
-"""Decides whether an eager and a compiled trace, or two compiled traces, are of the same program.
+"""Decides whether two traces ran the same program if one of them or both were compiled.
 
     otherwise_compiled(eager, compiled, eager_steps, compiled_steps)
     # Verdict(Sameness.OTHER_COMPILATION, Evidence.OPS_AND_SHAPES, "100 % of the matrix products, convolutions and ...")

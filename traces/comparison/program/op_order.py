@@ -18,7 +18,8 @@ _MOST_EDITS = 500  # the search stops here, because its cost grows with the squa
 
 
 def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many op calls must move until both lists have the same order. Calls in only one list are ignored."""
+    """Return the smallest number of op calls that must be moved to give both lists the same order. Calls in only one list are
+    ignored."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)

@@ -133,7 +133,7 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
         if {call.canonical for call in ours} == {call.canonical for call in theirs}:
             reason = other_numbers(ours, theirs, steps) or reason
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
-    # The largest input may be a weight, which does not depend on the batch size, so the shapes of all inputs are compared.
+    # Compare the shapes of all inputs, because the largest input may be a weight, which has the same shape at all batch sizes.
     all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
     if min(shapes, all_shapes) < SAME_SHAPES and (sizes := batch_sizes(ours, theirs)) is not None:
         reason = f"same ops, another batch size: {sizes[0]} in the first trace, {sizes[1]} in the second"

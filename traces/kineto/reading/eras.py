@@ -128,7 +128,7 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 def exact_digits(data: bytes) -> bytes | None:
     """Return the JSON text with all time stamps (`ts`) as integer nanoseconds, or None if float64 is precise enough. Nightly
-    builds of PyTorch before April 2024 left out zeros after the decimal point: "12.5" was 12.005 µs."""
+    builds of PyTorch before April 2024 left out zeros after the decimal point, and wrote "12.5" for 12.005 µs."""
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None

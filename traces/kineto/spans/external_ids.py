@@ -61,7 +61,7 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """For each pair of an id and a time, return the last event that has this id and starts before this time, or NONE."""
+    """For each id, return the last event with this id before a given time, or NONE."""
     rows = np.flatnonzero(ids > 0)
     if not len(rows):
         return np.full(len(wanted), NONE, "i4")

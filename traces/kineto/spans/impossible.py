@@ -79,8 +79,8 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
-    """Return a mask of the kernels that end more than CLOCKS_APART_NS after the CPU has waited for them, which is impossible.
-    If the process uses several GPUs, no kernels are returned, because the CPU may have waited for another GPU."""
+    """Return a mask of the kernels that, according to the file, end after the CPU has waited for their end. If the process uses
+    several GPUs, no kernels are returned, because the CPU may have waited for another GPU."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

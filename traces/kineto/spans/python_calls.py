@@ -92,7 +92,7 @@ def is_short_call(trace: Trace) -> Column:
 
 
 def with_ancestors(parent: Column, rows: Column) -> Column:
-    """Return a mask of the given events and all events that contain them."""
+    """Return a mask that selects the given events and all their enclosing events."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]

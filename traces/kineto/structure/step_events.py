@@ -152,7 +152,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
-    """Return the events in which torch.compile looks up compiled code for a backward pass, or inside of compiled code."""
+    """Return the events in which torch.compile looks up the compiled code of a backward pass or of a nested function."""
     lookups = np.flatnonzero(strings.matching(host.name, _CACHE_LOOKUP.match))
     is_region = strings.matching(host.name, _REGION.match)
     regions = np.flatnonzero(is_region & (host.thread == 0))
@@ -173,8 +173,7 @@ def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int]
 def _outside_closures(
     events: list[StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
 ) -> list[StepEvent]:
-    """Replace all events inside an optimizer's `step` method by events named "optimizer", except the events of the script's
-    closure.
+    """Rename all events inside an optimizer's `step` method to "optimizer", except those of the script's closure.
 
     Note [Closures in profiles]
         Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
@@ -218,8 +217,7 @@ def _closures(events: list[StepEvent]) -> list[tuple[int, int]]:
 
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
-    """Return the ops that autograd recorded. In a profile, the sequence number increases after each op that autograd
-    recorded."""
+    """Return the ops that autograd recorded. PyTorch increases the sequence number after each op that autograd records."""
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])

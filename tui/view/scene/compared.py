@@ -1,4 +1,4 @@
-"""Compares the kernel times of two traces in each screen column.
+"""Marks where the kernels of one trace take longer than those of another trace.
 
     sides = kernel_differences(recorded, replayed, found)    # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
@@ -52,7 +52,7 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """Return one sign per screen column, such as "+" for kernels that take longer in the second trace."""
+    """Return one character per screen column, such as "+" where kernels take longer in the second trace."""
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:

@@ -1,4 +1,4 @@
-"""Computes the exact busy time of a timeline row in each screen column.
+"""Computes for each character of a timeline row how long the GPU was busy.
 
     lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
     lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window
@@ -94,7 +94,7 @@ class Curve:
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
         # `np.maximum.reduceat` returns the maximum of each time range and of each gap between time ranges. The maxima of gaps
-        # are dropped. A zero is added at the end, because `reduceat` accepts only indices inside the array.
+        # are dropped. `reduceat` accepts only indices inside the array, so the array gets an extra element.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])

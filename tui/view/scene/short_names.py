@@ -12,7 +12,7 @@ from traces.analyses.modules import PREFIX
 from tui.formatting import kernel_text
 from tui.view.scene.character_rows import one_column_each
 
-# The name of a CUTLASS kernel is the argument of a general template, such as `cutlass::Kernel2<name>`.
+# CUTLASS kernels are called `cutlass::Kernel2<name>`, and only the template's argument distinguishes them.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
 _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 

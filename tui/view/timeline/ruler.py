@@ -41,7 +41,7 @@ def step_positions(scene: Scene, by: Alignment) -> Marks:
 
 
 def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
-    """Return a step's label, such as "5", or "5/0" if step 5 of one trace is compared with step 0 of another trace."""
+    """Return the label of a step, such as "5". The label "5/0" means: step 5 of the first trace, step 0 of the second trace."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
     return numbers[0] if by is Alignment.WALL else "/".join(dict.fromkeys(numbers))

@@ -1,4 +1,4 @@
-"""Defines the textual widget that shows the ruler and the rows of the timeline."""
+"""Defines the widget that shows the rows of the timeline, and the ruler above them."""
 
 from __future__ import annotations
 
