@@ -55,7 +55,7 @@ def test_modelled_data_stalls_agree_with_the_paper_in_order_and_limits(tmp_path:
     assert "a DataLoader worker needs 5.27 ms of CPU time to load" in text and "nan" not in text
     assert "| 2 (alexnet) | 189.0 | 190.0 | +0.5% | 0.25 |" in text
     assert "| 2 workers | 189.0 | 190.0 | +0.5% | +0.5% |" in text
-    assert "| ours, core time | 6.4 | 12.8 |" in text
+    assert "| ours, core time | 6.4 | 12.8 |" in text and "Pinning 128 images took 12.0 to 12.0 ms" in text
     assert text.count(" | agrees |") == 7 and text.count(" | does not agree |") == 3  # SqueezeNet and ResNet-18
     stalls.picture(cost, tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1

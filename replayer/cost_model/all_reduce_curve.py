@@ -46,7 +46,7 @@ class AllReduceCurve:
 
     def duration_ns(self, size_bytes: float) -> float:
         sizes, times_ns = self.sizes, self.times_ns
-        if size_bytes <= sizes[0]:
+        if size_bytes <= sizes[0]:  # interpolate between latency and first point
             first_ns = float(times_ns[0])
             latency_ns = min(self.latency_ns, first_ns)
             return latency_ns + (first_ns - latency_ns) * size_bytes / float(sizes[0])

@@ -50,8 +50,8 @@ class CopyCosts:
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
-        self._latencies_ns: dict[CopyKind, int] = {}
-        self._others: dict[CopyKind, frozenset[int]] = {}
+        self._latencies_ns: dict[CopyKind, int] = {}  # time of an empty copy, from small recorded copies
+        self._others: dict[CopyKind, frozenset[int]] = {}  # names of recorded copies of other kinds
 
     @classmethod
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:

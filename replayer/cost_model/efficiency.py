@@ -41,7 +41,7 @@ from traces.names.cards import Card, card_of
 Floats = npt.NDArray[np.float64]
 
 _INSTALLED = Path(__file__).with_name("efficiency.npz")
-ELSEWHERE = "TRACE_EFFICIENCY"
+ELSEWHERE = "TRACE_EFFICIENCY"  # environment variable for another curve file
 
 ROWS_KINDS = tuple(MEASURED_TENSORS)
 
@@ -120,7 +120,7 @@ class _Net:
     mean: Floats
     scale: Floats
     embeddings: Floats
-    fastest: Floats
+    fastest: Floats  # lower limit of the curve per GPU, outside of the measured range
     layers: tuple[tuple[Floats, Floats], ...]
 
     def log_slower(self, inputs: Floats, gpu: int) -> Floats:
@@ -146,7 +146,7 @@ def _net(file: Any, name: str) -> _Net:
 
 class _About(TypedDict, total=False):
     seeds: int
-    gpus: Required[dict[str, list[str]]]
+    gpus: Required[dict[str, list[str]]]  # the measured GPUs, by network
 
 
 class EfficiencyCurves:

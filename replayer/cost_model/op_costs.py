@@ -82,7 +82,7 @@ class OpCosts:
         self.card = card
         self.settings = settings
         self.floor_ns = floor_ns
-        self.slowdown = 1.0
+        self.slowdown = 1.0  # of this GPU, see RecordedRun
         self._curves = EfficiencyCurves.installed()
         self._learned: dict[str, list[_Learned]] = {}
         self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}
@@ -106,7 +106,7 @@ class OpCosts:
         works = op_work(op, shapes, dtype, outputs, self.settings, layout)
         ns, origin = self._ns(works)
         log_slower = self._mean_log_error(op, works)
-        if log_slower is None:
+        if log_slower is None:  # durations of recorded ops already include the slowdown
             return Estimate(max(ns, self.floor_ns) * self.slowdown, origin)
         same = any(learned.op == op for learned in self._learned[_class(op, works)])
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
@@ -158,7 +158,7 @@ class OpCosts:
         return total_ns or 1.0, max((origin for _, origin in costs), key=_UNCERTAIN.index)
 
     def _worked_out(self, work: OpWork) -> tuple[float, Origin]:
-        if not all(work.sizes):
+        if not all(work.sizes):  # an op without elements
             return self.floor_ns, Origin.ROOFLINE
         unit = work.unit if work.unit in self.card.tflops else "fp32"
         if unit == "fp32":

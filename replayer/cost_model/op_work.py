@@ -62,7 +62,7 @@ class OpWork(NamedTuple):
     size_bytes: int
     unit: str = "fp32"
     item_bytes: int = 4
-    calls: int = 1
+    calls: int = 1  # how often the op does this work
 
 
 def op_work(
@@ -112,7 +112,7 @@ def _product(batch: int, rows: int, columns: int, depth: int, unit: str, item: i
 
 
 def _convolution(image: Shape, weight: Shape, output: Shape, unit: str, item: int) -> OpWork:
-    if output[1] != weight[0]:
+    if output[1] != weight[0]:  # a transposed convolution
         image, output = output, image
     places = prod(output[2:])
     channels = image[1] if len(image) > 1 else 1
@@ -192,7 +192,7 @@ def _recurrent(op: str, shapes: Shapes, weights: Shapes, unit: str, item: int) -
         works.append(_product(1, count, columns, depth, unit, item)._replace(calls=calls))
         if is_recurrent:
             works.append(_memory_bound_work("add", ((batch, gates),), item)._replace(calls=calls))
-        if op == "rnn_backward":
+        if op == "rnn_backward":  # the gradient of the weight
             works.append(_product(1, gates, inputs, rows, unit, item))
     return works
 
@@ -209,7 +209,7 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
     known = sum(map(prod, shapes))
     if op.startswith(("_foreach", "_fused")):  # one third is writes
         return OpWork("elementwise", _flat(known), 0, known * item * 3 // 2, item_bytes=item)
-    if op == "embedding" and len(shapes) >= 2:
+    if op == "embedding" and len(shapes) >= 2:  # the op reads only the rows that are looked up
         table, places = shapes[0], shapes[1]
         return OpWork("memory", (prod(places), table[-1]), 0, 2 * prod(places) * table[-1] * item, item_bytes=item)
     if op in _SOFTMAX:
@@ -217,11 +217,11 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
     if op in _LAYER_NORM:
         passes = 4 if op.endswith("_backward") else 2
         return OpWork("layer_norm", (rows, columns), 0, passes * elements * item, item_bytes=item)
-    if op.startswith("nll_loss"):
+    if op.startswith("nll_loss"):  # the op reads or writes one score per label
         classes = largest[1] if len(largest) > 1 else columns
         labels = elements // max(classes, 1)
         return OpWork("memory", (labels, 1), 0, labels * (item + itemsize("int64")), item_bytes=item)
-    moved = PASSES[op] * elements if op in PASSES else known + elements
+    moved = PASSES[op] * elements if op in PASSES else known + elements  # assumes an output as large as the largest input
     if op in ("batch_norm", "batch_norm_backward"):
         return OpWork("batch_norm", (rows, columns), 0, moved * item, item_bytes=item)
     if op in _ONE_INPUT:

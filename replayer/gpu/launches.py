@@ -44,7 +44,7 @@ Launch = Callable[[Caller, OpSignature], None]
 
 class NodeWatch(NamedTuple):
     thread: int
-    next_node: Callable[[], int]
+    next_node: Callable[[], int]  # returns the number of the calling thread's next node
     before: int
     found: Callable[[], None]
 
@@ -53,7 +53,7 @@ class LaunchPath:
     def __init__(self, launch: Launch) -> None:
         self.lock = threading.RLock()
         self.launch_by = self._launch_with_kernels = launch
-        self._threads_with_kernels_off: list[int] = []
+        self._threads_with_kernels_off: list[int] = []  # threads inside `kernels_off`
         self._watch: NodeWatch | None = None
 
     def watch_nodes(self, next_node: Callable[[], int], found: Callable[[], None]) -> None:
@@ -138,7 +138,7 @@ class ScriptLaunches(LaunchPath):
         self.clock = simulator.clock
         self.transfers = transfers
         self.looking = LockedGpu(self)
-        self.captures: list[GraphCapture] = []
+        self.captures: list[GraphCapture] = []  # CUDA graphs that are being captured
         self._fault: Callable[[], BaseException] | None = None  # raised by all later CUDA calls
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.op_rows = OpRows(self.pending)
@@ -147,7 +147,7 @@ class ScriptLaunches(LaunchPath):
         self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the first unknown op
         self._numbers: list[tuple[int, int]] = []
         self._peerless: set[int] = set()
-        self._in_turns: list[HostThread] | None = None
+        self._in_turns: list[HostThread] | None = None  # the threads of `in_turns`
 
     def launch(self, signature: OpSignature, device: int) -> None:
         # see Note [Played in batches]

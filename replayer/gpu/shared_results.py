@@ -16,7 +16,7 @@ from hashlib import blake2b
 from time import sleep
 
 _MOST_BYTES = 16 << 20
-_HEADER = struct.Struct("<II")
+_HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16
 _LOOKS = 50
 _PAUSE_S = 0.0005
@@ -28,9 +28,9 @@ class SharedResults:
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._memory = mmap.mmap(-1, most_bytes)
         self._lock = multiprocessing.get_context("fork").Lock()
-        self._places: dict[bytes, slice] = {}
+        self._places: dict[bytes, slice] = {}  # where each value is, by the digest of its key
         self._end = 0
-        self._not_awaited: set[bytes] = set()
+        self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
         """Return None if this rank must compute the result. Wait up to 25 ms for another rank's result."""

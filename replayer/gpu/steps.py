@@ -57,9 +57,9 @@ class ScriptSteps:
         self._library = launches.simulator.recording.library_pace
         self._step_ended = step_ended
         self._has_warmed_up = self._froze = False
-        self._in_library_call = False
+        self._in_library_call = False  # True if the current module call takes its time from the library
         self._trained = self._ended = 0
-        self._module_names: dict[int, int] = {}
+        self._module_names: dict[int, int] = {}  # names of living modules by identity, as in `HostRanges`
         self._names = ModuleNames()
         if self._library is not None:
             self.workload.on_every_call = self._watch_call

@@ -78,11 +78,11 @@ class GpuOptions:
     strict: bool = False  # raise an error at the first op that was not recorded
     pad_loader: bool = False  # waits for data take at least their recorded time
     memory_bytes: Sequence[int] = ()  # one capacity for all devices, or one per device
-    devices: Sequence[Device] = ()
+    devices: Sequence[Device] = ()  # replace the recorded devices
     gpus: int = 0  # 0: the recorded number
     # 0: the recorded or the usual bandwidth between GPUs
     link_gbps: float = 0
-    slowdown: float = 1.0
+    slowdown: float = 1.0  # GPU work takes this many times as long
     keep_requests: bool = False  # see memory/device/request_log.py
     improving: bool = True  # assume that training makes progress
 

@@ -28,7 +28,7 @@ Event = tuple[AllocationHandle, int, int, int, int]
 
 # frees before the request, bytes, stream, handle; the last entry has only frees
 Expected = tuple[list[AllocationHandle], int, int, AllocationHandle | None]
-NO_REQUEST = -1
+NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
@@ -60,7 +60,7 @@ class AllocationCycle:
                 left.pop(address, None)
         self._handles = [handle if id(handle) in own else left[address] for handle, _, address, _, _ in events]
         self.requests: list[Expected] = []
-        self.begins = [0]
+        self.begins = [0]  # index of the first event of each entry in `requests`
         frees: list[AllocationHandle] = []
         for at, (handle, event) in enumerate(zip(self._handles, events, strict=True)):
             if event[1] < 0:
@@ -108,7 +108,7 @@ class AllocationCycle:
 class _Step:
     events: list[Event]
     allocated_bytes: int
-    layout: Layout | None = None
+    layout: Layout | None = None  # only if the step may end a cycle
     totals: list[int] | None = None
 
 

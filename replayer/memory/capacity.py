@@ -19,7 +19,7 @@ from traces.names.cards import UNKNOWN_CARD, card_of
 class Capacity(NamedTuple):
     capacity_bytes: int
     outside_bytes: int  # used by the CUDA context, loaded kernels and NCCL
-    oom_text: str
+    oom_text: str  # the text of PyTorch's out-of-memory error
     tie_rule: TieRule = TieRule.SEGMENT_AGE
 
 

@@ -38,7 +38,7 @@ class NumberedStream(Protocol):
     own_number: int
 
 
-Handle = tuple[str, int]
+Handle = tuple[str, int]  # a cuBLAS handle: the kind of thread, and the handle's number
 
 
 class _ThreadHandles:
@@ -134,7 +134,7 @@ def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStrea
     except OutOfMemory as full:
         raise full.to_torch() from None
     assert handle is not None
-    return handle if handle.allocator is allocator else None
+    return handle if handle.allocator is allocator else None  # during a capture, the graph owns the workspace
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:

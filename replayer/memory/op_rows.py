@@ -15,7 +15,7 @@ import numpy as np
 
 from traces.model.trace import Column
 
-_PER_OP = 3
+_PER_OP = 3  # entries of `ScriptLaunches.pending`
 
 
 class OpRows:

@@ -54,7 +54,7 @@ class RegionMemory:
         self._allocator = allocator
         self._stream = stream
         self._alive: dict[int, _RegionHandle] = {}
-        self._freed: list[AllocationHandle] = []
+        self._freed: list[AllocationHandle] = []  # during the run, such as a backward's saved tensors
         self._kept = list(kept)
         self._blocks: dict[int, AllocationHandle] = {}
 

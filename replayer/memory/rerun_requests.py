@@ -25,7 +25,7 @@ from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
 from replayer.memory.device.settings import AllocatorSettings
 
 _SIZED = (RequestKind.REQUEST, RequestKind.OPTIONAL)
-MAX_BATCH = 1 << 24
+MAX_BATCH = 1 << 24  # more samples than any script uses
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Outcome:
     fits: bool
     peak_bytes: int
     reserved_bytes: int
-    retries: int
+    retries: int  # number of retries after returning cached memory
     steps: int
-    asked_bytes: int = 0
+    asked_bytes: int = 0  # size of the failed request
     seen_bytes: int = 0  # allocated bytes that the script could see
 
 

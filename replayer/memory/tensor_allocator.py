@@ -29,7 +29,7 @@ from replayer.memory.op_rows import OpRows, UnresolvedOps
 from traces.model.trace import Column
 
 USE_CYCLES = True  # False in tests and benchmarks
-_MAX_STEP_EVENTS = 30_000
+_MAX_STEP_EVENTS = 30_000  # longest step that is kept for comparison
 _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
@@ -52,7 +52,7 @@ class TensorAllocator:
         self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
         self.free: Callable[[AllocationHandle], None] = self._freed.append
         self._events: list[Event] = []
-        self._noted = 0
+        self._noted = 0  # events that were passed to `note`
         self._step_is_complete = True  # False if events are missing from `_events`
         self._detector = CycleDetector()
         self._cycle: AllocationCycle | None = None
@@ -70,7 +70,7 @@ class TensorAllocator:
             if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
                 self._at += 1
                 if frees:
-                    del self._freed[: len(frees)]
+                    del self._freed[: len(frees)]  # a finalizer may have appended more
                 return handle
             return self._execute(size_bytes, stream) if size_bytes > 0 else None
         finally:
@@ -139,7 +139,7 @@ class TensorAllocator:
         try:
             handle = self.malloc(size_bytes, stream)
         except OutOfMemory:
-            self.flush().counts.ignore_last_oom()
+            self.flush().counts.ignore_last_oom()  # cuDNN then uses a smaller workspace
             self._given_up.add(use)
             return None
         if self._memory.requests is not None:

@@ -46,7 +46,7 @@ class Copies:
         return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
     def copy_(self, target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bool = False) -> torch.Tensor:
-        if not isinstance(source, torch.Tensor):
+        if not isinstance(source, torch.Tensor):  # PyTorch makes a CPU tensor of the number in `x.copy_(1.0)`
             source = torch.tensor(source, dtype=torch.float64 if isinstance(source, float) else None, device="cpu")
         if is_virtual(target, self._tensor_class) and is_virtual(source, self._tensor_class):
             self._on_device(target, source)

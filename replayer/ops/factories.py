@@ -149,7 +149,7 @@ def register(plans: PlanCache, copies: Copies, fallback: TorchFunction) -> None:
         for key in KEYS:
             for name, kernel in kernels.items():
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
-                    continue
+                    continue  # other keys need kernels only for ops without a tensor argument
                 library.impl(name, kernel, key)
         for layout, names in SPARSE_FACTORIES.items():
             for name in names:

@@ -31,7 +31,7 @@ from replayer.tensor.values.value_rules import hold_the_same
 from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
-MASKS = (torch.bool, torch.uint8)
+MASKS = (torch.bool, torch.uint8)  # dtypes of masks that select elements
 _Reads = Callable[..., bool]
 
 

@@ -35,7 +35,7 @@ ROOT = ""
 class ShardedStep:
     gather_ns: float
     scatter_ns: float
-    exposed_ns: float
+    exposed_ns: float  # communication time not hidden by computation
 
     @classmethod
     def of(

@@ -35,7 +35,7 @@ class Layer:
     row: int
     weights: Shapes
     parameter_bytes: int
-    block: str = ""
+    block: str = ""  # name of the repeated block; empty outside of blocks
 
 
 def _forward_rows(trace: Trace) -> list[int]:
@@ -75,7 +75,7 @@ def _weights(op: str, shapes: Shapes) -> Shapes:
         return (wide[-1],) if len(wide) == 2 and len(wide[-1]) == 2 else ()
     if op == "rnn":
         return rnn_weights(shapes)
-    if op == "batch_norm":
+    if op == "batch_norm":  # the other inputs are running statistics
         return shapes[1:3]
     return weights_of(op, shapes)
 

@@ -53,7 +53,7 @@ class Retiming:
             hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed)
             placed[index.work] = True
         ranks = device_ranks(trace)
-        for rank, host in hosts.items():
+        for rank, host in hosts.items():  # marks and operations between ranks move with the host times
             rest = ~placed & (ranks == rank)
             start_ns[rest] = host.of(trace.device.start_ns[rest])
         device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns.copy())
@@ -95,7 +95,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
         track = ordinal, stream
         queue = queues.setdefault(track, [])
         begun_ns = active_ns + waited
-        if len(queue) >= depth and queue[-depth] > begun_ns:
+        if len(queue) >= depth and queue[-depth] > begun_ns:  # a launch blocks when the queue is full
             host.add(launch_ns, begun_ns)
             waited += queue[-depth] - begun_ns
             begun_ns = queue[-depth]
@@ -128,7 +128,7 @@ def _wait(
     elif len(done):
         last = done[recorded_end[done].argmax()]
         after_ns = end_ns - int(recorded_end[last])
-        if end_ns == start_ns:
+        if end_ns == start_ns:  # the device had finished before the host began to wait
             ended_ns = max(begun_ns, int(new_end[last]))
         elif after_ns <= WAIT_FOLLOWED_NS:
             ended_ns = max(begun_ns, int(new_end[last]) + max(after_ns, 0))

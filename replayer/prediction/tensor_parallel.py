@@ -39,7 +39,7 @@ from traces.model.trace import NONE, Column, HostKind, Trace, TraceError
 from traces.rates.op_cost import itemsize
 
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
-_ADDS_A_BIAS_FIRST = frozenset({"addmm", "_addmm_activation", "baddbmm"})
+_ADDS_A_BIAS_FIRST = frozenset({"addmm", "_addmm_activation", "baddbmm"})  # the first input is added to the product
 
 _Call = tuple[ScaledOp, Shapes]
 
@@ -130,7 +130,7 @@ class TensorSplit:
                 "tensor parallelism cannot be predicted, because the recording has no pairs of matrix products as in"
                 " transformer blocks"
             )
-        sizes: dict[int, int] = {}
+        sizes: dict[int, int] = {}  # each op's size that the ranks divide
         summed: dict[int, list[int]] = {}
         elements = 0
         for pair in found:
@@ -156,7 +156,7 @@ class TensorSplit:
         }
         parts |= _backward_parts(trace, backward, ops, sizes, ranks)
         rows = list(backward)
-        for number, pair in enumerate(reversed(found)):
+        for number, pair in enumerate(reversed(found)):  # the backward pass visits the pairs in reverse
             if backward:
                 at = rows[min(len(backward) * (number + 1) // len(found), len(backward)) - 1]
                 summed.setdefault(at, []).append(_input_bytes(ops[pair.columns[0]]))

@@ -56,7 +56,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
             loading = fetching.loading
             if loading is None:
                 return read(*args)
-            fetching.loading = None
+            fetching.loading = None  # readall may call readinto, so stop counting here
             try:
                 begin = self.tell()
                 follows = self._begin <= begin <= self._end
@@ -105,7 +105,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     data: Any = torch_module.utils.data
     for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
         patch_around(fetcher, fetch=_counted(storage, fetching))
-    pinning: Any = data._utils.pin_memory
+    pinning: Any = data._utils.pin_memory  # pins a batch, and calls itself for each item
     pin = OutermostCalls().wrap("pin_memory", pinning.pin_memory, lambda *_: _timed_pinning(storage))
     patch(pinning, pin_memory=pin)
     patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_with_script_time(storage))

@@ -87,7 +87,7 @@ def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
             return []
         of = describe_gpu().devices[handle.index].memory.usage
         used = of.capacity_bytes - of.free_bytes
-        unsliced = 0xFFFFFFFF
+        unsliced = 0xFFFFFFFF  # the GPU is not divided into instances
         own = SimpleNamespace(pid=os.getpid(), usedGpuMemory=used, gpuInstanceId=unsliced, computeInstanceId=unsliced)
         return [own]
 

@@ -19,7 +19,7 @@ from traces.script.patching import PATCHES, patch
 
 # reported if no version was recorded
 ASSUMED_CUDNN = 90100
-ASSUMED_CUDA = "12.4"
+ASSUMED_CUDA = "12.4"  # if no version was recorded and torch is built without CUDA
 
 _FFT_PLANS = 4096  # PyTorch's default
 

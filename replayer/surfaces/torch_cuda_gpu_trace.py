@@ -22,7 +22,7 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    watch = lru_cache(maxsize=1)(_watch)
+    watch = lru_cache(maxsize=1)(_watch)  # once, however often it is activated
 
     def activate(activated: Callable[[], None]) -> None:
         activated()
@@ -46,7 +46,7 @@ def _watch() -> None:
 def _record(record: Callable[..., None], event: TorchAny, stream: TorchAny = None) -> None:
     is_new = not event.cuda_event
     record(event, stream)
-    if is_new:
+    if is_new:  # PyTorch creates CUDA events when it first records them
         _fire("EventCreation", event.cuda_event)
         weakref.finalize(event, _fire, "EventDeletion", event.cuda_event).atexit = False
     _fire("EventRecord", event.cuda_event, _handle(stream))

@@ -210,7 +210,7 @@ class VirtualGraph:
 
 def _watch_memory(watch_storage: TorchAny, self: TorchAny, tensor: torch.Tensor) -> None:
     watch_storage(self, tensor)
-    if isinstance(tensor, VirtualTensor):
+    if isinstance(tensor, VirtualTensor):  # the storage objects of a virtual tensor are temporary
         self.weakref = weakref.ref(tensor.allocation)
 
 

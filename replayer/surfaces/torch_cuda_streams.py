@@ -115,7 +115,7 @@ class _CudaStreamBase(BaseStream):  # type: ignore[misc]
 
     def wait_stream(self, stream: TorchAny) -> None:
         if not isinstance(stream, _CudaStreamBase):
-            self.wait_event(stream.record_event())
+            self.wait_event(stream.record_event())  # as PyTorch's wait_stream, which raises an AttributeError
             return
         _require_same_capture(self.virtual, stream.virtual)
         gpu().streams.wait_stream(self.virtual, stream.virtual)
@@ -208,7 +208,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
         virtual = _stream_of(stream)
         if self.device_index is not None and self.device_index != virtual.device:
             raise RuntimeError(f"Event device {self.device_index} does not match recording stream's device {virtual.device}.")
-        if self.interprocess and self.enable_timing:
+        if self.interprocess and self.enable_timing:  # `cudaEventInterprocess` needs `cudaEventDisableTiming`
             raise CudaError.INVALID_VALUE.to_torch()
         self.device_index = virtual.device
         gpu().streams.record_event(self.virtual, virtual)

@@ -93,7 +93,7 @@ def install(torch_module: ModuleType) -> None:
             torch_module.set_default_device(None)
             set_default_type(tensor_type)
         else:
-            set_default_type(f"torch.{known.__name__}")
+            set_default_type(f"torch.{known.__name__}")  # prints a warning, and sets the default dtype
             torch_module.set_default_device("cuda")
             if torch_module.Tensor.__new__ is not make_default:
                 import_module("torch._dynamo")  # needs the original method

@@ -149,7 +149,7 @@ def _init_and_set_rank(init: TorchFunction, *args: TorchAny, **kwargs: TorchAny)
         gpu().ranks.read_clock_offset = CALLS[group].exchange_clocks()
     elif isinstance(group, VirtualNccl):
         group.operations.compare_clocks()
-        STATE.flush()
+        STATE.flush()  # the timeline of a killed process then has the rank
     return result
 
 

@@ -44,10 +44,10 @@ from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch_around
 
 _CALLS_KEPT = 1024
-_COLLECTIVES = "all"
-_LOOK_AFTER = timedelta(seconds=1)
+_COLLECTIVES = "all"  # the channel of all operations except sends and receives
+_LOOK_AFTER = timedelta(seconds=1)  # a rank that waits for gloo compares the calls of the ranks
 _ON_DEVICE = " on the device"
-_SAME_SIZES = ("allreduce", "broadcast", "reduce")
+_SAME_SIZES = ("allreduce", "broadcast", "reduce")  # all ranks pass tensors of the same size
 
 # names in cost_model/collective_costs.py
 _NAMES = {"allreduce": "all_reduce", "allreduce_coalesced": "all_reduce"}

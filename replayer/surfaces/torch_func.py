@@ -51,7 +51,7 @@ def _run_eagerly(torch_module: ModuleType) -> None:
             return dispatch(self, dispatch_key, *args, **kwargs)
         if _get_current_dispatch_mode() is not None:
             result = dispatch(self, dispatch_key, *args, **kwargs)
-            if result is not NotImplemented:
+            if result is not NotImplemented:  # with NotImplemented, a mode leaves the operator to the tensor's class
                 return result
         return eager(*args, **kwargs)
 

@@ -140,7 +140,7 @@ def _add_device(
                 op.append_kernel(kernel, device, took_ns / 1000)
             event(kernel, device, began_ns, took_ns, device_type=device_type.CUDA, device_index=device)
     calls, parent = _nested([one for one in events if one.device_type == device_type.CPU and not one.is_async])
-    ranges: list[TorchAny] = []
+    ranges: list[TorchAny] = []  # for each call, the innermost range around it
     spans_ns: dict[tuple[TorchAny, int, int], list[int]] = defaultdict(list)
     for one, outer in zip(calls, parent.tolist(), strict=True):
         ranges.append(one if one.is_user_annotation or outer == NONE else ranges[outer])

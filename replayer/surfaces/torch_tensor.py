@@ -29,7 +29,7 @@ from traces.script.patching import patch, patch_around, stands_for, temporarily_
 from traces.script.script_hooks import SCALAR_READS
 
 _UNBOUND = ("as_subclass", "data_ptr", "numpy", "record_stream", "tolist")
-_INTERFACE = "__cuda_array_interface__"
+_INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
 def install(torch_module: ModuleType) -> None:

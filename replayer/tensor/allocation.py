@@ -51,7 +51,7 @@ def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
 class Uniform(NamedTuple):
     value: float | int | bool
     dtype: torch.dtype
-    assumed: bool = False
+    assumed: bool = False  # if True, the value is a guess (values/assumed_values.py)
 
 
 class Content:
@@ -79,7 +79,7 @@ class Allocation:
     def __del__(self) -> None:
         block = self.block
         if block is not None:
-            free = block.allocator.free
+            free = block.allocator.free  # faster than calling an attribute
             free(block)
 
     @property

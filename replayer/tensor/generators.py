@@ -94,7 +94,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.device("cuda", self._index)
 
     def manual_seed(self, seed: int) -> Self:
-        super().manual_seed(seed)
+        super().manual_seed(seed)  # raises an error if the seed is out of range
         seed %= 1 << 64
         if not _is_capturing():
             self.philox.seed, self.philox.offset = seed, 0
@@ -307,7 +307,7 @@ def numbers_drawn(func: Op, args: Sequence[TorchAny], device: DeviceProperties) 
     if "_attention" in name:
         return _numbers_of_attention(func, args)
     itemsize = tensor.element_size()
-    end = args[-1]
+    end = args[-1]  # None means the largest number of the dtype
     if name == "random_" and len(args) > 1 and end is not None and end - (args[1] if len(args) > 2 else 0) < _WIDE_RANGE:
         itemsize = 4
     return _per_thread(tensor.numel(), itemsize, device)

@@ -64,9 +64,9 @@ class Reshaped(NamedTuple):
 
 
 class OutcomeKind(IntEnum):
-    NEW = 0
+    NEW = 0  # one new tensor
     SAME = 1  # a positional argument
-    VIEW = 2
+    VIEW = 2  # a view of a positional argument; nothing is written
     OTHER = 3
 
 
@@ -119,7 +119,7 @@ def packed(plan: Plan) -> bytes | None:
         outcome = _outcome_to_tuple(plan.outcome, plan.device)
         reshaped = [(of, _meta_to_tuple(meta, plan.device), size, rebound) for of, meta, size, rebound in plan.reshaped]
         return marshal.dumps(((*described, signature.direction, signature.layout), outcome, plan.writes, reshaped))
-    except (_NotPortable, ValueError):
+    except (_NotPortable, ValueError):  # marshal raises ValueError for objects of other classes
         return None
 
 

@@ -21,7 +21,7 @@ from replayer.errors import NotEmulated
 from replayer.torch_types import TorchAny
 
 _swap_in_cpp: TorchAny = torch._C._swap_tensor_impl
-_WORD_OFFSETS_BYTES = range(8, 24, 4)
+_WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference counts, after the vtable pointer
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:

@@ -124,7 +124,7 @@ def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
     elif isinstance(other, torch.Tensor):
         move_to(tensor, other)
     else:
-        _data.__set__(tensor, other)
+        _data.__set__(tensor, other)  # raises PyTorch's error
 
 
 class _Printed(torch.Tensor):
@@ -137,7 +137,7 @@ class _Printed(torch.Tensor):
 
 @cache
 def _printed_class(name: str) -> type[TorchAny]:
-    return type(name, (_Printed,), {})
+    return type(name, (_Printed,), {})  # PyTorch begins with the name of the class
 
 
 def printed_as(tensor: VirtualTensor, host: torch.Tensor, contents: str | None) -> str:
@@ -352,7 +352,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
     plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
-    _is_param = True
+    _is_param = True  # what isinstance reads
 
 
 def alias(source: TorchAny) -> TorchAny:

@@ -112,8 +112,8 @@ class TensorMeta:
         self.index = index
         self.is_conj = is_conj
         self.is_neg = is_neg
-        self.device = torch.device("cuda", index)
-        self.backend_device = torch.device(BACKEND, index)
+        self.device = torch.device("cuda", index)  # the device that scripts see
+        self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
         # Without strides, `_make_wrapper_subclass` is a third faster.
         packed = None if not offset and stride == contiguous_stride(shape) else stride

@@ -26,9 +26,9 @@ from replayer.memory.device.snapshot import SegmentDict, mapped_ranges, segment_
 from replayer.memory.device.stats import MemoryStats
 from replayer.memory.device.usage import DeviceUsage
 
-SMALL_BYTES = MIB
+SMALL_BYTES = MIB  # largest block of the small pools
 SMALL_SEGMENT_BYTES = 2 * MIB
-OWN_SEGMENT_BYTES = 10 * MIB
+OWN_SEGMENT_BYTES = 10 * MIB  # smallest block with its own segment
 _LOCK_TIMEOUT_S = 10
 
 Layout = tuple[tuple[int, int, bool, int, int], ...]
@@ -62,7 +62,7 @@ class DeviceMemory:
         self._segments = Segments(device, capacity_bytes, outside_bytes, Ages(tie_rule), addresses)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
         self.private: set[int] = set()  # pools of CUDA graphs and torch.cuda.MemPool objects
-        self.before_reserving: Callable[[], None] | None = None
+        self.before_reserving: Callable[[], None] | None = None  # called before memory outside `private` is reserved
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
         self._waiting: list[tuple[int, Block]] = []
@@ -73,7 +73,7 @@ class DeviceMemory:
         self.usage = DeviceUsage(self.counts, self._segments, self._lock, lambda: self._max_split_bytes)
         self._settings: AllocatorSettings | None = None
         self._expands = False
-        self._min_split_bytes = SMALL_BYTES + BLOCK_BYTES
+        self._min_split_bytes = SMALL_BYTES + BLOCK_BYTES  # of large blocks
         self._max_split_bytes = UNLIMITED
         self.returns_pieces = False  # Note [Batches that are known to fit], in recording/library_pace.py
         if settings is not None:

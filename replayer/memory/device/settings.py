@@ -18,9 +18,9 @@ from typing import Any
 from replayer.errors import NotEmulated
 
 MIB = 1 << 20
-BLOCK_BYTES = 512
+BLOCK_BYTES = 512  # block sizes are multiples of this size
 UNLIMITED = 1 << 62
-POWER2_INTERVALS = 16
+POWER2_INTERVALS = 16  # one per power of two from 1 MiB to 64 GiB
 NO_DIVISIONS = (0,) * POWER2_INTERVALS
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first one wins
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 
 from replayer.torch_types import TorchAny
 
-Counted = dict[str, int]
-StatsDict = dict[str, TorchAny]
+Counted = dict[str, int]  # keys: current, peak, allocated, freed
+StatsDict = dict[str, TorchAny]  # the format of `torch.cuda.memory_stats_as_nested_dict`
 
 # PyTorch's names
 _NAMES = {
@@ -55,7 +55,7 @@ class Count:
         self.quantity = quantity
         self.now = self.peak = 0
         self.total = 0
-        self.base = 0
+        self.base = 0  # `now` when `total` was last set to 0
 
     def add(self, amount: int) -> None:
         self.total += amount

@@ -16,7 +16,7 @@ from pathlib import Path
 # Linux kills processes if nearly all memory is locked.
 _RESERVED_SHARE = 1 / 16
 
-_WARNED_FILE = "page-locks-refused"
+_WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning
 
 
 class PageLocks:
@@ -55,7 +55,7 @@ class PageLocks:
             os.close(os.open(self._run_folder / _WARNED_FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
             return False
-        except OSError:
+        except OSError:  # the folder is missing or full: two warnings are better than none
             return True
         return True
 

@@ -177,13 +177,13 @@ def scaled_dot_product_attention(
         )
     if attn_mask is not None and is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
-    if query.is_cpu:
+    if query.is_cpu:  # only the mask is on the GPU
         attend = aten._scaled_dot_product_flash_attention_for_cpu
         return attend(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
     capability = torch.cuda.get_device_capability(query.get_device())
     machine = state.gpu().machine
     is_recent = "newer" not in (machine.torch or "newer") and not machine.is_before(2, 14)
-    if is_recent and query.dim() == key.dim() == value.dim() == 3:
+    if is_recent and query.dim() == key.dim() == value.dim() == 3:  # torch 2.14 adds a batch dimension
         if attn_mask is not None and attn_mask.dim() == 3:
             attn_mask = attn_mask.unsqueeze(0)
         q, k, v = (tensor.unsqueeze(0) for tensor in (query, key, value))
@@ -265,7 +265,7 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    sizes = inputs.flatten().tolist(), lengths.flatten().tolist()
+    sizes = inputs.flatten().tolist(), lengths.flatten().tolist()  # without a batch dimension, a length has no dimensions
     return aten.ctc_loss.IntList(log_probs, targets, *sizes, blank, reduction, zero_infinity)
 
 
@@ -329,7 +329,7 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
         dim = range(-data.dim() if given is None else -len(given), 0)
     dims = [dim] if isinstance(dim, int) else list(dim)
     sizes = [out.size(each) for each in dims]
-    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:
+    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # the last dimension of the output has half the size
         sizes[-1] = data.size(dims[-1]) if given is None else given[-1]
     require_powers_of_two(sizes)
     narrowed: torch.Tensor = out.to(_HALF[out.dtype])

@@ -34,7 +34,7 @@ class _Attention:
     causal: int  # custom_mask_type, or 0
     scale: float | None
     seed: torch.Tensor
-    offset: torch.Tensor
+    offset: torch.Tensor  # of Philox, as the seed
     window: tuple[int, int] = (-1, -1)  # visible keys before and after the diagonal; -1 for all
 
     @classmethod
@@ -176,7 +176,7 @@ def _cudnn_backward(
     return list(map(_tokens_first, gradients[:3]))
 
 
-Sequence = tuple[slice, slice, slice]
+Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
@@ -314,5 +314,5 @@ _ALL: dict[str, TorchFunction] = {
     "_fill_mem_eff_dropout_mask_": _dropout_numbers,
 }
 FORMS: dict[TorchAny, TorchFunction] = {
-    getattr(aten, name).default: form for name, form in _ALL.items() if hasattr(aten, name)
+    getattr(aten, name).default: form for name, form in _ALL.items() if hasattr(aten, name)  # older releases lack some
 }

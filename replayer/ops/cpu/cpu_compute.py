@@ -88,7 +88,7 @@ def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], TorchAny]:
     before = storage.clone()
 
     def undo() -> None:
-        if storage.nbytes() == before.nbytes():
+        if storage.nbytes() == before.nbytes():  # an op may resize a result, which then has no earlier values
             storage.copy_(before)
 
     return undo
@@ -190,12 +190,12 @@ class CpuCompute:
             try:
                 result = compute()
             except (RuntimeError, IndexError) as error:
-                here.launches.raise_fault()
+                here.launches.raise_fault()  # the CPU kernel failed because an earlier CUDA kernel did
                 raise on_one_device(error) from None
         else:
             written = [host_args[at] if isinstance(at, int) else host_kwargs[at] for at, _ in writes_of(func, args, kwargs)]
             result = _in_capture(capture, compute, tree_leaves(written))
-        if failed is not None:
+        if failed is not None:  # raised only now, because an op checks shapes and dtypes before its kernel can fail
             report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):
             if reads_an_argument(func, args, kwargs):

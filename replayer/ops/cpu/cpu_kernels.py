@@ -141,7 +141,7 @@ def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offset
     """CUDA's `embedding_bag` treats the first offset as 0, but the CPU kernel raises an error for any other number."""
     bounds = offsets.clone()
     bounds[:1] = 0
-    if len(rest) > 4 and rest[4]:
+    if len(rest) > 4 and rest[4]:  # with the end of the last bag
         bounds[1:][-1:] = indices.numel()
     return op(weight, indices, bounds, *rest)
 

@@ -23,7 +23,7 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    device_type = "cpu"
+    device_type = "cpu"  # in place of the virtual GPU
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class

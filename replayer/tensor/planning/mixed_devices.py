@@ -44,7 +44,7 @@ class Mixed(Enum):
 class _Entry:
     name: str
     overload: str
-    keys: frozenset[str]
+    keys: frozenset[str]  # the dispatch keys with a kernel
     structured: bool
     checked: bool
     iterates: bool  # uses TensorIterator
@@ -474,7 +474,7 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
 _CALLS = {"_sparse_addmm": "addmm"}
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
-_RULES: dict[str, Callable[[_Operands], Mixed | None]] = {
+_RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON_DEVICE
     **dict.fromkeys(_ANY_DEVICE, _of_self),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
     **dict.fromkeys(("_index_put_impl_", "index_put_", "index_put", "_unsafe_index_put"), _index_put),

@@ -27,7 +27,7 @@ _CPP_TYPES = {
 }  # fmt: skip
 
 _UNCOMMON = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
-_IN_CUDNN = (torch.int8, torch.uint8, torch.int32)
+_IN_CUDNN = (torch.int8, torch.uint8, torch.int32)  # integers that cuDNN has a name for
 
 
 def require_dtypes(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
@@ -451,7 +451,7 @@ def _nonzero(_data: object, *, out: torch.Tensor) -> None:
         raise RuntimeError(f"Expected object of scalar type Long as out, but got {_CPP_TYPES[out.dtype]}")
 
 
-Overlap = tuple[Where, Where]
+Overlap = tuple[Where, Where]  # a written argument and an input
 
 
 def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class: type) -> tuple[Overlap, ...]:
@@ -467,7 +467,7 @@ def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class
         writes = argument.alias_info is not None and argument.alias_info.is_write
         for index, tensor in enumerate(value) if isinstance(value, (list, tuple)) else [(-1, value)]:
             meta = getattr(tensor, "tensor_meta", None) if isinstance(tensor, tensor_class) else None
-            if meta is None:
+            if meta is None:  # sparse tensors have none
                 continue
             if writes:
                 written.append(((where, index), meta))
@@ -523,7 +523,7 @@ _MASKED = "masked_fill only supports boolean masks, but got dtype {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _MASKED_FILLS = [getattr(op, kind) for op in (_aten.masked_fill, _aten.masked_fill_) for kind in ("Scalar", "Tensor")]
 _MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
-_LRS = ("default", "tensor_lr")
+_LRS = ("default", "tensor_lr")  # the learning rate is a number or a tensor
 _WITH_SCALARS = "addcmul addcmul_ addcdiv addcdiv_"
 _ADAM = "fused_adam_kernel_cuda", ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs?")
 _ADAGRAD = "fused_adagrad_kernel_cuda", ("params", "grads", "state_sums")

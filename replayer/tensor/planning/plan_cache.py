@@ -76,7 +76,7 @@ class PlanCache:
         self.wrap_other_layout: TorchAny = None
         self.copies: dict[plan_keys.Key, TensorMeta] = {}
         self.tensor_class: TorchAny = tensor_class
-        self.shared: SharedResults | None = None
+        self.shared: SharedResults | None = None  # plans of all ranks that were forked from one process
         self._count = 0
 
     def route(self, func: Op) -> Route:

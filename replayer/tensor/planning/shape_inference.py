@@ -192,7 +192,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
-    if on_cpu is None:
+    if on_cpu is None:  # else the CPU kernel has accepted the call
         _refuse_shapes(func, args, kwargs)
     try:
         result = without_warnings(lambda: func(*args, **kwargs)) if _has_out(func) else func(*args, **kwargs)
@@ -233,8 +233,8 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 
-_TRIED_ELEMENTS = 1 << 20
-_REFUSED_ELEMENTS = 1 << 28
+_TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not computed on the CPU
+_REFUSED_ELEMENTS = 1 << 28  # elements; calls that the CPU probably rejects, before it computes anything
 
 
 def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
@@ -411,7 +411,7 @@ def fits_in_float(func: Op, of_cpu: str) -> bool:
 _TRIED_FOR_DTYPES = 1 << 12  # elements
 _LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # more ops support these dtypes on CUDA than on the CPU
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
-_WANTS_INDICES = re.compile(r"type '?(long int|Long|int32/int64)\b|dtype is wrong")
+_WANTS_INDICES = re.compile(r"type '?(long int|Long|int32/int64)\b|dtype is wrong")  # on all devices
 
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:

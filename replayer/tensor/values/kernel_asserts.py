@@ -67,7 +67,7 @@ def _index(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
             dim += index.dim()
             continue
         if dim == tensor.dim():
-            return None
+            return None  # too many indices
         size = tensor.size(dim)
         place = None if index is None else _outside(host(index), -size, size)
         if place is not None:
@@ -88,7 +88,7 @@ def _probabilities(at: int, kernel: str, file: str, condition: str) -> _Check:
 
 
 def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
-    return (0, args[0].size(0), None) if args[0].dim() == 2 else None
+    return (0, args[0].size(0), None) if args[0].dim() == 2 else None  # PyTorch rejects tables that are not matrices
 
 
 def _bags(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:

@@ -18,9 +18,9 @@ from functools import cache
 from traceback import walk_stack
 from types import CodeType, FrameType
 
-CallSite = tuple[CodeType, int]
+CallSite = tuple[CodeType, int]  # a code object, and the offset of an instruction
 
-_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}
+_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # possible between a call and the jump that uses its result
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
