@@ -147,8 +147,11 @@ def compiles_in_evaluation(trace: Trace) -> Column:
 
 def profiled_steps(trace: Trace) -> Column:
     """Return the profiled steps. If the profiler never ran, return the steps after the warm-up."""
-    kinds = StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.WARMUP, StepKind.EVALUATION
-    return _first_of(trace, *kinds)
+    rows = _first_of(trace, StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.WARMUP)
+    if len(rows):
+        return rows
+    evaluations = evaluation_steps(trace)
+    return evaluations if ran_under_profiler(trace)[evaluations].any() else steady_steps(trace)
 
 
 def evaluation_steps(trace: Trace) -> Column:

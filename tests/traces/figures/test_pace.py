@@ -514,3 +514,15 @@ def test_a_mean_step_counts_whole_repetitions_of_a_pattern() -> None:
     ends = np.cumsum([1, 1, 1, 6, 1, 1, 1, 6, 1, 1, 1]).tolist()
     of = pace(a_trace(list(pairwise([0, *ends]))))
     assert of is not None and (of.period, of.pace_ns, of.mean) == (4, 9 * MS // 4, None)
+
+
+def test_the_slow_first_batch_of_inference_is_left_out_of_step_time_and_idle_time() -> None:
+    """GIVEN batches without gradients of 6, 3, 3 and 3 ms, in which the GPU works for 2 ms THEN the GPU is busy for 2 of 3
+    ms."""
+    ends = [0, 6, 9, 12, 15]
+    work = [Work(start, start, start + 2) for start in ends[:-1]]
+    trace = a_trace(list(pairwise(ends)), work, kinds=[StepKind.EVALUATION] * 4)
+    of, idle = pace(trace), idle_times(trace)["cuda:0"]
+    assert of is not None and (of.pace_ns, of.steps) == (3 * MS, 3)
+    assert (idle.window_ns, idle.busy_ns, idle.steps) == (9 * MS, 6 * MS, 3)
+    assert summarize(trace).bottleneck == PaceLimit("host", MS, 1 / 3)
