@@ -15,7 +15,7 @@ from replayer.cost_model.collective_costs import GroupOperation, Times, kernel_l
 from replayer.distributed import collective_values as values
 from replayer.distributed.clock_offset import boot_id
 from replayer.distributed.group_call import GroupCall
-from replayer.distributed.rank_message import RankMessage
+from replayer.distributed.rank_message import RankMessage, ranks_text
 from replayer.distributed.reductions import require_dense
 from replayer.distributed.store_exchange import DeadlockDetector, PendingExchange, StoreExchange
 from replayer.distributed.watchdog import Watchdog
@@ -104,7 +104,8 @@ class GroupOperations:
         here, message = gpu(), values.message_of(call, arrived_ns)
         place = "cpu" if comm_stream.device == NONE else "cuda"
         if place == "cuda" and call.tensors and not comm_stream.has_announced_gpu:
-            message.gpu, comm_stream.has_announced_gpu = _gpu_of_machine(comm_stream.device), True
+            message.gpu, message.group = _gpu_of_machine(comm_stream.device), ranks_text(self.global_ranks)
+            comm_stream.has_announced_gpu = True
         members = call.members(self._size)
         pending = self._store_exchange().post(f"{call.channel}/{place}", members, message)
         tracker = here.simulator.tracker

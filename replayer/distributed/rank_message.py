@@ -32,7 +32,9 @@ class RankMessage:
     wants: list[int] | None = None
     detail: str = ""
     read_count: int = 0
-    gpu: str = ""  # the GPU of a communicator's first operation with tensors
+    # only in a communicator's first operation with tensors:
+    gpu: str = ""
+    group: str = ""  # the ranks of the process group, such as "ranks 1, 3"
 
     @property
     def count(self) -> int:

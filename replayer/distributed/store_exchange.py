@@ -112,15 +112,14 @@ class DeadlockDetector:
         self._rank = rank
         self._own = b""
         self._circle: tuple[str, float] | None = None  # the deadlock, and when it was first seen
-        self._of_group.set(_process_key(rank), json.dumps([boot_id(), os.getpid()]).encode())
+        self._processes: dict[int, Path | None] = {}  # by rank: its folder in /proc; None on another machine
+        self._of_group.set(_process_key(rank), json.dumps([_processes_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
         """Return how long a rank's threads used the CPU or waited for a free CPU (in ns), or 0 for a rank on another
         machine."""
-        if not self._of_group.check([_process_key(rank)]):
-            return 0
-        boot, pid = json.loads(self._of_group.get(_process_key(rank)))
-        return _processor_ns(pid) if boot == boot_id() else 0
+        process = self._process(rank)
+        return _processor_ns(process) if process else 0
 
     def find_deadlock(self, operation: str, missing: list[int]) -> str:
         own = json.dumps([operation, missing[:_MISSING_FOLLOWED]]).encode()
@@ -133,13 +132,24 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def ended(self, ranks: list[int]) -> list[int]:
-        return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
+        some_left = self._of_group.add("ended", 0) > 0
+        return [rank for rank in ranks if (some_left and self._of_group.check([ended_key(rank)])) or self._was_killed(rank)]
 
     def end(self) -> None:
         """Tell the other ranks that this rank no longer waits."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
+
+    def _process(self, rank: int) -> Path | None:
+        if rank not in self._processes and self._of_group.check([_process_key(rank)]):
+            where, pid = json.loads(self._of_group.get(_process_key(rank)))
+            self._processes[rank] = Path(f"/proc/{pid}") if where == _processes_id() else None
+        return self._processes.get(rank)
+
+    def _was_killed(self, rank: int) -> bool:
+        process = self._process(rank)
+        return process is not None and not process.exists()
 
     def _shortest_circle(self) -> str:
         seen, paths = {self._rank}, deque([(self._rank, "")])
@@ -223,6 +233,7 @@ class StoreExchange:
 
     def read(self, channel: str, number: int, members: Sequence[int], own: RankMessage) -> list[RankMessage]:
         messages = self._messages(channel, number, members, own)
+        self._require_same_group(messages, own)
         self._require_agreement(messages, members, list(members).index(self.rank))
         self._read[channel] = number + 1
         self._delete_read(channel, min(message.read_count for message in messages))
@@ -272,6 +283,14 @@ class StoreExchange:
         if shared and self.rank == members[0]:
             self._set(for_all, messages)
         return messages
+
+    def _require_same_group(self, messages: list[RankMessage], own: RankMessage) -> None:
+        other = next((message.group for message in messages if message.group and own.group and message.group != own.group), "")
+        if other:
+            raise RuntimeError(
+                f"{self._ranks([self.rank])} called {own}{self._of_group}, but another rank created this group for {other}: all"
+                " ranks must call new_group for the same groups in the same order; NCCL would hang or corrupt data"
+            )
 
     def _require_agreement(self, messages: list[RankMessage], members: Sequence[int], own: int) -> None:
         if shared := shared_gpu(messages):
@@ -364,6 +383,8 @@ class StoreExchange:
             for member in missing
             if self._global_ranks[member] in left or (name_all and self._store.check([ended_key(member)]))
         ]
+        key_of = dict(zip(members, keys, strict=True))
+        gone = [member for member in gone if not self._store.check([key_of[member]])]  # it may have called before it ended
         self._broken = bool(gone or (missing and is_late))
         waits = f"{self._ranks([self.rank])} waits in {own}{self._of_group}"
         if gone:
@@ -420,9 +441,16 @@ def _process_key(rank: int) -> str:
     return f"process/{rank}"
 
 
-def _processor_ns(pid: int) -> int:
+def _processes_id() -> str:
+    """Return text that is equal in processes that see each other in /proc."""
+    with suppress(OSError):
+        return f"{boot_id()}/{os.readlink('/proc/self/ns/pid')}"
+    return f"process {os.getpid()}"
+
+
+def _processor_ns(process: Path) -> int:
     try:
-        times = [path.read_text(encoding="ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+        times = [path.read_text(encoding="ascii").split() for path in process.glob("task/*/schedstat")]
     except OSError:
         return 0
     return sum(int(used_ns) + int(waited_ns) for used_ns, waited_ns, _ in times)

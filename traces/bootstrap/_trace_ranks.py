@@ -32,6 +32,7 @@ _KEPT.append(_KEPT)
 _CODE = (type, FunctionType, BuiltinFunctionType, ModuleType)  # an object's finalizer may use these until the end
 _POLL_S = 0.02
 _KILL_AFTER_S = 30.0
+_FAILS_AFTER_S = 3.0  # after a rank was killed, another rank reports within this time in which operation it waits for that rank
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -145,6 +146,8 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
         if code:
             how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
             os.write(2, f"trace: rank {rank} of {count} ended with {how}; stopping the others\n".encode())
+            if code != 1:  # an uncaught exception has already been printed
+                _end_before(running, monotonic() + _FAILS_AFTER_S, most=len(running) - 1)
             _end(running)
             os._exit(128 - code if code < 0 else code)
     os._exit(0)
@@ -162,8 +165,9 @@ def _next_end(running: dict[int, int], signals: int) -> tuple[int, int]:
         os.read(signals, 4096)
 
 
-def _end_before(running: dict[int, int], deadline: float) -> None:
-    while running and monotonic() < deadline:
+def _end_before(running: dict[int, int], deadline: float, most: int = 0) -> None:
+    """Wait until at most `most` ranks are running, but not longer than `deadline`."""
+    while len(running) > most and monotonic() < deadline:
         for rank, process in list(running.items()):
             ended, _ = os.waitpid(process, os.WNOHANG)
             if ended:

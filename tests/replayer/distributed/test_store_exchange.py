@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from itertools import pairwise
@@ -353,4 +356,37 @@ def test_errors_of_a_subgroup_name_the_ranks_of_the_default_group() -> None:
     pending = fifth.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32"))
     seventh.post("all", [0, 1], RankMessage(0, "all_reduce", 12, "float32"))
     with pytest.raises(RuntimeError, match=r"^rank 7 of the group called .* of 3 .*, but rank 5 called .* of 2 "):
+        pending.messages()
+
+
+def test_a_killed_rank_is_named_with_the_operation_of_the_waiting_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN rank 1 was killed, so it could not say that it ended. A rank on another machine is not looked for."""
+    store, process = HashStore(), subprocess.Popen([sys.executable, "-c", ""])
+    detectors = [DeadlockDetector(store, 0)]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: process.pid)
+        detectors.append(DeadlockDetector(store, 1))
+    exchange = StoreExchange(store, 0, 2, 60, RecordedClock(), offset_ns=int, deadlocks=detectors[0])
+    assert detectors[0].ended([0]) == []
+    process.wait()
+    monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.0)
+    pending = exchange.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32"))
+    both = "rank 1 of the group ended without calling all_reduce; rank 0 waits in all_reduce of 2 float32 elements"
+    with pytest.raises(RuntimeError, match=both):
+        pending.messages()
+    monkeypatch.setattr(store_exchange, "_processes_id", lambda: "another machine")
+    assert DeadlockDetector(store, 0).ended([1]) == []
+
+
+def test_ranks_that_create_different_groups_at_the_same_place_are_told_so() -> None:
+    """GIVEN each pair of four ranks creates only its own group, so both groups have the same name and the same keys."""
+    store = HashStore()
+    first, second = (
+        StoreExchange(store, place, 2, 60, RecordedClock(), int, global_ranks=ranks, group_name="1")
+        for place, ranks in ((0, [0, 1]), (1, [2, 3]))
+    )
+    pending = first.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32", group="ranks 0, 1"))
+    second.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32", group="ranks 2, 3"))
+    both = r"rank 0 called all_reduce of 2 .* of group 1 \(ranks 0, 1\), but another rank created this group for ranks 2, 3"
+    with pytest.raises(RuntimeError, match=both):
         pending.messages()

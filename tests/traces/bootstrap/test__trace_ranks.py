@@ -95,6 +95,23 @@ while True: time.sleep(0.01)
     assert done.returncode == 5 and sorted(done.stdout.splitlines()) == ["cleaned up 0", "cleaned up 1"]
 
 
+@pytest.mark.parametrize(("code", "words"), [(5, "rank 0 waits in all_reduce\n"), (1, "")])
+def test_after_a_rank_was_killed_another_rank_can_report_its_operation(code: int, words: str) -> None:
+    """After an exception, which has exit code 1, the other ranks are stopped at once, so the exception is printed last."""
+    script = f'''
+{FORK}
+if rank == 1: os._exit({code})
+if rank == 0:
+    time.sleep(0.5)
+    os.write(2, b"rank 0 waits in all_reduce" + bytes([10]))
+    os._exit(1)
+time.sleep(50)
+'''
+    done = run(script, LOCAL_WORLD_SIZE="3")
+    assert done.returncode == code
+    assert done.stderr == f"trace: rank 1 of 3 ended with exit code {code}; stopping the others\n{words}"
+
+
 def test_random_numbers_of_numpy_differ_between_ranks() -> None:
     done = run(f"import numpy\n{FORK}\nsay(numpy.random.randint(1 << 30))", LOCAL_WORLD_SIZE="3")
     assert len(set(done.stdout.split())) == 3
