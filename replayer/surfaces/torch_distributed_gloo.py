@@ -111,15 +111,17 @@ class GlooCall:
             )
 
     def _explain(self, missing: list[int], error: RuntimeError) -> NoReturn:
-        if not missing or not self._group.sees_all or self._channel != _COLLECTIVES:
+        if not missing or not self._group.sees_all:
             raise error
         own = self._group.global_ranks[self._group.rank]
-        text = f"{ranks_text(missing)} of the group did not call {self._what}, but rank {own} waits for it: {error}"
+        what = {"send": "recv", "recv": "send"}.get(self._what, self._what)
+        text = f"{ranks_text(missing)} of the group did not call {what}, but rank {own} waits for it: {error}"
         raise RuntimeError(text) from None
 
     def _missing(self) -> list[int]:
-        posts, ranks = self._posts(range(self._group.size)), self._group.global_ranks
-        return [ranks[place] for place in range(self._group.size) if place not in posts and place != self._group.rank]
+        awaited = range(self._group.size) if self._channel == _COLLECTIVES else self._sources
+        posts, ranks = self._posts(awaited), self._group.global_ranks
+        return [ranks[place] for place in awaited if place not in posts and place != self._group.rank]
 
     def _posts(self, places: Sequence[int]) -> dict[int, tuple[int, str]]:
         """Raise RuntimeError if a rank called a different operation."""
@@ -184,6 +186,7 @@ class GlooCalls:
 
 CALLS: WeakKeyDictionary[TorchAny, GlooCalls] = WeakKeyDictionary()
 _CALLED: WeakKeyDictionary[TorchAny, GlooCall] = WeakKeyDictionary()
+_WORK_OF: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()  # by future
 _RECEIVES: WeakKeyDictionary[TorchAny, Callable[[TorchAny], None]] = WeakKeyDictionary()
 
 
@@ -191,7 +194,8 @@ def install(torch_module: ModuleType) -> None:
     if not torch_module.distributed.is_available():
         return
     c10d = torch_module._C._distributed_c10d
-    patch_around(c10d.Work, wait=_wait)
+    patch_around(c10d.Work, wait=_wait, get_future=_get_future)
+    patch_around(torch_module._C.Future, wait=_wait_for_future, then=_then)
     patch_around(c10d.ProcessGroup, monitored_barrier=_monitored_barrier)
     if hasattr(c10d, "ProcessGroupGloo"):
         patch_around(c10d.ProcessGroupGloo, __init__=_make_backend)
@@ -257,6 +261,27 @@ def _wait(wait: TorchFunction, self: TorchAny, *args: TorchAny, **kwargs: TorchA
     elif finish := _RECEIVES.pop(self, None):
         finish(self)
     return result
+
+
+def _get_future(get_future: TorchFunction, self: TorchAny) -> TorchAny:
+    future = get_future(self)
+    if self in _CALLED:
+        _WORK_OF[future] = self
+    return future
+
+
+def _then(then: TorchFunction, self: TorchAny, callback: TorchFunction) -> TorchAny:
+    future = then(self, callback)
+    if self in _WORK_OF:
+        _WORK_OF[future] = _WORK_OF[self]
+    return future
+
+
+def _wait_for_future(wait: TorchFunction, self: TorchAny) -> TorchAny:
+    work = _WORK_OF.pop(self, None)
+    if work is not None:
+        work.wait()
+    return wait(self)
 
 
 def _monitored_barrier(

@@ -146,6 +146,28 @@ def test_a_work_of_gloo_waits_when_the_script_waits() -> None:
         assert ranks.ends_ms[0] == 500.0
 
 
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_future_of_a_work_of_gloo_waits_for_late_ranks(chained: bool) -> None:
+    ranks = Ranks(2)
+    group, work, made = HashStore(), Waitable(), [HashStore(), HashStore()]
+    CALLS[group] = ranks.calls[0]
+    with ranks.at(1, 500.0) as late:
+        late.call("barrier", what="barrier")
+    with ranks.at(0, 100.0):
+        _call("barrier", lambda *args: work, group)
+        future = torch_distributed_gloo._get_future(lambda self: made[0], work)
+        if chained:
+            future = torch_distributed_gloo._then(lambda self, callback: made[1], future, print)
+        assert ranks.ends_ms[0] == -1.0
+        assert torch_distributed_gloo._wait_for_future(lambda self: "value", future) == "value"
+        assert ranks.ends_ms[0] == 500.0
+
+
+class Waitable:
+    def wait(self) -> bool:
+        return bool(torch_distributed_gloo._wait(lambda self, *timeout: True, self))
+
+
 def failing(*timeout: timedelta) -> bool:
     raise RuntimeError("Operation timed out!" if timeout else "Connection closed by peer")
 
@@ -180,6 +202,19 @@ def test_a_rank_that_did_not_call_an_operation_of_gloo_is_named() -> None:
         assert call is not None
         with pytest.raises(RuntimeError, match=r"^rank 6 of the group did not call barrier, but rank 4 waits for it: "):
             call.wait(lambda *timeout: failing())
+
+
+def test_a_sender_that_never_sends_to_a_receiver_of_gloo_is_named() -> None:
+    ranks = Ranks(3)
+    with ranks.at(0, 0.0) as receiver:
+        call = receiver.call("recv", 1)
+        assert call is not None
+        with pytest.raises(RuntimeError, match=r"^rank 1 of the group did not call send, but rank 0 waits for it: "):
+            call.wait(lambda *timeout: failing())
+    with ranks.at(1, 0.0) as sender:
+        sender.call("send", 0)
+    with ranks.at(0, 0.0), pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
+        call.wait(lambda *timeout: failing())
 
 
 def test_ranks_that_wait_in_gloo_and_in_nccl_are_named() -> None:
