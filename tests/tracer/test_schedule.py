@@ -89,6 +89,9 @@ def test_evaluation_is_not_profiled_while_unprofiled_training_steps_are_timed() 
         ("TTTTTTGTTTTTGTTTTTTTTGTTTTTGT", "..prr...........prrr.....prr."),
         # one evaluated batch after every sixth training step; after the first one, another batch is expected
         ("TTTTTTvTTTTTTvTTTTTTvTTTTTTv", "..prr..p..........prr......."),
+        # evaluation, or the next occurrence of another kind of step, directly follows the first window
+        ("TTTTTvvvvv", "..prr.prr."),
+        ("GTTTTGTTTTGTTTTG", "..prr...prr....."),
         # inference of two kinds
         ("aaaaaabbbbbb", "..prr..prr.."),
         # the first batch of validation has another phase, so the profiler that is ready records the second kind
@@ -120,6 +123,8 @@ def test_the_number_of_profiles_is_limited() -> None:
         ("1111111222222221111", "..prr....prr......."),
         # a second head in every sixth step, which occurs for the first time after the first window
         ("1111112111112111112111112", "..prr...........prr......"),
+        # work of the first step occurs again directly after the first window
+        ("211112111121111211112111", "..prr...prr............."),
         # the first window has both kinds
         ("121212121212", "..prr......."),
         # other work in each step

@@ -5,8 +5,10 @@ warm interpreter."""
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Any
 
+import pytest
 import torch
 
 from replayer import state
@@ -42,6 +44,26 @@ def test_memory_of_a_model_in_a_cycle_is_free_after_a_collection() -> None:
     assert torch.cuda.memory_allocated() == 0
     assert gc.get_freeze_count()  # of what is left
     gc.unfreeze()
+
+
+@pytest.mark.parametrize("is_frozen_by", ["the script", "the first of several ranks"])
+def test_objects_that_others_froze_stay_frozen(is_frozen_by: str) -> None:
+    """Objects of several ranks are shared until one of the ranks unfreezes them."""
+    gc.unfreeze()
+    start()
+    if is_frozen_by == "the script":
+        gc.freeze()
+    else:
+        sys.modules["_trace_ranks"] = sys
+    try:
+        trained()
+        before = gc.get_freeze_count()
+        gc.collect()
+        assert gc.get_freeze_count() == before
+        assert (before > 0) == (is_frozen_by == "the script")
+    finally:
+        sys.modules.pop("_trace_ranks", None)
+        gc.unfreeze()
 
 
 def test_the_collection_of_a_replay_runs_in_the_first_step() -> None:

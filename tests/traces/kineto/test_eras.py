@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from traces.kineto import read_kineto, read_kineto_bytes
-from traces.kineto.reading.eras import TsUnit, era
+from traces.kineto.reading.eras import TsUnit, era, external_ids_are_ops
 from traces.kineto.structure.annotations import phase_of_annotation
 from traces.kineto.structure.step_events import _recorded_by_autograd
 from traces.model.machine import DeviceProperties
@@ -107,6 +107,14 @@ def test_an_external_id_that_equals_the_correlation_id_is_ignored() -> None:
     assert [launcher_of(trace, row) for row in range(3)] == ["cudaLaunchKernel", "", ""]
     assert trace.problems == {"kernel-without-launch": 2}
     assert trace.strings[trace.host.name[trace.host.parent[trace.device.launch[0]]]] == "aten::add"
+
+
+@pytest.mark.parametrize(("correlation", "are_ops"), [([1, 2, 3, 4], False), ([1, 2, 9, 9], False), ([1, 9, 9, 9], True)])
+def test_external_ids_are_ids_of_ops_if_fewer_than_half_equal_the_correlation_id(
+    correlation: list[int], are_ops: bool
+) -> None:
+    """GIVEN four kernels with external ids, and one without, which does not count."""
+    assert external_ids_are_ops(np.array([1, 2, 3, 4, 0]), np.array([*correlation, 0])) == are_ops
 
 
 @pytest.mark.parametrize("key", ["External id", "external id"])
