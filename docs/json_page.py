@@ -48,9 +48,9 @@ OUTPUTS: dict[str, type] = {
 }
 HEAD = """# JSON output
 
-This page is written by `docs/json_page.py` from the types that the commands print. Later releases may add JSON keys, but keep
-all existing names. The suffix of a key gives the unit: `_ns` nanoseconds, `_bytes` bytes, `_s` seconds. Shares and errors are
-fractions: 0.05 means 5 %.
+The script `docs/json_page.py` generates this page from the dataclasses of all JSON outputs. Later releases may add JSON keys,
+but keep all existing names. The suffix of a key gives the unit: `_ns` nanoseconds, `_bytes` bytes, `_s` seconds. Shares and
+errors are fractions: 0.05 means 5 %.
 
 ## Commands
 

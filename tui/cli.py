@@ -317,8 +317,8 @@ def record(options: RecordOptions) -> int:
 def fit(options: FitOptions) -> int:
     """Find out which GPUs a script fits on, and the largest batch size for each.
 
-    Run the script's first steps with two batch sizes on a virtual GPU with unlimited memory. Repeat the script's memory
-    requests on a virtual GPU of each model, to find out whether the requests succeed.
+    Run the script's first steps with two batch sizes on a virtual GPU with unlimited memory. For each GPU model, repeat the
+    script's memory requests on a virtual GPU with the memory of the model.
     """
     from tui.commands.fit import run
 

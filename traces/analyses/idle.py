@@ -305,7 +305,6 @@ def _host_collectives(trace: Trace, rank: int) -> Intervals:
 
 
 def _awaited_work(trace: Trace, of: Gaps) -> tuple[Column, Column]:
-    """For each idle period, find the kernel on another stream or GPU that the next kernel waited for."""
     table, ends_ns = trace.device, np.full(len(of.start_ns), _BEFORE_ALL)
     reasons = np.full(len(ends_ns), IdleReason.UNKNOWN)
     known = (of.launch_ns != NONE) | (of.ended_by == NONE)

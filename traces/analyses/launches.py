@@ -4,8 +4,7 @@
     queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
     long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
 
-Launch delays and queue lengths are defined as in Holistic Trace Analysis. If most kernels start just after their launch, the
-host limits the training speed.
+Launch delays and queue lengths are defined as in Holistic Trace Analysis.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_LAUNCH_NS or more is host time with one of these reasons:

@@ -89,7 +89,6 @@ class RankGroups(NamedTuple):
 
 
 def rank_groups(*traces: Trace) -> RankGroups:
-    """Divide the ranks of the first trace into unusual and similar ranks."""
     ranks = traces[0].ranks
     if len(ranks) <= _FEW_SIMILAR:
         return RankGroups()

@@ -154,8 +154,7 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """Find CUDA calls that launched a copy or a kernel and waited for its end. A call that copies pageable memory may return
-    earlier, when the driver has buffered the data."""
+    """Mark the CUDA calls that waited for the copy or kernel that they launched."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS

@@ -113,14 +113,13 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of memory that forked ranks share,
-    so each rank would need its own copy. `on_exit` exists only in glibc."""
+    """End the process without running C++ destructors. PyTorch's destructors would write to memory that forked ranks share, and
+    Linux would copy 60 MB for each rank. `on_exit` exists only in glibc."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # C calls exit functions in reverse order: `fflush` writes buffered output, then `_exit` ends the process without
-    # destructors.
+    # C calls exit functions in reverse order, so `fflush` runs before `_exit`.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

@@ -41,8 +41,8 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # Only the method `exec_module` of torch's loader is replaced, because scripts may read `torch.__loader__` and
-        # `torch.__spec__`.
+        # Scripts may read `torch.__loader__`, so torch keeps its loader, and only the loader's method `exec_module` is
+        # replaced.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:

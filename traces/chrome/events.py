@@ -119,8 +119,8 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Assign correlation ids to kernels and launches. Ids start at 2**16, because Holistic Trace Analysis cannot read long
-        traces with smaller ids."""
+        """Assign correlation ids to kernels and launches. Holistic Trace Analysis rejects small ids in long traces, so ids
+        start at 2**16."""
         launch = self.trace.device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)
         launches, number = np.unique(launch, return_inverse=True)

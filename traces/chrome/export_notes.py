@@ -3,7 +3,7 @@
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-Timeline viewers ignore these notes. The notes are stored as one string, because many JSON readers round large integers.
+Timeline viewers ignore these notes.
 """
 
 from __future__ import annotations

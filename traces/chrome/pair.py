@@ -81,7 +81,7 @@ class _PairEvents:
             yield {"ph": "f", "bp": "e", **flow, **self._middle(1, theirs)}
 
     def _middle(self, number: int, row: int) -> ProfilerJson:
-        """Return the middle of a kernel, because viewers only draw arrows that begin and end inside of kernels."""
+        """Return the middle of a kernel. Viewers draw an arrow only if the arrow begins and ends inside kernels."""
         trace, side = self._tables[number], self._sides[number]
         table = trace.device
         pid = trace.devices[int(table.device[row])].index + number * _SECOND_PIDS

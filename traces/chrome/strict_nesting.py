@@ -16,7 +16,8 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the start time of each event. A profiler range that begins during a kernel is moved to the end of the kernel."""
+    """Return the start time of each event. If a profiler range begins during a kernel, the range starts at the end of the
+    kernel instead."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])

@@ -160,7 +160,6 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
-    """Return the names of phases that begin or end elsewhere in the recording than in the profile."""
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
         for trace in (

@@ -42,7 +42,7 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """Return how often most steps contain each phase, for example ("backward", 3) for three backward passes."""
+    """Return the usual number of times that a step runs each phase, for example ("backward", 3)."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():

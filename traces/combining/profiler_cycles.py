@@ -1,5 +1,5 @@
-"""Joins the files of several profiles of one process into one trace. For example, torch.profiler writes a new file after each
-cycle of `torch.profiler.schedule`.
+"""Joins several profiles of one process into one trace. torch.profiler writes one profile per cycle of
+`torch.profiler.schedule`.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])

@@ -255,7 +255,7 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
 
 def ops_in_name(kernel: str) -> str:
     """Return the op names in the name of a fused Inductor kernel, or "". `ops_in_name("triton_poi_fused_add_relu_0")` is
-    "add_relu". Inductor shortens long names, so the last op may be incomplete."""
+    "add_relu"."""
     found = _FUSED.match(kernel)
     return found["ops"] if found else ""
 

@@ -5,9 +5,9 @@
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-The step time is the larger of two times, the time on the host and the time on the slowest GPU. If step times vary a lot, their
-means are compared instead of their medians (Note [Means of varying steps] in `traces.figures.spread`). GPU time does not
-include waits for other ranks in collectives. Steps without the profiler are preferred, because the profiler slows a script.
+The step time is the larger of two times, the time on the host and the time on the slowest GPU. If the step times of both traces
+vary strongly, the means are compared instead of the medians (see `traces.figures.spread`). GPU time does not include waits for
+other ranks in collectives. Steps without the profiler are preferred, because the profiler slows a script.
 """
 
 from __future__ import annotations
@@ -232,7 +232,6 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    """Return whether the step times of two traces agree, or None if too much GPU work is missing to decide."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -390,8 +389,8 @@ def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
 def pair_streams(
     left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
 ) -> list[tuple[int | None, int | None]]:
-    """Pair the streams of a GPU in two traces. Pair the CUDA streams of two traces: first streams with the same number, then
-    streams with similar busy times."""
+    """Pair each CUDA stream of the first trace with a stream of the second. Streams with the same number form a pair, and all
+    other streams are paired by their busy times."""
     both = left.keys() & right.keys() if same_numbers else set()
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]
     only_left = sorted(left.keys() - both, key=lambda number: -left[number])

@@ -1,4 +1,4 @@
-"""Chooses the steps of two traces that are compared with each other.
+"""Chooses the training steps of two traces for a comparison.
 
     ours, theirs = steps_to_compare(recorded, replay)       # rows of the step tables: steady steps that a replay repeated
     without_profiler(recorded, ours)                        # the clean steps whose times stand for those of profiled steps

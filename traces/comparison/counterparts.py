@@ -184,7 +184,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Kernels of two traces are paired by step, device, phase, op, shapes and name, and then by fewer of these properties.
+# Two kernels form a pair if all properties of a level are equal. The strictest level is tried first.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

@@ -16,8 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, and functions that ran eagerly
     recompiles = 0              # recompilations in the second trace
 
-A check fails if the traces do not contain the checked value, for example the peak memory. The step time is unknown if the
-second trace lacks GPU work.
+A check fails if the traces do not contain the checked value, for example the peak memory.
 """
 
 from __future__ import annotations
@@ -86,8 +85,8 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def starting_budgets(of: Summary) -> dict[str, str]:
-    """Suggest limits (budgets) for later replays of a recording, as TOML values. For example, the step time may grow by 3 %, or
-    by twice the noise of the recorded steps if that is more."""
+    """Suggest limits (budgets) for later replays of a recording, as TOML values. The step time, for example, may grow by 3 %,
+    or by more in a noisy recording."""
     budgets = {}
     if of.step_median_ns is not None:
         noise = of.pace.noise if of.pace is not None and of.pace.noise is not None else 0.0
@@ -130,7 +129,7 @@ def _figures(of: Comparison) -> dict[str, float | None]:
     found["missing_ops"] = len(of.missing)
     found["matched"] = None if of.coverage is None else of.coverage["exact"] + of.coverage["equivalent"]
     compiled = of.compiled.replayed if of.compiled is not None else CompiledFigures()
-    # Dynamo does not count a graph break inside a loop, but runs the whole function eagerly.
+    # A graph break in a loop makes Dynamo run the whole function eagerly. Dynamo's own counter misses this graph break.
     breaks = compiled.graph_breaks if compiled.is_compiled else 0
     found["graph_breaks"] = None if breaks is None else breaks + len(compiled.eager)
     found["recompiles"] = compiled.recompiles

@@ -1,8 +1,6 @@
 """Finds ops that do the same work but have different names in different PyTorch releases.
 
     calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
-
-For example, `aten::cudnn_convolution_backward` in PyTorch 1.9 does the work of `aten::convolution_backward`.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """If an op calls an op of the same name, count both as one call, and return the outer op."""
+    """If an op calls an op of the same name, return the outer op for both."""
     host = trace.host
     is_op = host.kind == HostKind.OP
     numbers: dict[str, int] = {}

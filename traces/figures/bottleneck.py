@@ -2,9 +2,9 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-The bottleneck is what takes most of a GPU's time: computing, or waiting for data, the host, copies, other ranks or other GPUs
-of the process. Communication counts as waiting if the GPU does not compute at the same time. If a process uses several GPUs,
-the bottleneck is that of its busiest GPU.
+The bottleneck is what takes most of a GPU's time: computing, or waiting (for example for data or for the host). Communication
+counts as waiting if the GPU does not compute at the same time. If a process uses several GPUs, the bottleneck is that of its
+busiest GPU.
 
 Note [Without kernels]
     A recording without kernels shows when the host launched the last kernel of each phase, and when the GPU finished the phase.
@@ -106,8 +106,6 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Find the forward or backward pass if the GPU finishes it just after the host, which shows that the host is the
-    bottleneck."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):

@@ -373,7 +373,8 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """For each CPU event, return the innermost selected event that contains it, or NONE. A selected event contains itself."""
+    """For each CPU event, return the nearest enclosing event of the mask `wanted`, or NONE (-1). A marked event encloses
+    itself."""
     parent = np.append(host.earlier_parent, NONE)
     found = _last_of_chain(np.where(np.append(wanted, True), np.arange(len(parent)), parent))[:-1]
     return np.where(found < len(host), found, NONE)

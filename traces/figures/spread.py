@@ -83,8 +83,7 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare the step times of a recording (`our_ns`) with the step times of another trace (`their_ns`). The noise floor is
-    the variation of all recorded steps (`all_ours`)."""
+    """Compare the step times of a recording (`our_ns`) with the step times of another trace (`their_ns`)."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None

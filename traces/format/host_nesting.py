@@ -1,4 +1,4 @@
-"""Stores the call tree of ops as nesting depths and time differences, which compress better than start times.
+"""Stores the call tree of ops compactly, as nesting depths and time differences.
 
 In the following example, op 0 calls op 1 and then op 2:
 

@@ -1,4 +1,4 @@
-"""Stores consecutive training steps with the same phases as one array of the times at which phases begin.
+"""Stores training steps compactly: consecutive steps with the same phases share one array of times.
 
     block = StepBlock(rank=0, number=7, kind=0, steps=2, times=2, names=[3, 4], begins=[0, 1], ends=[1, 2],
                       times_ns=[100, 104, 109, 113, 118])

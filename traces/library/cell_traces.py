@@ -4,8 +4,8 @@
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     trace_with_step_times(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
-Published times of phases include waits for the GPU, so CPU and GPU get the same times in the trace. If the time of the
-optimizer was not measured separately, it is included in the phase `backward`.
+The published time of a phase is used for both the CPU and the GPU. If the time of the optimizer was not measured separately, it
+is included in the phase `backward`.
 """
 
 from __future__ import annotations

@@ -22,9 +22,6 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Describes measurements on one GPU: `fitted` is the largest batch size that fitted into memory, and `full` the smallest
-    that did not."""
-
     cell: LibraryCell
     fitted: int  # largest measured batch size that fitted into memory
     full: int | None  # smallest measured batch size that ran out of memory

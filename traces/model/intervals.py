@@ -65,8 +65,8 @@ def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
 
 
 class TimeWindows:
-    """Finds the time window, such as a training step, that contains a given time. Time windows of the same owner, such as a
-    rank, must not overlap."""
+    """Finds the time window, such as a training step, that contains a given time. Time windows of one `owner` (for example, of
+    one rank) must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)

@@ -3,8 +3,6 @@
     fault(trace)        # None, or "host.parent holds 7, outside 0..4"
     column_limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
     clear_dangling_references(trace)  # after a truncated file: references to lost spans become NONE
-
-REFERENCES lists all columns that contain row numbers of other tables.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# All times are limited, because sums of times must fit into 64 bits. The largest allowed time is in the year 2116 (2**62 ns),
-# and the largest duration is two years (2**56 ns).
+# Sums of times must fit into 64 bits. The largest allowed time is therefore 2**62 ns (the year 2116), and the largest duration
+# 2**56 ns (two years).
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
@@ -115,8 +113,7 @@ _MOST_THREADS = 1 << 16  # of one file; a damaged file may name any thread
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace: references to missing rows become NONE, and threads without a name are named after their
-    number."""
+    """Repair a truncated trace: references to lost rows become NONE (-1), and lost threads are added without their names."""
     seen = min(int(trace.host.thread.max(initial=-1)) + 1, _MOST_THREADS)
     trace.threads += [Thread(trace.ranks[0], number) for number in range(len(trace.threads), seen)]
     kept = trace.phases.step < len(trace.steps)

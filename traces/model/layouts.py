@@ -2,8 +2,6 @@
 
     memory_layout([((8, 3, 32, 32), (3072, 1, 96, 3))])      # "channels_last"
     memory_layout([((8, 128), (128, 1))])                    # "": only 4-d and 5-d tensors have a channels_last layout
-
-Convolutions run different kernels for the two layouts.
 """
 
 from __future__ import annotations

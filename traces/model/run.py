@@ -133,8 +133,6 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes how a replay used one model from the library of published step times."""
-
     cell: str  # name in the library, such as "v100/resnet50"
     batch: int  # batch size
     trains: bool  # False for a forward pass without gradients
@@ -207,9 +205,9 @@ class Run:
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)  # what torch.profiler recorded
     clean: CleanSteps | None = None
-    # Factors that correct the host times of profiled steps, because the profiler slows the script. The key "backward#2/3"
-    # stands for the second of three backward passes in a step, and "backward" for all others. The factors apply after
-    # `profiler_cost` is subtracted.
+    # Factors that correct the host times of profiled steps, because the profiler slows the script. A key names a phase:
+    # "backward#2/3" is the second of three backward passes in a training step. The factors apply after `profiler_cost` is
+    # subtracted.
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None

@@ -298,8 +298,7 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_Spans):
-    """Stores the phases of training steps, which cover a step without gaps. GPU times come from two CUDA events, and are NONE
-    without a GPU."""
+    """Stores the phases of training steps, which cover a step without gaps. Without a GPU, the GPU times are NONE (-1)."""
 
     step: STEP
     name: TEXT

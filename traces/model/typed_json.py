@@ -78,8 +78,7 @@ def _converters(kind: Any) -> dict[str, Callable[[Any], Any]]:
 
 @cache
 def _converter(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that converts JSON values to the type `hint`. The function is cached, because a replay with 256 ranks
-    converts 60 000 values."""
+    """Return a function that converts JSON values to the type `hint`."""
     origin = get_origin(hint)
     if origin is types.UnionType:
         of_union = _converter(next(one for one in get_args(hint) if one is not type(None)))

@@ -134,7 +134,7 @@ class WorkloadMatch:
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
-    """Compare two signatures. OTHER_BATCH_SIZE means that the scripts differ only in the first dimensions of their inputs."""
+    """Compare the signatures of two scripts. If only the first dimensions of inputs differ, the result is OTHER_BATCH_SIZE."""
     recorded, other = _without_optional(recorded, other), _without_optional(other, recorded)
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
@@ -163,8 +163,7 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Remove wrappers such as DataParallel if the two scripts contain different numbers of them. Leave out loss modules if one
-    of two scripts has none, because it may call a loss function instead."""
+    """Remove modules that may differ between two scripts with the same network, such as DataParallel and loss modules."""
     if of.modules is None or beside.modules is None:
         return of
     left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}

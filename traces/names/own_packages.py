@@ -3,7 +3,7 @@
     package_folder("replayer")      # Path("/site-packages/trace_replay/replayer"), or Path("/checkout/replayer")
 
 In an installed wheel, the package `traces` is in the folder trace_replay/public, and the other packages are in trace_replay. A
-checkout contains all packages in one folder.
+Git checkout of trace-replay contains all packages in one folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Says how wrong estimated step times are, based on comparisons with measured step times.
+"""Computes the likely error of an estimated step time from earlier comparisons with measured step times.
 
     of = expected_error(trace)      # None if the trace has no estimated times
     of.error, of.bias               # 0.31, -0.28: half of the estimates are off by more than 31 %; measured steps are shorter
@@ -71,8 +71,8 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 
 def expected_error(trace: Trace) -> EstimateError | None:
-    """Return the expected error of a trace's step time, or None if nothing was estimated. Published times do not count as
-    estimates."""
+    """Return the likely error of the trace's estimated step time, or None if the trace contains no estimates. Published times
+    do not count as estimates."""
     estimated_ns = {origin: ns for origin, ns in device_time_by_origin(trace).items() if ns and origin in ESTIMATED}
     if not estimated_ns:
         return None

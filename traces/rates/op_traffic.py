@@ -300,9 +300,7 @@ _RULES: dict[str, tuple[int, Callable[[tuple[Operand, ...], bool], Traffic | Non
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Return the bytes that an indexing op reads and writes, based on the number of blocks in its kernel's launch grid. A block
-    of `index_elementwise_kernel<128, 4>` copies 128 x 4 elements, and `vectorized_gather_kernel` has one block per indexed
-    row."""
+    """Return the bytes that an indexing op reads and writes, based on the number of blocks in its kernel's launch grid."""
     if not grid:
         return None
     if by_element := _INDEX_KERNEL.search(kernel):
@@ -326,8 +324,6 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements an Inductor kernel processes: as many as its first or last tensor has, whichever fits the number
-    of launched blocks better."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

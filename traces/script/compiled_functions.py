@@ -149,8 +149,8 @@ def _caller(file: str) -> str:
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap PyTorch's function that compiles a Python frame. The wrapper gets PyTorch's file name, because
-    `torch.compiler.disable(recursive=False)` searches for this file name."""
+    """Wrap PyTorch's function that compiles a Python frame. PyTorch looks for its own file name on the call stack, so the
+    wrapper gets this file name."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

@@ -35,7 +35,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class LibraryChoice:
-    """Selects a network and a GPU from the library of published step times, which a replay uses if there is no recording."""
+    """Selects published step times of a network and a GPU, for a replay without a recording."""
 
     files: tuple[Path, ...]
     model: str = ""  # a network in the first file; "": the one that the script trains

@@ -29,7 +29,7 @@ _SURVIVED = {getattr(signal, f"SIG{name}", 0) for name in "CHLD CONT URG WINCH S
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Delay Python's signal handlers until the `with` block ends, if the main thread runs the block. This takes about 20 us."""
+    """In the main thread, delay Python's signal handlers until the `with` block ends. This takes about 20 us."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -75,8 +75,8 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
 
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
-    """Patch `os._exit`, `os.kill` and other functions that can end the process without exit handlers, to call `finish` first.
-    Before a fatal signal, `before_signal` is called instead of `finish`, if it is given."""
+    """Call `finish` before `os._exit`, `os.kill` or a similar function ends the process. If `before_signal` is given, fatal
+    signals call `before_signal` instead of `finish`."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -100,8 +100,7 @@ def run_child(
 
 
 def _words(words: Sequence[str]) -> list[str]:
-    """Return the words after `python` on the command line. "torchrun" becomes the Python module, except if a file has this
-    name. Raises FileNotFoundError."""
+    """Return the arguments for Python that run a script or module. Raises FileNotFoundError."""
     first, *rest = words
     if first.startswith("-") or Path(first).exists():
         return [first, *rest]

@@ -127,7 +127,7 @@ def _remove(items: list[Any], value: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    # torch.jit.script recognizes a built-in function by its id, so the id of our wrapper is added to PyTorch's table of ids.
+    # torch.jit.script looks up built-in functions by their ids, so our wrapper must be in the same table.
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)
@@ -144,7 +144,7 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
         if isinstance(original, FunctionType) and isinstance(wrapper, FunctionType):
-            # torch.compile checks default arguments, so the wrapper needs those of the original function.
+            # torch.compile reads the default arguments of functions, so a wrapper copies the original defaults.
             wrapper.__defaults__ = wrapper.__defaults__ or original.__defaults__
             wrapper.__kwdefaults__ = wrapper.__kwdefaults__ or original.__kwdefaults__
         return wrapper
@@ -196,7 +196,7 @@ def argument(call: Callable[..., Any], name: str) -> Argument:
 
 
 class OutermostCalls(threading.local):
-    """Wraps functions. If wrapped functions with the same name call each other, only the outermost call of a thread counts.
+    """Wraps functions. If a wrapped function calls a wrapped function with the same name, only the outer call is counted.
 
         module.scatter = calls.wrap("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -293,8 +293,7 @@ class PhaseScope:
         return inside
 
     def wrap_callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap one of the script's functions, which PyTorch then calls during a phase. The training phase is interrupted while
-        the script's function runs."""
+        """Wrap a callback that PyTorch calls during a training phase. The callback itself is not part of the phase."""
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:

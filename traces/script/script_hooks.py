@@ -75,7 +75,7 @@ class CallListener(PhaseListener, Protocol):
     def module_returned(self) -> None: ...
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Called before a backward pass or loss function if autograd has recorded ops since the last backward pass."""
+        """Called when a forward pass ends, before the loss function or the backward pass."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
 
@@ -305,8 +305,7 @@ def _subclasses(cls: Any) -> Iterator[type]:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield the strided tensors in a batch, such as a list or a dict. Nested tensors are skipped, because they have no
-    shape."""
+    """Yield the tensors in a batch. Sparse tensors and nested tensors are skipped."""
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided and not batch.is_nested:
             yield batch

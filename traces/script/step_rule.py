@@ -170,7 +170,7 @@ class StepSplitter:
         return self._backward and (not self._optimizers or (self._steps_in_backward and not self._steps_outside))
 
     def stepped_in_backward(self) -> None:
-        """Handle a call of an optimizer's `step` during a backward pass, which does not end the training step."""
+        """Handle an optimizer that updates parameters during a backward pass. The training step continues."""
         self._trains = self._steps_in_backward = True
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:

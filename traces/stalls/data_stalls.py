@@ -123,8 +123,8 @@ def stalls_of(
     fetched: Trace | None = None, cold_loadings: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
     """From three runs, compute how long a script waits for data: with one batch in memory, with cached files, and with uncached
-    files. `loadings` contains the loading cost of each batch with cached files, and `cold_loadings` with uncached files. The
-    machine has `cores` CPU cores. Raises TraceError if the script uses no DataLoader."""
+    files. `loadings` contains the loading cost of each batch when files are cached, and `cold_loadings` the cost when files are
+    not cached. The machine has `cores` CPU cores. Raises TraceError if the script uses no DataLoader."""
     if not any(one.batches for one in loadings):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
     loadings = _of_training(loadings)

@@ -98,7 +98,6 @@ def bottleneck_text(summary: Summary) -> str:
 
 
 def _loading_ns(pace: StepPace, of: PaceLimit, analyses: Analyses) -> int:
-    """Return the host time for loading kernels at first use, or 0 if this time is not the main cause of slow steps."""
     loaded_ns = sum(calls.host_ns for calls in analyses.long_launches if calls.reason == LOADED)
     is_in_step_time = of.limit == "host" and of.gain_ns and (pace.steps == 1 or pace.mean)
     return loaded_ns if is_in_step_time and loaded_ns >= pace.steps * MUCH_IN_ONE_CALL * (of.gain_ns or 0) else 0

@@ -40,8 +40,7 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. Measured batch sizes take precedence over batch sizes from the allocator's
-    simulation."""
+    """Describes whether a script fits on one GPU."""
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size

@@ -60,7 +60,8 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 
 def event_sentences(comparison: Comparison) -> list[str]:
-    """Return a note about CUDA events that the script waited for but never recorded. CUDA ignores waits for these events."""
+    """Return a note if the script waited for CUDA events without calling `record` on them. CUDA ignores a wait for an
+    unrecorded event."""
     count = comparison.events_never_recorded
     if not count:
         return []

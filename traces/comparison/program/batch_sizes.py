@@ -16,15 +16,15 @@ from traces.model.layouts import Shape
 def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
-    """Return the two batch sizes if op shapes differ only in the first dimension, always by the same factor. In some ops, the
-    first dimension counts all tokens of a batch, so the smallest first dimension is the batch size. `replicas` is a ratio: the
-    number of nn.DataParallel replicas in the second trace, divided by that in the first."""
+    """Return the batch sizes of two traces if op shapes differ only in the first dimension. All first dimensions must differ by
+    the same factor. `replicas` is the number of nn.DataParallel replicas in the second trace, divided by the number in the
+    first trace."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None
     pairs: list[tuple[Shape, Shape]] = []
     for one, other in zip(here, there, strict=True):
-        # Weights have the same shapes for all batch sizes, so weights do not show the batch size.
+        # The shapes of weights do not depend on the batch size.
         shapes, others = (Counter(op.shapes or (op.shape or (),)) for op in (one, other))
         if shapes.total() == others.total():  # an input with the shape of a weight is not stored twice
             pairs += zip(*(sorted(rest.elements()) for rest in (shapes - others, others - shapes)), strict=True)

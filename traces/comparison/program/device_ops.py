@@ -115,7 +115,8 @@ def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = Tr
 
 
 def _casts(trace: Trace, rows: Column) -> Column:
-    """Mark the kernels that change the dtype of a tensor. Without recorded dtypes, mark all kernels of `aten::copy_`."""
+    """Mark the kernels that change the dtype of a tensor. If dtypes were not recorded, every kernel of `aten::copy_` may change
+    the dtype."""
     host, op = trace.host, op_of(trace)[rows]
     dtypes = {of: trace.strings[of].split(";")[:2] for of in np.unique(host.dtypes).tolist()}
     changing = [of for of, pair in dtypes.items() if pair == [""] or (len(set(pair)) == 2 and set(pair) <= set(FLOATING))]
@@ -158,7 +159,6 @@ def with_fused_bias(calls: list[DeviceOp]) -> list[DeviceOp]:
 
 
 def _outermost_attention(trace: Trace, row: int) -> int:
-    """Return the outermost op of an attention call, because the tensors of its inner attention ops are transposed."""
     host = trace.host
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     attention = [at for at in ops if canonical_op(trace.strings[host.name[at]]) in _ATTENTION]

@@ -74,7 +74,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     (ours, ours_outside), (theirs, theirs_outside) = (_graph_kernels(*side) for side in sides)
     alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps)) if ours and theirs else 1.0
-    # If CUDA graphs take most of the GPU time, the remaining ops cannot show whether the programs are equal.
+    # If most GPU work is in CUDA graphs, the few ops outside of graphs are not enough to compare two programs.
     is_little = max(ours_outside, theirs_outside) <= DEFAULT_TOLERANCE and 2 * alike < 1
     if alike < SAME_NAMES and (verdict.same or (verdict.sameness is Sameness.OTHER_PROGRAM and is_little)):
         reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
@@ -174,8 +174,8 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. Different sizes of copies to the GPU show that the inputs have different
-    shapes."""
+    """Compare the programs of two traces without recorded shapes. If copies to the GPU differ in size, the scripts' inputs
+    differ in shape."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:

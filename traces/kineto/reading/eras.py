@@ -127,8 +127,8 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the JSON text with all time stamps (`ts`) as integer nanoseconds, or None if float64 is precise enough. Nightly
-    builds of PyTorch before April 2024 left out zeros after the decimal point, and wrote "12.5" for 12.005 µs."""
+    """Return the JSON text with integer time stamps (`ts`) in nanoseconds, or None if the text needs no change. Nightly builds
+    of PyTorch before April 2024 left out zeros after the decimal point, and wrote "12.5" for 12.005 µs."""
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None
@@ -197,7 +197,7 @@ def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fracti
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return True if the `External id` of a kernel is the id of the op that launched it. In files of torch 1.12 to 2.3, a
-    kernel's `External id` is only a copy of its correlation id."""
+    """Return True if the `External id` of a kernel is the id of the op that launched it. Some PyTorch versions store the
+    correlation id instead."""
     has_id = external > 0
     return bool(has_id.any()) and float(np.mean(external[has_id] == correlation[has_id])) < 0.5

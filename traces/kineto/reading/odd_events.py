@@ -1,4 +1,4 @@
-"""Converts events of other tools to Kineto's form. For example, some tools write the begin and the end of an event separately.
+"""Converts profiler events from other tools to the form that PyTorch's profiler writes.
 
     with_category({"name": "aten::mm", "args": {}})       # "cpu_op" and the event, as only names of ops begin with "aten::"
     joined_begin_and_end([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
@@ -82,7 +82,6 @@ def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tupl
 
 
 def _place_of_begin(opened: list[ProfilerJson], end: ProfilerJson) -> int:
-    """Return the index of the begin event that an end event belongs to, usually the last begin event with the same name."""
     named = [place for place, begin in enumerate(opened) if begin.get("name") == end.get("name")]
     if named:
         return named[-1]

@@ -54,8 +54,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def without_duration(spans: DeviceSpans) -> Column:
-    """Return a mask of the kernels with a duration of 0 ns, which are usually errors of the profiler. If all times are whole
-    microseconds, a few kernels of 0 ns are normal and not returned."""
+    """Mark the kernels with a wrong duration of 0 ns. A profiler that rounds to microseconds also writes 0 ns for very short
+    kernels."""
     kernels = spans.kind == DeviceKind.KERNEL
     found = kernels & (spans.duration_ns == 0)
     is_rounded = not (spans.duration_ns[kernels] % 1000).any()
@@ -64,8 +64,7 @@ def without_duration(spans: DeviceSpans) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Count the kernels and copies that were launched while the GPU was idle, but started late. If any kernel starts soon after
-    its launch, the clocks of CPU and GPU agree, and the result is 0."""
+    """Count the kernels and copies that started long after their launch although the GPU was idle."""
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]
@@ -79,8 +78,7 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
-    """Return a mask of the kernels that, according to the file, end after the CPU has waited for their end. If the process uses
-    several GPUs, no kernels are returned, because the CPU may have waited for another GPU."""
+    """Mark the kernels whose recorded end is impossible, because the CPU had already waited for the end of the kernel."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

@@ -77,7 +77,7 @@ def without_short_calls(profile: Trace) -> Trace:
 
 
 def is_short_call(trace: Trace) -> Column:
-    """Return a mask of the calls of very short Python functions that run no op."""
+    """Mark short calls of Python functions without PyTorch ops."""
     # see Note [Folding]
     host = trace.host
     is_call = host.kind == HostKind.PYTHON

@@ -285,8 +285,6 @@ def _read_device(
 
 
 def _set_devices_of_syncs(spans: DeviceSpans, context: Column) -> None:
-    """Find the GPU of each synchronization call from the kernels with the same CUDA context. Kineto writes GPU 0 if it does not
-    know the GPU of a context."""
     works, syncs = spans.is_work & (context != ABSENT), spans.kind == DeviceKind.SYNC
     # a file has millions of rows, but few contexts
     contexts, last = np.unique(context[works][::-1], return_index=True)

@@ -52,8 +52,7 @@ class BatchEnds:
         return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
 
     def take_turns(self, marks: list[tuple[int, int]], ends_ns: list[list[int]]) -> bool:
-        """Return True if a step trains several networks one after the other, as in a GAN. In a GAN, the number of ops differs
-        between the batches of a step, but hardly from step to step."""
+        """Return True if a step trains several networks one after the other, as in a GAN."""
         ops_ns = [event.start_ns for event in self._events if not event.name]
         optimizers_ns = [event.start_ns for event in self._events if event.leads]
         sizes = []

@@ -31,8 +31,8 @@ def is_of_amd(header: ProfilerJson) -> bool:
 
 
 def read_devices(header: ProfilerJson, tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the GPUs that the rank uses, their positions by device number, and the number of visible GPUs. If the profile
-    contains no GPU work, return all GPUs that its header lists."""
+    """Return the list of GPUs that a rank uses, a map from device numbers to list indices, and the number of visible GPUs. If
+    the profile contains no GPU work, return all GPUs that its header lists."""
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}
     memory, spans = tables.memory, tables.device

@@ -1,4 +1,4 @@
-"""Gives functions that handle keys access to the app's timeline, tables and status line."""
+"""Gives key handlers access to the app's timeline, tables and status line."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     axis = by_step(recorded, replayed)              # one slot per pair of steps, so drift does not carry over to later steps
     axis = by_counterpart(recorded, replayed, found)  # also aligns counterparts within each step
 
-In traces with several ranks, the steps of the first rank determine the alignment.
+Traces with several ranks are aligned by the steps of their first rank.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Align two traces by matching kernels. If two matching kernels are more than 5 µs (ANCHOR_NS) apart, insert a gap before
-    the earlier kernel."""
+    """Align two traces at matching kernels, by adding gaps. Differences of up to 5 µs (ANCHOR_NS) are not corrected."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)

@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-To compare two traces, the time axis has one *slot* per training step, in which the steps of both traces begin at the same
-position. The slot is as long as the longer step.
+If the timeline shows two traces, each training step has one *slot* on the time axis. In a slot, the steps of both traces begin
+at the same position. The length of a slot is the duration of the longer step.
 """
 
 from __future__ import annotations
