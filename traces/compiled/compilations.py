@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.compiled.regions import BACKWARD
+from traces.compiled.regions import BACKWARD, is_stage_of_compilation
 from traces.figures.measure import host_ranks
 from traces.model.trace import HostKind, Trace
 
-_TIMED, _ID = " (dynamo_timed)", "compile_id="
+_ID = "compile_id="
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Compilation:
 
 def compilations(trace: Trace, rank: int = 0) -> tuple[Compilation, ...]:
     host, strings = trace.host, trace.strings
-    is_timed = strings.matching(host.name, lambda name: name.endswith(_TIMED))
+    is_timed = strings.matching(host.name, is_stage_of_compilation)
     if not is_timed.any():
         return ()
     ids = strings.matching(host.name, lambda name: _ID in name) & (host.kind != HostKind.PYTHON)

@@ -29,6 +29,10 @@ FORWARD, BACKWARD = "CompiledFunction", "CompiledFunctionBackward"
 _MEASURES = "CachingAutotuner.benchmark_all_configs"
 
 
+def is_stage_of_compilation(name: str) -> bool:
+    return name.endswith(" (dynamo_timed)")
+
+
 class _Range(IntEnum):
     OTHER = 0
     REGION = 1

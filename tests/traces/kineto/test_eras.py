@@ -811,3 +811,24 @@ def test_the_format_version_of_a_file_is_recognized(
     header: Event, kinds: set[str], bare: bool, fractional: bool, expected: str
 ) -> None:
     assert era(bare, header, kinds, TsUnit.of(header, [1, 2], exact_ns=False), fractional) == expected
+
+
+def test_a_backward_pass_of_the_compiler_is_not_one_of_the_script() -> None:
+    """GIVEN training steps without marks that begin with a compilation WHEN the compiler runs a backward pass while it traces
+    the network THEN this is no backward pass of the script."""
+
+    def step(start: float) -> list[Event]:
+        compiling = op("_compile.compile_inner (dynamo_timed)", start + 10, 80, cat="user_annotation")
+        tracing = op("aot_trace_joint_graph (dynamo_timed)", start + 20, 50, cat="user_annotation")
+        traced = [op("aten::mm", start + 25, 5), op("aten::ones_like", start + 32, 2)]
+        traced.append(op("autograd::engine::evaluate_function: MmBackward0", start + 40, 5))
+        region = [op("CompiledFunction", start + 100, 20, Sequence_number=int(start)), call(int(start) + 1, start + 105)]
+        backward = op("autograd::engine::evaluate_function: MmBackward0", start + 130, 30, tid=8, Fwd_thread_id=1)
+        work = [kernel(int(start) + 1, start + 110), kernel(int(start) + 2, start + 145)]
+        work.append(call(int(start) + 2, start + 140, tid=8))
+        return [compiling, tracing, *traced, *region, op("aten::ones_like", start + 124, 2), backward, *work]
+
+    trace = imported([*step(0), *step(200), *step(400)])
+    ends = ((trace.phases.end_ns - T0 * 1000) // 1000).tolist()
+    found = list(zip((trace.strings[name] for name in trace.phases.name), ends, strict=True))
+    assert found[:5] == [("forward", 130), ("backward", 210), ("other", 300), ("forward", 330), ("backward", 410)]

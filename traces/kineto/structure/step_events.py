@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.compiled.regions import REGION
+from traces.compiled.regions import REGION, is_stage_of_compilation
 from traces.figures.measure import enclosing
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP
@@ -84,6 +84,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     stepping = np.array([row for row, phase in names.items() if phase == "optimizer" and host.thread[row] == 0], "i8")
     runs_backward = stepping[_running_backward(host, stepping, engine_threads, strings)]
     known[runs_backward] = False
+    # A compilation counts as one op, because the ops and backward passes that it runs are not part of the training step.
+    known |= is_range & strings.matching(host.name, is_stage_of_compilation)
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
