@@ -79,7 +79,7 @@ class Meter:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count the bytes that the functions of torch.nn.parallel.comm copy. See Note [What is counted]."""
+        """Count the bytes copied by torch.nn.parallel.comm. See Note [What is counted]."""
         moves: dict[str, Callable[..., Iterator[tuple[Tensor, torch.device]]]] = {
             "broadcast_coalesced": _broadcast, "scatter": _scattered, "gather": _gathered, "reduce_add_coalesced": _reduced
         }  # fmt: skip

@@ -57,7 +57,7 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Raised with `--strict` if an op was not recorded with the same shapes."""
+    """Raised with `--strict` if the recording has no call of the op with the script's shapes."""
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)

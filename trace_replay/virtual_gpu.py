@@ -131,7 +131,7 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare this replay with another trace, such as "train.msgpack" or an entry of `trace library`."""
+        """Compare this replay with another trace or replay, such as "train.msgpack"."""
         return self.compare_with(other, self.timeline(), tolerance)
 
     def compare_with(
@@ -229,10 +229,9 @@ def start(
 ) -> InProcessGpu:
     """Start a virtual GPU in the current process.
 
-    The argument `what` is the path of a recording, an entry of `trace library` such as "v100/resnet50", or a GPU such as
-    "a100". For a GPU, the step times are published measurements of the script's model, or estimates. All other arguments work
-    like the options of `trace replay`. Raises ValueError for an invalid argument, and TraceError for an unknown recording or
-    GPU.
+    The argument `what` is a recording's path, a name listed by `trace library` ("v100/resnet50"), or a GPU's name ("a100").
+    With a GPU's name, the step times are published measurements or estimates. All other arguments work like the options of
+    `trace replay`. Raises ValueError for an invalid argument, and TraceError for an unknown recording or GPU.
     """
     global _running
     _check(values, clock, gpus, speed)

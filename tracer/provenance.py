@@ -221,7 +221,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver, or else the latest CUDA version that the driver supports."""
+    """Return the NVIDIA driver's version, such as "535.104", or the latest CUDA version of the driver ("CUDA 12.2")."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()

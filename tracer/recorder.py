@@ -1,4 +1,4 @@
-"""Defines the recorder, which the wrappers around PyTorch functions (tracer/surfaces) call.
+"""Records a training run. The patched PyTorch functions in tracer/surfaces call the recorder.
 
     recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
     recorder.optimizer_stepped(is_first=True)      # a step has ended
@@ -187,7 +187,7 @@ class Recorder:
     # --- writing
 
     def write_regularly(self) -> None:
-        """Start a thread that writes the recording whenever the script's thread has not written it for half a second."""
+        """Start a thread that writes the recording if no training step ends for half a second."""
         # see Note [The writing thread] in recording_writer.py
 
         def write() -> None:

@@ -1,4 +1,4 @@
-"""Writes steps and collectives after their CUDA events have completed, and writes the file's header.
+"""Writes the recording to its file. A step is written after its CUDA events have completed.
 
     writer.add(step)            # the step has ended on the host
     writer.write_done()         # write the steps that the GPU has finished, in order
@@ -150,7 +150,7 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
-        """At the end of a step, write the collected data to the file if a write is due soon."""
+        """Write to the file if the next write is due before the next step ends."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))

@@ -1,4 +1,4 @@
-"""Reuses the phases of the previous training step if the current step makes the same calls.
+"""Recognizes training steps that make the same calls as the previous step, which saves recording time.
 
     repeated.add_call(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)  # `ScriptSplitter` handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended

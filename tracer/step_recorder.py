@@ -65,7 +65,7 @@ from traces.script.step_rule import Optimizers, number_of
 
 
 def is_own(error: BaseException) -> bool:
-    """Return True for an error of the recorder or of torch, and False for an error of the script's signal handler."""
+    """Return True if the recorder or torch raised the error. A signal handler of the script may raise errors, too."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return isinstance(error, Exception) and all(name.startswith((*OUR_MODULES, "torch.")) for name in names)
 
@@ -82,7 +82,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store a call of the thread that captures the CUDA graph. Return False for calls of other threads."""
+        """Store a report from the thread that captures a CUDA graph. Return False for reports from other threads."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))

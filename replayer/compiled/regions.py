@@ -1,5 +1,4 @@
-"""Runs functions compiled with torch.compile on virtual tensors. If the recording contains a function, the replay launches the
-function's recorded kernels."""
+"""Runs functions compiled with torch.compile on virtual tensors, with their recorded kernels where possible."""
 
 from __future__ import annotations
 
@@ -68,7 +67,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # Skip recorded copies to the host if ops such as `item` already simulate these copies.
+        # Calls of `item` in the graph already simulate their copies to the host.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()
@@ -136,7 +135,7 @@ class RegionGraph:
         return results, memory.end()
 
     def _copied_inputs(self, inputs: list[TorchAny]) -> frozenset[int]:
-        """Return the ids of the allocations that PyTorch copies into the CUDA graph's memory before each launch."""
+        """PyTorch copies changing inputs into the CUDA graph's memory before each launch."""
         if not self._trains or self._is_backward:
             return frozenset()
         changing = (value for i, value in enumerate(inputs) if i not in self._static_inputs)

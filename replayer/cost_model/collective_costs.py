@@ -4,7 +4,7 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-A collective takes as long as its shortest kernel on any rank, because longer kernels also waited for late ranks.
+The rank that arrives last does not wait, so its kernel gives the duration of the collective.
 
 Note [Operations of a step]
     A collective takes as long as the collective at the same position in the recorded step, which had the same other traffic.
@@ -99,8 +99,7 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Learn how long collectives take from a recording of all ranks. `bus_gbps` replaces the recorded bandwidth between
-        GPUs."""
+        """Measure the durations of collectives in a recording. `bus_gbps` replaces the recorded bandwidth between GPUs."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:
@@ -194,7 +193,7 @@ def kernel_label(name: str) -> str:
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
-# NCCL launches no kernel for these collectives of a single rank (recorded on an H200).
+# In a group of one rank, NCCL launches no kernel for these collectives (measured on an H200).
 _IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
 _FUNCTIONS = {

@@ -27,7 +27,7 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Return the memory bandwidth that ops longer than 20 us reach (90th percentile). Return `fallback` for fewer than five
+    """Return the 90th percentile of the memory bandwidth of ops longer than 20 us. Return `fallback` for fewer than five
     ops."""
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback

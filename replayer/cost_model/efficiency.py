@@ -51,7 +51,7 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of a neural network, with one row per operator, such as a matrix product.
+    """Return the neural network's inputs, with one row for each operator.
 
     Args:
         net: "matmul", "conv3" or "rows" (softmax, layer norm and elementwise operators)

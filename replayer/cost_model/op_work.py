@@ -1,4 +1,4 @@
-"""Splits ops into computations such as matrix products.
+"""Lists the computations of an op, such as matrix products, with their sizes.
 
     op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
 

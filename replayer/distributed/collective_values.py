@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes the values that collectives return for small tensors. A script may read such values to decide when to stop.
+"""Computes the values that collectives return for small tensors.
 
     concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values

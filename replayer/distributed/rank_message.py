@@ -81,7 +81,7 @@ def convert_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage
 
 
 def shared_gpu(messages: Sequence[RankMessage]) -> tuple[int, int] | None:
-    """Return two ranks that use the same GPU, which NCCL forbids, or None."""
+    """Find two ranks on the same GPU, which is an error in NCCL."""
     places: dict[str, int] = {}
     for place, message in enumerate(messages):
         if message.gpu and (first := places.setdefault(message.gpu, place)) != place:

@@ -80,7 +80,7 @@ class PendingExchange:
 
     def messages(self) -> list[RankMessage]:
         """Return the messages of all ranks, with times converted to the clock of this rank. Raise RuntimeError if a rank has
-        ended, calls a different operation, or misses the timeout."""
+        ended, called a different operation, or is too late."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
@@ -95,7 +95,7 @@ class _Wait:
     busy_s: float = 0.0
 
     def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
-        """Extend the timeout by the CPU time of the awaited ranks, because a rank that uses the CPU does not hang."""
+        """A rank that uses the CPU has not hung, so extend the timeout by its CPU time."""
         longest_ns = max((now_ns - self.used_ns.get(rank, now_ns) for rank, now_ns in used_ns.items()), default=0)
         busy_s = min(max(longest_ns, 0) * 1e-9, waited_s - self.looked_s)
         self.busy_s = min(self.busy_s + busy_s, _BUSY_AT_MOST_S)
@@ -103,8 +103,7 @@ class _Wait:
 
 
 class DeadlockDetector:
-    """Finds ranks that wait for each other. Reports only deadlocks that last several seconds, because another thread may end a
-    shorter deadlock."""
+    """Finds ranks that have waited for each other for several seconds."""
 
     def __init__(self, store: TorchAny, rank: int) -> None:
         self._of_group: TorchAny = store_of_attempt(store)
@@ -116,8 +115,8 @@ class DeadlockDetector:
         self._of_group.set(_process_key(rank), json.dumps([_processes_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
-        """Return how long a rank's threads used the CPU or waited for a free CPU (in ns), or 0 for a rank on another
-        machine."""
+        """Return the CPU time (in ns) of a rank on this machine, including its waits for a free core. Return 0 for a rank on
+        another machine."""
         process = self._process(rank)
         return _processor_ns(process) if process else 0
 

@@ -132,7 +132,7 @@ class VirtualWork(_Awaited):
             return self._pending.arrives_within(max(float(left_ns / clock.speed), 0.0) * 1e-9)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the collective. With a timeout, the CPU also waits for the collective."""
+        """Make the current stream wait for the collective. As in PyTorch, the CPU waits, too, if the call has a timeout."""
         here = gpu()
         self._limit_ns = int(timeout // timedelta(microseconds=1) * 1_000 * here.clock.speed) if timeout else None
         if not self._arrives_before_limit():
@@ -148,7 +148,7 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         clock = gpu().clock
         if self.end_ns is None:
-            # Wait for the other ranks first, because polling advances only the clock of this rank.
+            # A polling loop on a virtual clock must not run ahead of the other ranks.
             with self._waiting():
                 if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
                     return False
@@ -159,7 +159,7 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """Represents an all-gather. The method `get_future` returns the data of all ranks as one tensor."""
+    """Represents an all-gather. The value of its future is one tensor with the data of all ranks."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])

@@ -362,7 +362,7 @@ class ScriptLaunches(LaunchPath):
         return next((capture for capture in self.captures if captured in capture), None)
 
     def check_may_wait(self, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise the error of a failed kernel. Raise CUDA's error if the host must not wait while a CUDA graph is captured."""
+        """Raise the error of a failed kernel. Raise CUDA's error if the current capture of a CUDA graph forbids waiting."""
         self.raise_fault()
         for capture in self.captures:
             capture.refuse(self.current.thread(), of)
@@ -379,7 +379,7 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Return the order in which ops run if their threads take turns: [0, 2, 1] if `threads` is [0, 0, 1]."""
+    """Order ops so that their threads take turns: threads [0, 0, 1] give the op order [0, 2, 1]."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -33,7 +33,7 @@ class SharedResults:
         self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
-        """Return None if this rank must compute the result. Wait up to 25 ms for another rank's result."""
+        """Return another rank's result, or None. Wait up to 25 ms for the result."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)

@@ -37,7 +37,7 @@ from traces.script.workload_observer import WorkloadObserver
 
 _OF_LIBRARY = frozenset({"zero_grad", "backward", "optimizer"})
 
-# Autograd's numbers are read in three steps, because the first step may differ from later steps.
+# see Note [Numbered steps]
 _NUMBERED_STEPS = 3
 
 StepEnded = Callable[[int, int], None]
@@ -208,7 +208,7 @@ class ScriptSteps:
         if self._has_warmed_up:
             return
         self._has_warmed_up = True
-        # Forked ranks share Python objects, but `gc.unfreeze` would copy these objects in each rank.
+        # In forked ranks, `gc.unfreeze` would write to all shared objects, and so copy their memory.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

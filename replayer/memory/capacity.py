@@ -24,7 +24,7 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return the recorded memory size of a GPU, or the usual size of its model. `given_bytes` replaces this size."""
+    """Return the recorded memory size of a GPU, or the size on its data sheet. `given_bytes` replaces this size."""
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes
     outside_bytes = max(device.outside_bytes, 0) or (0 if card is UNKNOWN_CARD else card.context_bytes)

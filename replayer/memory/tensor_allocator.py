@@ -115,7 +115,7 @@ class TensorAllocator:
         return handle
 
     def begin_pool(self, pool: int, thread: int | None) -> bool:
-        """Let one thread, or all threads, allocate from a private memory pool. Return False if it is already in use."""
+        """Let one thread, or all threads, allocate from a private memory pool. Return False if the pool is already in use."""
         if any(number == pool for number, _ in self._used_pools):
             return False
         self._used_pools.append((pool, thread))

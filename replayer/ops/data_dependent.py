@@ -5,7 +5,7 @@
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-As with CUDA, the host waits until the GPU has counted the selected elements. The count is computed, recorded or assumed.
+As with CUDA, the host waits for the GPU until the size of the result is known. The size is computed, recorded or assumed.
 """
 
 from __future__ import annotations

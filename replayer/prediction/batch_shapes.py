@@ -3,7 +3,7 @@
     shapes = BatchShapes(trace, batch=32)
     shapes.for_batch(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-The batch dimension is the first dimension with the recorded batch size.
+A tensor's batch dimension is its first dimension of size `batch`.
 """
 
 from __future__ import annotations

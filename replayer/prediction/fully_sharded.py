@@ -1,4 +1,4 @@
-"""Predicts fully sharded data parallelism (FSDP) from a recording of one GPU.
+"""Predicts step times with fully sharded data parallelism (FSDP) from a recording of one GPU.
 
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
     schedule.exposed_ns         # communication time that is not hidden

@@ -290,8 +290,8 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
 
 
 def gpu_ns(trace: Trace, recorded: Trace) -> float:
-    """Return the median GPU time per step, or the average if the steps vary a lot. Without steps, return the trace's GPU
-    time."""
+    """Return the GPU time per step: the mean if a few steps are much longer, and otherwise the median. Without steps, return
+    the trace's GPU time."""
     found, before = pace(trace), pace(recorded)
     if found is None or found.gpu_time_ns is None:
         return float(busy_ns(trace))

@@ -1,4 +1,4 @@
-"""Predicts tensor parallelism of transformer blocks from a recording of one GPU.
+"""Predicts step times of transformers with tensor parallelism from a recording of one GPU.
 
     split = TensorSplit.of(trace, calls, shapes_of, ranks=4)    # raises TraceError if the recording has no pairs
     split.durations_ns(durations_ns, trace.device.is_work, costs)
@@ -265,7 +265,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return an op's input shapes on one rank if all ranks share the op's work."""
+    """Return one rank's input shapes for an op that is split among the ranks."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)

@@ -118,7 +118,7 @@ class LibraryPace:
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """Look up the published step times of the module that the script calls. Raises NotInLibrary if no such times were
+        """Find the published step times for the called module and its inputs. Raises NotInLibrary if no times were
         published."""
         self._call = None
         self.has_next_time = bool(self._pending.ns) and type(module).__module__ == _LOSSES
@@ -146,8 +146,7 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the virtual GPU's memory limit (bytes) for a batch that ran out of memory on the measured GPU. Return None for
-        other batches."""
+        """Return a memory limit (bytes) that makes the batch fail as on the measured GPU. Return None if the batch fitted."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None
@@ -180,8 +179,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step. Raises NotInLibrary if the script continues to train with a batch that did not fit on the
-        measured GPU."""
+        """End the training step. Raises NotInLibrary after several steps with a batch that ran out of memory on the measured
+        GPU."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -1,4 +1,4 @@
-"""Creates dictionary keys that find the recorded calls of an op.
+"""Creates the dictionary keys of recorded op calls.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -67,8 +67,7 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Number the CUDA graphs of a recording. Graphs that torch.compile captured repeatedly from the same kernels get the same
-    number."""
+    """Number the CUDA graphs of a recording. CUDA graphs of torch.compile share a number if they contain the same kernels."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}

@@ -31,7 +31,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of this machine. Recorded GPUs are repeated until each rank of this machine has a GPU."""
+        """Return the GPUs of this machine: copies of recorded GPUs, at least one for each local rank."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -108,7 +108,7 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # Every size that equals the old batch size is replaced, even if it is the number of attention heads.
+                    # Dimensions that equal the old batch size by chance are replaced, too.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))
@@ -148,7 +148,7 @@ def call_of(calls: list[RecordedCall], number: int) -> RecordedCall | None:
 
 
 def octaves_apart(some: Shapes, others: Shapes) -> float:
-    """Return the sum of |log2(a / b)| over all pairs of sizes in two lists of shapes."""
+    """Return the distance between two lists of shapes: the sum of |log2(a / b)| over corresponding sizes."""
     if [len(shape) for shape in some] != [len(shape) for shape in others]:
         return inf
     return sum(abs(log2(max(a, 1) / max(b, 1))) for a, b in zip(chain(*some), chain(*others), strict=True))

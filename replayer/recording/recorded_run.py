@@ -106,7 +106,8 @@ def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, 
         within.append([])
         open_calls.append((-end_ns, row))
     last_ns = [max(-end_ns - start_ns, 0) for start_ns, end_ns, _ in calls]
-    # The CPU time of an op includes the time until the next op starts. Inner ops share the CPU time of their outer op.
+    # The CPU time of an op includes the time until the next op starts. The CPU time of an outer op is divided among its inner
+    # ops.
     paces = [0.0, *last_ns]
     for row, following in pairwise(within[0]):
         paces[row] = calls[following - 1][0] - calls[row - 1][0]

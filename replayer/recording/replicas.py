@@ -1,4 +1,4 @@
-"""Copies the recorded GPU for replays with several GPUs (`--gpus 2`).
+"""Adds virtual GPUs to a recording of one GPU (`--gpus 2`).
 
     recording = RecordedRun(trace)
     add_devices(recording, gpus=2)

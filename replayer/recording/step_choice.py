@@ -40,7 +40,6 @@ from traces.model.trace import StepKind
 
 class StepChoice:
     def __init__(self, steps: list[RecordedStep], grain: str) -> None:
-        """A warm-up step that was not profiled gets the kernels of a profiled step, but keeps its own CPU times."""
         self._steps = steps
         self._alike: dict[tuple[object, ...], list[int]] = {}
         self._nearest: dict[tuple[object, ...], list[RecordedStep]] = {}
@@ -152,7 +151,7 @@ class StepChoice:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return recorded steps that call the op with the most similar shapes in the given phase."""
+        """Find the recorded steps in which the op's shapes are most similar to `shapes`."""
         key = step.kind, step.passes, place, named, shapes
         if key not in self._nearest:
             apart: dict[int, float] = {}
@@ -176,5 +175,5 @@ class StepChoice:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
-    # Repeat the recorded steps in order, because their input shapes may alternate.
+    # Keep the recorded order of steps, because steps with short and long inputs may alternate.
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]

@@ -1,9 +1,9 @@
-"""Patches Python's `open` to count and delay the file reads of DataLoaders for `trace stalls`.
+"""Patches `open`, so that `trace stalls` can count file reads and simulate a slow disk.
 
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
 
-Reads in C or C++ code, such as `cv2.imread`, are not counted.
+Files opened by C or C++ code, such as `cv2.imread`, are not counted.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the used time of this machine's cores, including time that other virtual machines used (/proc/stat)."""
+    """Return the busy time of this machine's cores, including time stolen by other virtual machines (/proc/stat)."""
     try:
         with _open("/proc/stat", encoding="ascii") as file:
             rows = [line.split() for line in file if line.startswith("cpu")]
@@ -152,7 +152,7 @@ def _machine_cpu_ns() -> int:
 
 
 def _scheduled_ns() -> int | None:
-    """Return how long this thread has computed or waited for a CPU core. Return None without /proc/thread-self/schedstat."""
+    """Return this thread's CPU time, including its waits for a free core. Return None without /proc/thread-self/schedstat."""
     try:
         with _open("/proc/thread-self/schedstat", encoding="ascii") as file:
             computed_ns, waited_ns, _ = file.read().split()

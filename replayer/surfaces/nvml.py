@@ -53,7 +53,7 @@ class Handle:
 
 
 class _Utilization:
-    """Computes the GPU utilization since the script's last query, over at least 1/6 s."""
+    """Computes the GPU utilization between two queries of the script that are at least 1/6 s apart."""
 
     _LEAST_NS = 1_000_000_000 // 6
 

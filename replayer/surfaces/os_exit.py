@@ -16,7 +16,7 @@ def install(torch_module: ModuleType) -> None:
     """Forked processes such as DataLoader workers write no timeline."""
 
     def before_signal() -> None:
-        # On a real GPU, a rank that a signal kills does not tell the other ranks that it has ended.
+        # A killed rank ends without a message to the other ranks, as on a real GPU.
         distributed = torch_module.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
             state.STATE.finish()

@@ -4,7 +4,7 @@
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 `sleep` advances the virtual time at once (Note [Virtual time] in clock.py). In a background thread, `sleep` waits until another
-thread advances the virtual time. In a loop that waits for another process, `sleep` takes real time.
+thread advances the virtual time. In a loop that polls another process, `sleep` really sleeps.
 
 `datetime.now()`, `time.localtime()`, locks, queues and sockets use real time.
 """
@@ -22,7 +22,7 @@ from replayer.state import rank
 from replayer.timing.clock import VirtualClock
 from traces.script.patching import OUR_MODULES, PATCHES, patch
 
-# These modules wait for the operating system in real time.
+# Modules that wait for real events, such as network messages, use real time.
 _WAIT_FOR_REAL = frozenset(
     "asyncio concurrent ftplib http multiprocessing queue selectors smtplib socket socketserver ssl subprocess threading"
     " urllib".split()

@@ -1,4 +1,4 @@
-"""Makes autograd save the same tensors for the backward pass as PyTorch 1.10.
+"""Makes autograd use as much memory as in PyTorch 1.10, for recordings made with old releases.
 
     install(torch)      # if the recording was made with PyTorch before 1.11
 

@@ -55,7 +55,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _break_graphs_at_generators(variables: TorchAny) -> None:
-    """Make torch.compile break the graph at random generators, because it only knows the class `torch._C.Generator`."""
+    """Exclude virtual random generators from graphs of torch.compile, which supports only `torch._C.Generator`."""
 
     def matches(matching: TorchAny, kind: type) -> bool:
         return not issubclass(kind, Generator) and bool(matching(kind))

@@ -195,7 +195,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
     @property
     def cuda_event(self) -> int:
-        """Return an invented handle (cudaEvent_t), or 0 for an unrecorded event."""
+        """Return a placeholder for the CUDA handle (cudaEvent_t), or 0 for an unrecorded event."""
         return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
 
     event_id = cuda_event
@@ -249,7 +249,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
 
 def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-    """Raise CUDA's error for a wait that is not allowed while a CUDA graph is captured (cudaStreamWaitEvent)."""
+    """Raise the same errors as cudaStreamWaitEvent during the capture of a CUDA graph."""
     launches = gpu().launches
     capture, own = launches.capture_of(awaited), launches.capture_of(stream)
     if capture is not None:

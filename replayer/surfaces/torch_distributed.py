@@ -97,7 +97,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """PyTorch's own future does not wait for the virtual GPU."""
+    """Return the future of the virtual collective, because PyTorch's future does not wait for it."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)
@@ -105,7 +105,7 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
 
 
 def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
-    """Keep the collective that DistributedDataParallel waits for, because C++ code does not keep the Python object."""
+    """Keep a reference to the Python object, because DistributedDataParallel's C++ code keeps none."""
     _AWAITED_WORKS[self] = work
     set_work(self, work, *args)
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Makes the backend "gloo" accept virtual tensors, and measures waits for late ranks in virtual time.
+"""Makes the backend "gloo" accept virtual tensors, and simulates waiting for late ranks.
 
     dist.init_process_group("gloo")
     dist.broadcast(weights_on_the_device, src=0)
@@ -72,7 +72,7 @@ class GlooCall:
         return {rank: time_ns for rank, (time_ns, _) in self._posts(self._sources).items()}
 
     def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
-        """Wait for gloo, and raise RuntimeError if ranks wait for each other."""
+        """Wait for gloo, and raise RuntimeError in a deadlock."""
         looks = not timeout and self._channel == _COLLECTIVES and self._group.sees_all
         deadlocks = gpu().ranks.deadlocks
         try:
@@ -91,8 +91,8 @@ class GlooCall:
                 deadlocks.end()
 
     def finish(self, duration_ns: int = 0) -> None:
-        """Wait in virtual time until the other ranks have called the operation. Raise RuntimeError after the group's
-        timeout."""
+        """Advance the virtual clock to the time at which the last rank called the operation. Raise RuntimeError after the
+        group's timeout."""
         here = gpu()
         now_ns, times_ns = here.streams.host_now_ns(), self.times_ns()
         latest = max(times_ns, key=times_ns.__getitem__, default=self._group.rank)
@@ -138,7 +138,7 @@ class GlooCall:
 
 
 class GlooCalls:
-    """Exchanges the times at which the ranks of a gloo process group call operations."""
+    """Shares the call times of gloo operations among the ranks of a process group."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout: timedelta) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
@@ -151,7 +151,7 @@ class GlooCalls:
         return StoreExchange(self._store, self.rank, self.size, self.timeout.total_seconds(), gpu().clock).offset_ns
 
     def call(self, name: str, peer: int = 0, tag: int = 0, *_: int, what: str = "") -> GlooCall | None:
-        """Tell the other ranks when this rank called the operation. Return None with `--clock real`.
+        """Share the time of this rank's call with the other ranks. Return None with `--clock real`.
 
         peer: the root, or the other rank of a send or receive
         what: a description of the call that is equal on all ranks
@@ -173,7 +173,7 @@ class GlooCalls:
         return GlooCall(self, channel, number, sources, what or name)
 
     def read(self, channel: str, number: int, ranks: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Read when the other ranks called the operation, and with which arguments."""
+        """Return the call time and arguments of the other ranks that have called the operation."""
         keys = {rank: _key(channel, number, rank) for rank in ranks if rank != self.rank}
         with suppress(DistError):
             if keys and not self._store.check([*keys.values()]):
@@ -347,7 +347,7 @@ def _refuse_device_memory(*_args: TorchAny) -> NoReturn:
 
 
 def _neighbours(place: int, size: int) -> list[int]:
-    """Return the ranks that one rank waits for in gloo's broadcast: its receivers, and the senders between it and the root."""
+    """Return the ranks that must call gloo's broadcast before this rank can return."""
     places = [place + (1 << i) for i in range(place.bit_length(), (size - 1).bit_length()) if place + (1 << i) < size]
     while place:
         place -= 1 << (place.bit_length() - 1)

@@ -3,8 +3,7 @@
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
-torch.export and DTensor infer shapes with fake tensors. Fake CUDA tensors have the device type "lazy" in C++ code (Note [Lazy]
-in tensor/tensor.py).
+torch.export and DTensor infer shapes with fake tensors. See Note [Lazy] in tensor/tensor.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeps a module's parameters the same Python objects when the module moves to the GPU.
+"""When a module moves to the GPU, its parameters remain the same Python objects.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

@@ -194,7 +194,7 @@ def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAn
 
 
 class _TensorProperty(property):
-    """In PyTorch 2.11 and earlier, torch.compile reads the attribute `__objclass__` (torch/_dynamo/utils.py)."""
+    """Provides `__objclass__` for torch.compile in PyTorch 2.11 and earlier (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 

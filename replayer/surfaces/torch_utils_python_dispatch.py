@@ -1,4 +1,4 @@
-"""Makes TorchDispatchMode show scripts the device "cuda" instead of the internal device "lazy".
+"""In a script's TorchDispatchMode, replaces the internal device "lazy" by "cuda".
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

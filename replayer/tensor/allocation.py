@@ -55,7 +55,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Represents the unknown values that a tensor and its copies share."""
+    """Identifies the unknown values of a tensor, so that its copies are recognized as equal."""
 
 
 class Truth(Enum):
@@ -65,7 +65,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Represents a tensor of zeros and a limited number of ones, such as the result of `==`."""
+    """Represents a comparison result with at most `at_most` true elements."""
 
     at_most: int
 
@@ -145,7 +145,7 @@ def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     meta = other.tensor_meta
     before = attributes_of(tensor).get("tensor_meta", meta)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
-        # PyTorch rejects a new `tensor.data` that is conjugated or negated differently from the old one.
+        # Clear the conjugate and negative bits, because PyTorch requires equal bits on both tensors.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
         _set_bits(tensor, meta.is_conj, meta.is_neg)

@@ -24,7 +24,6 @@ Dispatch = TorchFunction
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return `__torch_dispatch__`, and a function that runs one op."""
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default

@@ -271,12 +271,12 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # Some warnings appear only once per process, so a hidden warning must not count. `warnings.catch_warnings` would show the
-    # script's earlier warnings again.
+    # Hide all warnings here, but let PyTorch show one-time warnings later. `warnings.catch_warnings` would show the script's
+    # earlier warnings again.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows C++ warnings when the outermost C++ call ends, so call `run` from C++ code.
+        # `Tensor.map_` calls `run` from C++ code, so that C++ warnings appear within this block.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

@@ -193,7 +193,7 @@ def other_device(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Runtime
 
 
 def type_name(value: object) -> str:
-    """Return the type's name in error messages of PyTorch's C++ code."""
+    """Return a type's name as PyTorch's C++ code writes it in error messages."""
     kind = type(value)
     plain = kind.__module__ == "builtins" or isinstance(value, torch.Tensor)
     return kind.__name__ if plain else f"{kind.__module__}.{kind.__name__}"
@@ -203,5 +203,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# The class gets PyTorch's name, because error messages contain the name.
+# Name the class like PyTorch's class, because error messages contain the name.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

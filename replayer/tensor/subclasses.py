@@ -1,4 +1,4 @@
-"""Creates classes for virtual tensors that also belong to another tensor class, such as nn.Parameter or torchvision's Image.
+"""Creates virtual versions of other tensor classes, such as nn.Parameter or torchvision's Image.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 

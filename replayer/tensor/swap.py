@@ -1,4 +1,4 @@
-"""Exchanges the contents of two tensors, so that both Python objects stay the same.
+"""Exchanges the contents of two tensors, for example to move a parameter to another device.
 
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 

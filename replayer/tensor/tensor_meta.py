@@ -65,7 +65,7 @@ def on_one_device(error: Exception) -> Exception:
 
 
 def is_virtual(value: object, tensor_class: TorchAny) -> bool:
-    """Return True for virtual tensors and parameters, but not for the script's subclasses."""
+    """Return True for virtual tensors and parameters, but not for objects of their subclasses."""
     kind = type(value)
     return kind is tensor_class or kind is tensor_class.parameter_class
 
@@ -147,8 +147,8 @@ class TensorMeta:
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the given values, conjugated or negated like this tensor. Most ops ignore that a view is conjugated, so clone
-        the view first."""
+        """Set this tensor's conjugate and negative bits on `values`. Most ops ignore the bits, so the caller must clone the
+        result."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values

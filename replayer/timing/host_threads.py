@@ -93,7 +93,7 @@ class HostThreads:
         return HostThread(row, now_ns)
 
     def row_of(self, name: str) -> int:
-        """Return the number of the timeline's row for a C++ thread, such as PyTorch's autograd thread."""
+        """Return the timeline row of a C++ thread, such as PyTorch's autograd thread."""
         with self._lock:
             row = self._shared.get(name)
             if row is None:

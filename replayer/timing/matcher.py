@@ -258,7 +258,6 @@ class SegmentMatcher:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if the recorded phase has kernels that no op of the script has used."""
         return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
 
     def used_call(self, signature: OpSignature) -> Instance | None:

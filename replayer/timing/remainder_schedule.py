@@ -1,4 +1,4 @@
-"""Schedules the recorded kernels that no op of the script launches.
+"""Schedules recorded kernels that match no op of the script.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)

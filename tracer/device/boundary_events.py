@@ -102,8 +102,7 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def enter_thread(self) -> None:
-        """Select a GPU that the script uses, because this thread's CUDA calls could otherwise allocate memory on another
-        GPU."""
+        """Select a GPU that the script uses. CUDA calls on an unused GPU would allocate memory on that GPU."""
         if self._clocks and not self._has_entered:
             if self.access.attempt(self.cuda.current_device) not in self._clocks:
                 self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))
@@ -157,7 +156,6 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Return True if `stream` is the thread's current CUDA stream, or if CUDA reports an error."""
         try:
             device = self.cuda.current_device()
             return self._streams.get((device, self.cuda.current_handle(device))) is stream
@@ -166,7 +164,7 @@ class BoundaryEvents:
             return True
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Return the CUDA events of the last training step, and why some events are missing."""
+        """Return the CUDA events of the last step, and the reason for missing events."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
@@ -193,10 +191,10 @@ class BoundaryEvents:
         self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
         """Read the CUDA events of consecutive steps, all recorded on one stream. Return the times of all completed events, and
-        when an uncompleted event was last queried.
+        the time of the last unsuccessful query.
 
         - `host_ns`: the Unix time just before each event was recorded
-        - `asked_ns`: when an uncompleted event was last queried, or NONE
+        - `asked_ns`: the time of the last unsuccessful query, or NONE
         """
         access, clock = self.access, of.clock
         last = clock.last

@@ -113,7 +113,7 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Call a CUDA function, and return its result. Return None if CUDA must not be called now or reports an error."""
+        """Call a CUDA function, and return its result. Return None after an error, or if the recorder must not use CUDA."""
         if self.closed is not None:
             return None
         self.is_calling = True

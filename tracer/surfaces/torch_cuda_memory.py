@@ -14,7 +14,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Patch torch._C. Older releases and CPU builds of PyTorch lack some functions that reset the peak."""
+    """Tell the recorder when the script resets PyTorch's memory peak."""
 
     def reset(reset: Any, *args: Any) -> Any:
         if (to := started()) is not None:

@@ -38,8 +38,8 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 
 class ModuleRanges:
-    """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call in profiled steps. Scripts that use
-    torch.compile get no ranges, because replacing `Module.__call__` would cause recompilations."""
+    """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call in profiled steps. Scripts with torch.compile
+    get no profiler ranges, because a changed `Module.__call__` would cause recompilations."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module

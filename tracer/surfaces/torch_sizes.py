@@ -76,8 +76,8 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Let `torch.Tensor([[x]])` accept a scalar tensor `x`. CPython treats a class with a `__getitem__` in Python as a
-    sequence, so clear the C field `sq_item` (Include/cpython/object.h)."""
+    """Let `torch.Tensor([[x]])` accept a scalar tensor `x`. Clear CPython's field `sq_item`, which marks a class as a sequence
+    (Include/cpython/object.h)."""
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return

@@ -1,4 +1,4 @@
-"""Writes the collectives that the script called, after their CUDA events have completed.
+"""Writes the times of collectives to the recording, after their CUDA events have completed.
 
     calls.add(CollectiveCall("all_reduce", "float32", "0", 2, "nccl", 400, start_ns, end_ns), rank, begin, end)
     pending = calls.open(call, rank, begin, works=1)      # asynchronous

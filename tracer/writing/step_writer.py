@@ -90,7 +90,7 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the group of equal steps to which this step belongs. A different step begins a new group."""
+        """Return the current group of steps if this step makes the same calls, or else a new group."""
         alike = self._alike
         if (
             alike is None

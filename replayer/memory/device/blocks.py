@@ -105,7 +105,7 @@ class Unmapped(Block):
 
 
 class Pool:
-    """Stores the free memory blocks of one CUDA stream, either blocks up to 1 MiB or larger blocks."""
+    """Stores free memory blocks of one CUDA stream. Small blocks (up to 1 MiB) and large blocks have separate pools."""
 
     __slots__ = ("blocks", "expandable", "keys", "min_split_bytes", "small", "stats", "stream")
 

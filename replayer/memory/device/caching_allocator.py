@@ -299,7 +299,7 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Free the unused parts of memory segments, which CUDA cannot do."""
+        """Free the unused parts of memory segments. CUDA can free only whole segments."""
         # see Note [Batches that are known to fit] in library_pace.py
         for pool in self._pools():
             if pool_of(pool.stream) not in self.private:
@@ -318,7 +318,6 @@ class DeviceMemory:
         if at < len(pool.blocks) and not expandable_fits_first(pool, size):
             self._release(pool.blocks[at])
             return True
-        # Blocks of expandable segments cannot be released alone.
         released_bytes = 0
         for block in reversed(pool.blocks[:at]):
             if released_bytes >= size or block.size_bytes < self._max_split_bytes:
@@ -408,8 +407,7 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each memory block. Return None if two GPUs with equal blocks may allocate
-        differently."""
+        """Return the address, size, state and age of each memory block."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

@@ -1,4 +1,4 @@
-"""Creates out-of-memory errors in the words of each PyTorch release.
+"""Creates out-of-memory errors with the same text as PyTorch.
 
     oom_text("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-# PyTorch raises another error for requests above this size.
+# PyTorch's error message for requests of 1 EiB or more has a different text.
 EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 
@@ -84,7 +84,7 @@ _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     ),
 )
 
-# These parts of PyTorch's message are removed, because a replay has no other processes.
+# parts of PyTorch's message that do not apply to a replay, such as the memory of other processes
 _OPTIONAL_CLAUSES = (
     rf" Process \d+ has {_SIZE} memory in use\.",
     rf" with {_SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),",
@@ -94,7 +94,7 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def oom_text(template: str, figures: Figures) -> str:
-    """Insert the current sizes into a recorded out-of-memory message, or into PyTorch 2.10's message."""
+    """Insert the replay's memory sizes into a recorded out-of-memory message."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template

@@ -86,12 +86,12 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # Freed blocks that a CUDA stream still uses count in the memory peak.
+    # Freed memory counts as used until all CUDA streams have finished with it.
     waiting: Count
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Free blocks in expandable segments do not count as inactive memory (free_block in CUDACachingAllocator.cpp)."""
+        """PyTorch's `inactive_split` does not count blocks in expandable segments (free_block in CUDACachingAllocator.cpp)."""
         return replace(self, split_free=Quantity().small, split_free_bytes=Quantity().small)
 
 

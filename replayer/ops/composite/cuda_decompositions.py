@@ -3,7 +3,7 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch does not choose CUDA kernels for virtual tensors, because their device in C++ code is "lazy".
+PyTorch cannot choose the kernels itself, because virtual tensors are not CUDA tensors in C++ code.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _suits_flash(params: TorchAny, capability: tuple[int, int]) -> bool:
     is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and params.dropout))
     if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False
-    # Flash attention aligns a causal mask with the last key, but PyTorch with the first key.
+    # For unequal numbers of queries and keys, flash attention's causal mask differs from PyTorch's.
     if params.is_causal and query.size(2) != key.size(2):
         return False
     return (

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Runs recurrent layers as on CUDA, with one cuDNN call for all layers, directions and time steps.
+"""Simulates a recurrent network as one cuDNN call for all layers, directions and time steps.
 
     nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
     pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device

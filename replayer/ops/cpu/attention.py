@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes CUDA's attention kernels on the CPU: flash, memory-efficient and cuDNN attention.
+"""Computes the results of CUDA's attention kernels on the CPU (flash, memory-efficient and cuDNN attention).
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes ops on the CPU that PyTorch supports only on CUDA, such as cuDNN's RNNs.
+"""Implements CUDA-only ops, such as cuDNN's RNNs, on the CPU.
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 
@@ -138,7 +138,7 @@ def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -
 
 
 def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offsets: torch.Tensor, *rest: TorchAny) -> TorchAny:
-    """CUDA's `embedding_bag` treats the first offset as 0, but the CPU kernel raises an error for any other number."""
+    """CUDA accepts any first offset, but the CPU kernel accepts only 0."""
     bounds = offsets.clone()
     bounds[:1] = 0
     if len(rest) > 4 and rest[4]:  # with the end of the last bag

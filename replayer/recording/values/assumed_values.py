@@ -41,7 +41,7 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """Return the assumed share of true elements in a comparison such as `predictions == labels`."""
+        """Return the model's assumed accuracy: the share of true elements in `predictions == labels`."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:

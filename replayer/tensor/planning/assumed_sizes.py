@@ -1,4 +1,4 @@
-"""Guesses how many elements ops such as `nonzero` return if tensor values are unknown.
+"""Assumes the result sizes of ops such as `nonzero` if the tensor's values are unknown.
 
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 

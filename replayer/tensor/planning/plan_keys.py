@@ -37,7 +37,7 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return the same number for scalars that the same kernels accept, such as 2.0 and 3.0."""
+    """Return the index of the value range that contains a scalar, because kernels only check limits."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 

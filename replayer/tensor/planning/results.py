@@ -1,4 +1,4 @@
-"""Creates the results of an op, and updates known values of tensors.
+"""Creates the result tensors of an op.
 
     plan_results(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
@@ -60,7 +60,7 @@ def plan_results(plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[O
 
 
 def counts_changes(func: Op) -> bool:
-    """Return True for in-place foreach ops that report each changed tensor to autograd."""
+    """Return True if the in-place foreach op increments the tensors' version counters."""
     name = func._schema.name
     return name.startswith("aten::_foreach_") and name.endswith("_") and name not in _UNCOUNTED
 

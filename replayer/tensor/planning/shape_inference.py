@@ -278,7 +278,7 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
 
 
 def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, RuntimeError | None]:
-    """Check on the CPU whether a meta kernel rejected a valid call."""
+    """Run a rejected call on the CPU, because meta kernels also reject some valid calls."""
     if _elements(args, kwargs) > _REFUSED_ELEMENTS:
         return None, None
     try:
@@ -300,7 +300,7 @@ def _are_plain(tensors: list[torch.Tensor]) -> bool:
     return not any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors)
 
 
-# These ops may reject tensors of ones although they accept the script's tensors.
+# For these ops, the tensors' values decide whether a call is valid.
 _VALUES_DECIDE = frozenset(
     "_unsafe_view native_dropout as_strided_ as_strided_copy as_strided_scatter set_ resize_ resize_as_ masked_scatter"
     " masked_scatter_ segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm"
@@ -312,7 +312,7 @@ _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 
 
 def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
-    """Raise the CPU kernel's error for shapes that the meta kernel does not check."""
+    """Raise an error for invalid shapes that PyTorch's meta kernel accepts."""
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
     tensors = tensors_of((args, kwargs))
@@ -345,9 +345,9 @@ _SMALLER_ELEMENTS = 1 << 18  # computed in at most a millisecond
 
 
 def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
-    """Map the tensor sizes and integer arguments of a call to smaller numbers, so that the call can be checked quickly.
+    """Choose smaller tensor sizes and integer arguments, so that a test run of the call is fast.
 
-    The smaller numbers keep the order and the simple ratios of the original numbers.
+    The new numbers have the same order and, if possible, the same divisors.
     """
     smaller: dict[int, int] = {0: 0}
     last = before = 0

@@ -193,6 +193,6 @@ def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple
 
 
 def harmless(func: Op, argument: TorchAny) -> TorchAny:
-    """Return valid values in place of an invalid argument, so that the CPU kernel raises no error."""
+    """Replace an argument that would make the CPU kernel raise an error."""
     fill = torch.ones_like if func._schema.name in ("aten::multinomial", "aten::_assert_async") else torch.zeros_like
     return tree_map_only(torch.Tensor, fill, argument)

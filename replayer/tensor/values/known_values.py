@@ -86,7 +86,7 @@ def fills_allocation(tensor: TorchAny) -> bool:
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Store the known values of a tensor that uses its whole memory allocation. None means unknown values."""
+    """Store a tensor's values with its memory allocation. The tensor must fill the allocation. None means unknown values."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
     if values is not None and (meta.is_conj or meta.is_neg):

@@ -1,4 +1,4 @@
-"""Finds out which branch of an `if` or `assert` in the script raises an error.
+"""Finds out whether a condition of the script must be true or false to avoid an error.
 
     assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False
@@ -6,7 +6,7 @@
     if better:                             # None: neither branch is an error
         save()
 
-If the condition depends on an unknown GPU value, the replay takes the branch without an error.
+The replay uses the answer for conditions that depend on unknown GPU values.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return which value of the current `if` condition avoids an error in the script. Return None if neither branch raises an
-    error."""
+    """Return the truth value with which the script's current `if` or `assert` raises no error. Return None if both values are
+    valid."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 
@@ -47,7 +47,6 @@ def _innermost_outside(packages: set[str]) -> FrameType | None:
 def _answer(code: CodeType, offset: int) -> bool | None:
     instructions = list(dis.get_instructions(code))
     at = {instruction.offset: index for index, instruction in enumerate(instructions)}
-    # During a call, `f_lasti` of the caller points after the call instruction.
     index = bisect_right(list(at), offset) - 1
     if index < 0:
         return None

@@ -110,7 +110,7 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """After each replay of a CUDA graph, forget the values of the tensors that the graph overwrites."""
+    """Mark the op's changed tensors as unknown, now and after each replay of the CUDA graph."""
     capture = gpu().launches.capture_of(stream)
     for allocation in _written(plan, args, kwargs):
         if capture is not None:
@@ -195,7 +195,7 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """If labels are compared with five distinct classes, at most one comparison per label is true."""
+    """Limit the number of true elements, because a label equals at most one class."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))

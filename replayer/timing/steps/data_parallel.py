@@ -116,7 +116,7 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Add the recorded GPU time of stages, such as `gather`, that have begun but not ended. Return False if no stages were
+        """Add the elapsed GPU time of unfinished stages, such as `gather`, to the timeline. Return False if no stages were
         recorded."""
         stages = self.recorded
         if not stages:

@@ -1,4 +1,4 @@
-"""At the end of each phase, such as the backward pass, adds the recorded kernels that no op of the script launches.
+"""At the end of each phase, such as the backward pass, adds recorded kernels that match no op of the script.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -48,7 +48,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher for the ops of one GPU, and the CPU thread that launches these ops."""
+        """Each GPU has its own matcher, and in the backward pass also its own CPU thread."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
@@ -79,7 +79,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add GPU time for ops that were not recorded, before the script waits for the GPU."""
+        """Before the script waits for the GPU, add the GPU time of unrecorded ops to the timeline."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -487,7 +487,7 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Switch to another recorded step if only that step contains the op with these shapes."""
+    """If the current recorded step lacks the op with these shapes, switch to a recorded step that has it."""
     # see Note [Training steps of several shapes] in step_choice.py
     segment, recording = tracker.segment, tracker.recording
     if segment is None or (segment.recorded is not None and segment.recorded.phase_grained):

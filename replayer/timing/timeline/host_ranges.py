@@ -4,8 +4,7 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-For speed, the script's threads only store integers when a module is called. The thread that writes the file computes the times
-of module calls.
+For speed, the times of module calls are computed later, when the file is written.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return the timeline's rows of module calls, and the module call that contains each op."""
+        """Return a table of module calls, and the row of each op's module call."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
             called[first - row : first - row + len(order)] = first + np.array(order)
