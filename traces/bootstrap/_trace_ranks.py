@@ -165,7 +165,7 @@ def _next_end(running: dict[int, int], signals: int) -> tuple[int, int]:
 
 
 def _end_before(running: dict[int, int], deadline: float, most: int = 0) -> None:
-    """Wait until at most `most` ranks are running, but not longer than `deadline`."""
+    """Wait until `deadline`, or until no more than `most` ranks are running."""
     while len(running) > most and monotonic() < deadline:
         for rank, process in list(running.items()):
             ended, _ = os.waitpid(process, os.WNOHANG)

@@ -61,7 +61,6 @@ def _shorten_in_threads(threading: Any, prefix: str) -> None:
 
 
 def _filter_stacks(traceback: Any, prefix: str) -> None:
-    """Patch the method through which the functions of the module `traceback` read frames."""
     extract = traceback.StackSummary._extract_from_extended_frame_gen  # CPython 3.11 to 3.14
 
     def extract_others(cls: Any, frames: Iterable[tuple[FrameType, Any]], /, **options: Any) -> Any:
@@ -106,7 +105,7 @@ def shorten(error: BaseException, prefix: str) -> None:
 
 
 def _without(frames: TracebackType | None, prefix: str) -> TracebackType | None:
-    """Return the traceback without this tool's frames, or unchanged if all frames belong to this tool."""
+    """Return the traceback without this tool's frames. A traceback with no other frames is not changed."""
     kept, each = [], frames
     while each is not None:
         if not _is_own(each.tb_frame, prefix):

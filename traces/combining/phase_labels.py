@@ -54,8 +54,7 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """Return the names of repeated phases, each with the number of repetitions: ("backward", 3) for the label
-    "backward#2/3"."""
+    """Return each repeated phase with its number of repetitions, for example ("backward", 3) for "backward#2/3"."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 

@@ -229,7 +229,6 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Mark the result of a crashed script. It does not say that the script fits into the GPU's memory, because the script
-        might have needed more memory later."""
+        """Mark the result of a crashed script. A crashed script does not show how much memory the whole script needs."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)

@@ -111,7 +111,7 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
 
 
 def slow_steps_sentence(comparison: Comparison) -> str:
-    """Return a warning if the medians of the step times are similar but their means are not. Otherwise return ""."""
+    """Return a warning if two traces have similar median step times but different mean step times. Otherwise return ""."""
     name = "pace_ns" if comparison.judged == "steps" else "without_data_ns"
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
     error = comparison.figures[comparison.judged].error

@@ -50,8 +50,7 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
 
 
 def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
-    """For each CUDA graph, return its launches (rows of the table `host`) with the launched GPU work (rows of the table
-    `device`)."""
+    """For each CUDA graph, return the launch calls (rows of `host`) and the launched GPU work (rows of `device`)."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():

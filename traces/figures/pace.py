@@ -118,13 +118,12 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each GPU, return those of the given steps that ran on it. GPUs without such steps are left out."""
+        """For each GPU, return the steps in `rows` that ran on the GPU. GPUs without steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
     def comparable(self, rows: Column) -> Column:
-        """Return the steps with comparable times. If the GPU is always busy, the time of a step is the time since the end of
-        the previous step, so the previous step must be recorded."""
+        """Return the steps with comparable times."""
         # see Note [A step's time]
         kept = []
         for rank, own in by_value(self.rank[rows]).items():

@@ -58,7 +58,6 @@ class Damaged(Exception):
 
 
 def compress(codec: int, content: bytes, level: int = 9) -> bytes:
-    """Compress `content`. Level 1 of zlib is the fastest, and level 9 compresses best."""
     if codec == STORED:
         return content
     if codec == DEFLATED:

@@ -82,7 +82,7 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Sort the starts and ends of all ops together by time. Return the position of each start, and the position of each end."""
+    """Sort the starts and ends of all ops together by time."""
     opens = 2 * np.arange(len(depth)) - depth
     is_open = np.zeros(2 * len(depth), bool)
     is_open[opens] = True

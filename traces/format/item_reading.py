@@ -46,8 +46,7 @@ def unpack_items(content: bytes) -> Iterator[tuple[str, Any]]:
 
 
 class _Unpacker:
-    """Rejects large items before they are unpacked. A file of 64 MiB could otherwise become 4 GB of Python objects, for example
-    empty lists."""
+    """Rejects items that would need too much memory. Without a limit, a damaged file of 64 MiB could fill 4 GB of memory."""
 
     def __init__(self, content_bytes: int) -> None:
         self.lists_and_maps = 0

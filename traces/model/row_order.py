@@ -130,8 +130,7 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def distinct(column: Column) -> tuple[Column, Column, Column]:
-    """Return the same as `np.unique(column, return_index=True, return_inverse=True)`. For integers in a small range, this
-    counts equal numbers, which is faster than sorting."""
+    """Return the same as `np.unique(column, return_index=True, return_inverse=True)`."""
     least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
     if column.dtype.kind not in "iu" or most - least > _DENSE * len(column):
         values, first, place = np.unique(column, return_index=True, return_inverse=True)

@@ -349,5 +349,5 @@ def _squeezed(name: str) -> str:
 
 
 def known_properties(device: Device) -> DeviceProperties:
-    """Return the properties of a GPU: the recorded values, and data sheet values for all others."""
+    """Return the properties of a GPU. Properties that were not recorded come from the data sheet."""
     return device.properties.completed_by(card_of(device.name).properties)

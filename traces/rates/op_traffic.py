@@ -134,8 +134,8 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
-    """Return two inputs of convolution_backward: the gradient of the convolution's output, and its weight. The order of the
-    op's inputs depends on the PyTorch release."""
+    """Return two inputs of convolution_backward: the gradient of the output, and the weight. The order of inputs depends on the
+    PyTorch release."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]

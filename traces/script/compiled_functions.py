@@ -122,8 +122,7 @@ def _original_of_callable(function: Any) -> Any:
 
 
 def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Callable[[EagerRegion], None]) -> None:
-    """Count compilations, and make torch.compile skip the functions of trace-replay. torch.compile must trace our wrappers of
-    PyTorch functions, because they may call functions of the script."""
+    """Count compilations, and make torch.compile skip all functions of trace-replay except wrappers of PyTorch functions."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 

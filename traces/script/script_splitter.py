@@ -65,8 +65,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the model was called more often in the recorded step than in the current step so far, or None if this
-        is unknown."""
+        """Return True if the recorded step contains more calls of the model than the current step so far, or None if
+        unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):

@@ -9,9 +9,9 @@
     splitter.module_called(id(model), False)
     splitter.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
 
-A training step ends when the method `step` of the script's first optimizer returns. In an evaluation step, the script evaluates
-one batch without gradients, and the step ends when the script requests the next batch. Without a DataLoader, an evaluation step
-ends when the script calls its model again.
+A training step ends when the method `step` of the script's first optimizer returns. An evaluation step processes one batch
+without gradients, and ends when the script requests the next batch. Without a DataLoader, an evaluation step ends when the
+script calls its model again.
 
 Note [The first optimizer]
     A script may train several networks one after the other, each with its own optimizer. Another optimizer becomes the first

@@ -248,8 +248,7 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """Sort batches in the order in which the DataLoader returns them: one from the first worker, one from the second worker,
-    and so on."""
+    """Sort batches as the DataLoader returns them: one from the first worker, one from the second worker, and so on."""
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
         by_worker.setdefault(one.process, []).append(one)

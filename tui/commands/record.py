@@ -142,8 +142,7 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _of_killed_script(recording: Trace) -> Trace:
-    """If a file ends early, report that the script was killed: the file itself is intact, because the recorder writes whole
-    steps."""
+    """If a recording has no end, report that the script was killed."""
     problems = dict(recording.problems)
     if not problems.pop("truncated-file", 0):
         return recording
@@ -151,7 +150,6 @@ def _of_killed_script(recording: Trace) -> Trace:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    # `merge_ranks` also sets the rank of the rows from before `init_process_group`.
     recording = merge_ranks([in_order(_of_killed_script(load(part.path, is_ours=True)))])
     profiles = list[Trace]()
     for path in part.profiles:

@@ -2,7 +2,7 @@
 
     otherwise_parallel(((a, a_op, a_step), (b, b_op, b_step)), compare)    # None, or a verdict with OTHER_PARALLELISM
 
-Replicas and ranks run the same forward pass on different parts of a batch, so one replica or rank of each trace is compared.
+All replicas and ranks run the same forward pass, so one replica or rank of each trace is compared.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Return the position of a time on the axis, or None if the axis does not show this time. If the axis
-        shows it more than once, return the position nearest to `near_ns`."""
+        """Return the position of a time on the axis, or None if the axis does not show this time. If the axis shows the time
+        more than once, return the position nearest to `near_ns`."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 

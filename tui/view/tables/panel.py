@@ -156,7 +156,7 @@ class TablePanel(Widget):
             name = head.name + ((" ▲" if rising else " ▼") if n == column else "")
             side: Literal["left", "right"] = "left" if head.unit is Unit.TEXT else "right"
             texts = [_cell_text(head.unit, row.values[n]) for row in self._shown]
-            # Set the column's width, because the widget would otherwise measure every cell, which is slow.
+            # The column gets a fixed width, because measuring every cell is slow.
             widget.add_column(Text(name, justify=side), width=max(len(name), *map(len, texts), 1), key=str(n))
             columns.append([Text(text, justify=side) for text in texts])
         widget.add_rows(zip(*columns, strict=True))

@@ -3,7 +3,7 @@
     span = span_at_cursor(window)                      # Span(side=0, row=1, position=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
-Host events of two traces are matched by name and order within the step.
+Two traces are compared step by step, and CPU events are matched by name and order.
 """
 
 from __future__ import annotations
