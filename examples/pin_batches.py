@@ -13,8 +13,8 @@ import torch
 
 
 def pin_ms(batch: int, size: int, times: int) -> float:
-    """Return how long one CPU core needs to copy a batch to pinned memory, in milliseconds (median). The first batch is not
-    measured, because it also allocates the page-locked memory."""
+    """Return the median time (ms) in which one CPU core copies a batch to pinned memory. The first batch, which also allocates
+    the memory, is not measured."""
     images = torch.zeros(batch, 3, size, size)
     found = []
     for _ in range(times + 1):

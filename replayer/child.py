@@ -65,7 +65,7 @@ def start_here(session: Mapping[str, Any]) -> None:
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """Call `listener` with an error message if the script calls a PyTorch function that the virtual GPU does not support."""
+    """Report unsupported PyTorch calls to `listener`, with an error message."""
 
     def note_refusal(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)

@@ -110,7 +110,7 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync(stream: TorchAny = None) -> None:
-    """Warn or raise an error before the script waits for the GPU, if requested with `torch.cuda.set_sync_debug_mode`."""
+    """Report a wait for the GPU, as `torch.cuda.set_sync_debug_mode` requests."""
     if STATE.on_sync is not None:
         STATE.on_sync(stream)
     if STATE.sync_debug_mode == 1:
@@ -124,7 +124,7 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process. As in CUDA, this fails in a process that was forked after its parent had used the
+    """Return the virtual GPU of this process. As with CUDA, forked processes get an error if the parent process has used the
     GPU."""
     made = STATE.gpu
     if made is not None:

@@ -30,7 +30,7 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 def main() -> None:
     """Run the `trace` command.
 
-    The user's folders are moved to the end of `sys.path`, because the user's files may have names of standard modules.
+    A user's file may have the name of a standard module, so the standard modules come first in `sys.path`.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")

@@ -143,7 +143,7 @@ class _Costed(Protocol):
 
 
 def counted_as_cost(method: T) -> T:
-    """Return a method that holds the recorder's lock during each call, and measures the time of the call."""
+    """Add the duration of the method's calls to the recorder's cost, and hold the recorder's lock during each call."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

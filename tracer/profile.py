@@ -72,7 +72,7 @@ class Ranges(Protocol):
 
 
 def _end_without_destructors() -> None:
-    """Let this process end without running the destructors of static C++ objects."""
+    """Skip the destructors of static C++ objects when this process ends."""
     # see Note [Forks after a profile]
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):  # glibc; the functions run in reverse order
@@ -257,7 +257,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discard the profile without calling `stop_trace`, which would wait for a GPU that hangs."""
+        """Discard the profile without `stop_trace`, because `stop_trace` would wait forever for a hanging GPU."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:

@@ -272,8 +272,7 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in a text. Paths in the script's folder become relative, and only the last part of other paths is
-    kept.
+    """Shorten absolute paths in a text. Paths in the script's folder become relative. Other paths are cut to their last part.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

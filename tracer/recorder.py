@@ -204,7 +204,7 @@ class Recorder:
     # --- the end
 
     def close(self) -> None:
-        """Write all data except an unfinished step. Give up after 0.5 s if a hanging thread holds the recorder's lock."""
+        """Write all data except an unfinished step. Give up after 0.5 s if another thread holds the recorder's lock."""
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:
             if not has_lock:

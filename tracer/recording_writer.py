@@ -191,7 +191,7 @@ class RecordingWriter:
         return max(self.due_ns - self._from.cost.clock.now_ns(), 0)
 
     def read_last_events(self) -> None:
-        """Wait for the last CUDA events. Stop waiting if a GPU makes no progress."""
+        """Wait for the last CUDA events, but not for a hanging GPU."""
         access = self._access
         self.end_run()
         for step in self.pending:

@@ -67,7 +67,7 @@ class StepPlan:
 
 
 class RepeatedSteps:
-    """Compares the current step's calls with the calls of an earlier step, and stores the times of the current calls."""
+    """Compares the calls of two steps, and stores the times of the current step's calls."""
 
     # makes objects smaller, and access to them faster
     __slots__ = (
@@ -109,7 +109,7 @@ class RepeatedSteps:
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop comparing the steps. Return the current step's calls so far, and the times of these calls."""
+        """Stop comparing the steps. Return all calls of the current step with their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -137,6 +137,6 @@ class RepeatedSteps:
             self.expected = [tuple(of[:4]) for of in self.known]
 
     def ended(self) -> list[int]:
-        """Begin a new step, and return the times of the previous step's calls."""
+        """Begin a new step, and return the call times of the previous step."""
         times_ns, self.times_ns = self.times_ns, []
         return times_ns

@@ -119,7 +119,7 @@ class Schedule:
         self._window = None
 
     def replaces_step(self, evaluation: bool) -> bool:
-        """Return True if a later step should be profiled instead, because torch.compile compiled code in this step."""
+        """Return True if compiling made this step unusable, so that another step should be profiled."""
         if not self._replaceable or self.kind(evaluation) is not StepKind.PROFILED:
             return False
         self._replaceable -= 1

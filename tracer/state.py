@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Stores weak references to objects, and compares the objects by identity."""
+    """Stores a set of weak references, and compares the objects by identity."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -81,7 +81,7 @@ def start(make: Callable[[], Recorder | None]) -> None:
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Return the recorder's lock, or a context manager that does nothing if there is no recorder."""
+    """Return the recorder's lock, or an empty context manager without a recorder."""
     return nullcontext() if (to := started()) is None else to.cost.lock
 
 

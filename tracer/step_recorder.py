@@ -543,7 +543,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # Clear the lists before writing, so that a failed write does not leave this step's values in the next step.
+        # Clear the lists before writing, because writing may fail.
         self.reads, self.found = [], []
         if is_evaluation and has_compiled:
             self._writer.note_compiling_evaluation()

@@ -15,8 +15,7 @@ from traces.script.patching import temporarily_set
 
 
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> TorchFunction:
-    """Return a function that runs a graph traced by Dynamo. If the backward pass of the graph cannot be traced, the graph runs
-    eagerly."""
+    """Compile a graph that Dynamo has traced. A graph runs eagerly if its backward pass cannot be traced."""
     # Importing AOTAutograd takes a second, so import it only when a script compiles a function.
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException

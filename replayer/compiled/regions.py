@@ -156,7 +156,7 @@ class RegionGraph:
 
 
 def _static_inputs() -> frozenset[int]:
-    """Return the positions of inputs with a fixed address, such as parameters."""
+    """Return the indices of inputs that stay at the same memory address, such as parameters."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()

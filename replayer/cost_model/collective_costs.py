@@ -73,7 +73,7 @@ def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
 
 
 def ring_steps(name: str, ranks: int) -> int:
-    """Return how often each rank sends data in NCCL's ring algorithm (src/graph/tuning.cc)."""
+    """Return the number of steps of NCCL's ring algorithm (src/graph/tuning.cc)."""
     if ranks <= 1:
         return 0
     if name in ("all_reduce", "barrier"):

@@ -1,4 +1,4 @@
-"""Predicts how much longer an operator takes than in the roofline model.
+"""Predicts an operator's duration divided by its duration in the roofline model.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
@@ -88,8 +88,7 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Rate the alignment of sizes: 1 for multiples of 32, 0.5 for other multiples of 4, and 0 otherwise. GPUs read aligned rows
-    faster."""
+    """Return 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 

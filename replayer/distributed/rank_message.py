@@ -95,7 +95,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int, rank_of: Callable[[int], str]) -> str:
-    """Describe how the collective calls of two ranks differ. Return "" if the calls match."""
+    """Describe the difference between two ranks' collective calls. Return "" if the calls match."""
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:

@@ -135,7 +135,6 @@ class DeadlockDetector:
         return [rank for rank in ranks if (some_left and self._of_group.check([ended_key(rank)])) or self._was_killed(rank)]
 
     def end(self) -> None:
-        """Tell the other ranks that this rank no longer waits."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None

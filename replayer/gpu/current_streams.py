@@ -27,7 +27,7 @@ _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
 class NodeStreams(threading.local):
-    """Stores the CUDA stream of each autograd node until the next backward pass."""
+    """Stores the CUDA stream of each autograd node for the next backward pass."""
 
     def __init__(self) -> None:
         self._ranges: deque[tuple[int, int, VirtualStream]] = deque(maxlen=_RANGES)
@@ -40,8 +40,7 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that maps an autograd node's number to its CUDA stream. Return None if all autograd nodes use the
-        current stream."""
+        """Return a function from an autograd node's number to its CUDA stream, or None if all nodes use the current stream."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()

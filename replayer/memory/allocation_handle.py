@@ -15,7 +15,7 @@ from replayer.memory.device.blocks import Block, UsedStream
 class HandleOwner(Protocol):
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that queues memory to be freed. Finalizers may call this function."""
+        """Free the memory later. Finalizers may call this function."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
         """Do not reuse the memory until the CUDA stream has finished its current work."""

@@ -105,8 +105,7 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return the largest batch size that fits, or 0 if one sample is too much. Return MAX_BATCH if memory use does not depend
-    on the batch size."""
+    """Return the largest batch size that fits, between 0 and MAX_BATCH."""
     low, high, step = 0, start, max(1, start // 2)
     while fits(high):
         if high >= MAX_BATCH:

@@ -23,7 +23,7 @@ from traces.script.patching import PATCHES, patch_around
 
 
 class SharedMemory:
-    """Frees GPU memory when the last tensor storage that uses it is freed."""
+    """Counts the tensor storages that use a memory block, and frees the block after the last one."""
 
     def __init__(self, handle: AllocationHandle) -> None:
         self._handle = handle

@@ -265,7 +265,8 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the median step time, or the average if the steps vary a lot. Without steps, return the trace's duration."""
+    """Return the step time: the mean if a few steps are much longer, and otherwise the median. Without steps, return the
+    trace's duration."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)

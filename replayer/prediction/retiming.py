@@ -1,4 +1,4 @@
-"""Computes the new start time of each recorded event if the durations of kernels change.
+"""Computes new start times of all recorded events after a change of kernel durations.
 
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 

@@ -235,8 +235,8 @@ class RecordingIndexer:
                     self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]
 
     def _main_stream(self, begin: int, end: int) -> int:
-        """Return the CUDA stream that most ops use, or NONE if there are no kernels. Ops are counted, not kernels: a single
-        `aten::lstm` op may launch hundreds of kernels on other streams."""
+        """Return the CUDA stream that most ops use, or NONE if there are no kernels. A single `aten::lstm` op may launch
+        hundreds of kernels on other streams, so count ops, not kernels."""
         launches = self.launch_row[begin:end]
         op = np.where(launches == NONE, NONE, np.append(self.trace.host.parent, NONE)[launches])
         op = np.where(op == NONE, -2 - np.arange(end - begin), op)  # work without an op counts as an op
@@ -283,7 +283,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # Times between CUDA events include waits for the CPU, so use kernel times if they were recorded.
+        # The time between two CUDA events includes idle time of the GPU, so kernel times are better.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

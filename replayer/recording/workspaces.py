@@ -28,7 +28,7 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return True if cuBLAS kept its workspace between calls, or None if unknown."""
+    """Return True if cuBLAS kept its workspace between calls. None means unknown."""
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:
         return True

@@ -13,8 +13,6 @@ from traces.script.deferred_signals import before_abrupt_ends
 
 
 def install(torch_module: ModuleType) -> None:
-    """Forked processes such as DataLoader workers write no timeline."""
-
     def before_signal() -> None:
         # A killed rank ends without a message to the other ranks, as on a real GPU.
         distributed = torch_module.distributed

@@ -287,7 +287,7 @@ def _wait_for_future(wait: TorchFunction, self: TorchAny) -> TorchAny:
 def _monitored_barrier(
     barrier: Callable[..., None], self: TorchAny, timeout: TorchAny = None, wait_all_ranks: bool = False
 ) -> None:
-    """The timeout begins when rank 0 calls the barrier."""
+    """As in gloo, the timeout starts with rank 0's call of the barrier."""
     calls = CALLS.get(self)
     call = calls.call("barrier") if calls else None
     barrier(self, timeout, wait_all_ranks)

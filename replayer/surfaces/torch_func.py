@@ -59,7 +59,7 @@ def _run_eagerly(torch_module: ModuleType) -> None:
     func: TorchAny = torch_module.func
 
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
-        """`linearize` cannot trace ops on virtual tensors, so use `jvp`."""
+        """Replace `linearize` by `jvp`, because `linearize` cannot trace ops on virtual tensors."""
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 
     patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

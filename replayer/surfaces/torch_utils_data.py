@@ -72,7 +72,7 @@ def _length(loader: TorchAny, without: int) -> int:
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy a batch's lists and dicts, because the script may change them."""
+    """Copy the lists and dicts of a batch, but not its tensors, because the script may change the lists."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

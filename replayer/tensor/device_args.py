@@ -50,7 +50,7 @@ def _known_to_backend(index: int) -> torch.device:
 
 
 def checked_index(index: int) -> int:
-    """Raise torch.AcceleratorError for a missing GPU, and RuntimeError in a forked process that cannot use CUDA."""
+    """Raise torch.AcceleratorError for a missing GPU."""
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
         raise CudaError.INVALID_DEVICE.to_torch()

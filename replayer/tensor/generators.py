@@ -34,7 +34,7 @@ _PER_CALL = 4  # numbers per call of cuRAND's Philox generator
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
 _WIDE_RANGE = 1 << 32
-# CUDA kernels such as `poisson` reserve this many random numbers per thread.
+# numbers of random numbers that CUDA kernels reserve for each thread
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 
@@ -129,7 +129,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Old PyTorch releases saved only the seed, in 8 bytes."""
+        """Accept the 8 bytes of old PyTorch releases, which saved only the seed."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -254,7 +254,7 @@ def host_numbers(philox: PhiloxState, numbers: int) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread is faster than several threads on a busy machine."""
+    """Use one thread, because several threads are slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

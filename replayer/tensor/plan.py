@@ -22,27 +22,27 @@ Where = tuple[int | str, int]
 
 
 class New(NamedTuple):
-    """The op returns a new tensor."""
+    """Describes an op that returns a new tensor."""
 
     tensor_meta: TensorMeta
     size_bytes: int
 
 
 class View(NamedTuple):
-    """The op returns a view of an argument."""
+    """Describes an op that returns a view of an argument."""
 
     tensor_meta: TensorMeta
     of: Where
 
 
 class Same(NamedTuple):
-    """The op returns one of its arguments."""
+    """Describes an op that returns one of its arguments."""
 
     of: Where
 
 
 class Constant(NamedTuple):
-    """The op returns no tensor."""
+    """Describes an op that returns no tensor."""
 
     value: TorchAny
 
@@ -55,7 +55,7 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """The op changes the shape, strides or memory of an argument."""
+    """Describes an op that changes the shape, strides or memory of an argument."""
 
     of: Where
     tensor_meta: TensorMeta

@@ -143,7 +143,7 @@ class TensorMeta:
 
     @property
     def in_all_ranks(self) -> tuple[Shape, Shape, int, str, bool, bool]:
-        """Return all properties except the GPU's index, which differs between ranks."""
+        """Return the properties that are equal on all ranks: all except the GPU's index."""
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,7 @@ class Clock(Protocol):
         """Wait until `deadline_ns`."""
 
     def pause(self) -> None:
-        """Stop the clock until `resume` has been called as often as `pause`."""
+        """Stop the clock until `resume` is called. Calls of `pause` can be nested."""
         return None
 
     def resume(self) -> None:

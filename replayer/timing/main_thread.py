@@ -1,4 +1,4 @@
-"""Finds out whether the main thread waits for another thread that sleeps.
+"""Finds out whether the main thread is waiting for a sleeping thread.
 
     watch = MainThreadWatch()
     sleep(0.1)
@@ -19,7 +19,7 @@ try:
 except ImportError:
     pthread_getcpuclockid = None  # type: ignore[assignment]
 
-# A thread that uses more than 5 % of a CPU does not count as waiting.
+# A thread counts as waiting if it uses less than 5 % of a CPU core.
 _COMPUTING_SHARE = 0.05
 _COMPUTING_NS = 1_000_000
 _WAIT_FOR_PROCESSES = frozenset(("multiprocessing", "selectors", "socket", "ssl", "subprocess"))

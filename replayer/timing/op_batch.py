@@ -1,4 +1,4 @@
-"""Simulates many ops at once with numpy. The results are the same as those of `Simulator.play`, which simulates a single op.
+"""Simulates many ops at once with numpy, with the same results as `Simulator.play` for single ops.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase for which only the total time was recorded

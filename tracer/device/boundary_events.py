@@ -83,7 +83,7 @@ class BoundaryEvent:
 
     @property
     def time_ns(self) -> int:
-        """Return when the CUDA event completed (Unix time in ns), or NONE if that is not known yet."""
+        """Return the time of the CUDA event (Unix time in ns). NONE means a time that is not yet known."""
         return NONE if self.ticks_ns == NONE else self.of.clock.offset_ns + self.ticks_ns
 
 

@@ -79,7 +79,7 @@ class DeviceAccess:
 
     @property
     def closed(self) -> Untimed | None:
-        """Return why the recorder must not call CUDA now, or None if it may call CUDA."""
+        """Return the reason for not calling CUDA now, or None if CUDA may be called."""
         closed = self.closed_to_all_streams
         return Untimed.CAPTURE if closed is None and self.is_current_stream_capturing else closed
 

@@ -31,7 +31,7 @@ DEPTH = _Depth()  # one value per thread
 
 
 class WithoutReads:
-    """While this context manager is active, values that the current thread reads are not recorded."""
+    """Pauses the recording of values that the current thread reads."""
 
     def __enter__(self) -> Self:
         DEPTH.quiet += 1
@@ -50,7 +50,6 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if the recorder should record a value that the script reads from the tensor."""
         if DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()

@@ -58,7 +58,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """The i-th entry of `power2_divisions` applies to sizes from 2^i MiB to 2^(i+1) MiB."""
+    """Entry i of `power2_divisions` applies to sizes from 2^i MiB to 2^(i+1) MiB."""
 
     max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = 20 * MIB

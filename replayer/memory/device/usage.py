@@ -68,7 +68,7 @@ class DeviceUsage:
             }
 
     def usage_of_run(self) -> MemoryUse:
-        """Return the memory peaks of the whole run, even if the script resets its peaks."""
+        """Return the memory peaks of the whole run. The script cannot reset these peaks."""
         return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._counts.of_run())
 
     def reset_peak(self) -> None:

@@ -106,7 +106,6 @@ class HostMemory:
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
                 self.stats.block_removed(block.size_bytes, took_ns)
-        # Python unmaps the memory later, because a memoryview may still use it.
 
     # --- memory of the script (cudaHostRegister)
 

@@ -230,7 +230,7 @@ def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """CUDA's softmax kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
+    """On CUDA, softmax converts half precision to float32 without a separate kernel (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -244,7 +244,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """On CUDA, the `scatter` kernel checks whether class numbers are too large (ATen/native/Onehot.cpp)."""
+    """On CUDA, only the `scatter` kernel checks the range of the labels (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if num_classes < 1 and (num_classes != -1 or not labels.numel()):

@@ -96,7 +96,7 @@ class _Attention:
 
 
 def uniform(shape: TorchAny, seed: int, offset: int) -> torch.Tensor:
-    """Return one random number per attention weight, to decide which weights dropout drops."""
+    """Return the random numbers for the dropout of attention weights."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(host_seed(seed, offset)), device="cpu")
 
 

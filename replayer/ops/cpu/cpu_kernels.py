@@ -173,7 +173,7 @@ def _product(op: TorchAny) -> TorchFunction:
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
 def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: TorchAny) -> TorchAny:
-    """CPU kernels such as `cumsum` fail if `out` is also the input, but CUDA kernels do not."""
+    """Copy the input, because CPU kernels such as `cumsum` cannot work in place."""
     return op(data.clone(), *args, **options)
 
 

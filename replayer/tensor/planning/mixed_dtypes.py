@@ -455,7 +455,7 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 
 
 def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class: type) -> tuple[Overlap, ...]:
-    """Return the arguments that overlap in memory although PyTorch forbids it, as in `x[1:].add_(x[:-1])`."""
+    """Return the arguments with a memory overlap that PyTorch forbids, such as `x[1:].add_(x[:-1])`."""
     apart = _APART.get(func._schema.name.removeprefix("aten::"), () if torch.Tag.pointwise in func.tags else None)
     if apart is None or not func._schema.is_mutable:
         return ()

@@ -258,7 +258,7 @@ def _on_meta(value: torch.Tensor) -> torch.Tensor:
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
-    """Run an op on the CPU with tensors of ones, to find out its result shapes or its error."""
+    """Find an op's result shapes or error: run the op on the CPU with tensors of ones."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):

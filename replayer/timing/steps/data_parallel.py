@@ -5,7 +5,7 @@
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-A stage takes as long as the recorded stage with the same name on the same GPU.
+Each stage gets the duration of the recorded stage with the same name on the same GPU.
 """
 
 from __future__ import annotations

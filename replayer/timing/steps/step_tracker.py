@@ -99,7 +99,7 @@ class WorkloadCheck:
         self._is_same = True
 
     def is_same(self) -> bool:
-        """Return False if the script is known to be a different program than the recorded one."""
+        """Return False if the script differs from the recorded program."""
         recorded, script = self._recorded, self._script
         if recorded is None or not script.is_open:
             return self._is_same

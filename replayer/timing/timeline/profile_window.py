@@ -201,7 +201,7 @@ def with_virtual_gpu(
 
 
 def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
-    """For each `record_function` block of the script, yield the time range in which its kernels ran on the GPU."""
+    """Yield the GPU time range of each `record_function` block in the script."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, ProfilerJson]]] = defaultdict(list)
     for event in events:

@@ -110,7 +110,7 @@ class BufferedRows:
         return self._in_tables + len(self.loose) // self._width
 
     def add(self, table: Column | DeferredRows) -> int:
-        """Add rows to the table, and return how many. The caller must not change the rows afterwards."""
+        """Add rows to the table, and return the number of added rows. The caller must not change the rows afterwards."""
         if self.loose:
             self._bind()
         self._tables.append(table)
