@@ -221,7 +221,8 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the NVIDIA driver's version, such as "535.104", or the latest CUDA version of the driver ("CUDA 12.2")."""
+    """Return the version of the NVIDIA driver, such as "535.104". If it is unknown, return the latest CUDA version that the
+    driver supports."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()

@@ -1,4 +1,4 @@
-"""Launches the kernels, copies and CUDA graphs of a script.
+"""Simulates that a script launches kernels, copies and CUDA graphs on the virtual GPU.
 
     launches.launch(signature, device=0)
     launches.copy(signature, "h2d", 4 << 20, device=0, blocking=True)
@@ -379,7 +379,8 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Order ops so that their threads take turns: threads [0, 0, 1] give the op order [0, 2, 1]."""
+    """Return the indices of ops, ordered so that their threads take turns. For the threads [0, 0, 1], the result is [0, 2,
+    1]."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Declares all thresholds in traces/ and tui/. Each threshold has a unit, a meaning and a source.
+"""Declares all thresholds in traces/ and tui/, each with its unit, its meaning, and where the number comes from.
 
     from traces.comparison.thresholds import DEFAULT_TOLERANCE      # 0.05, a plain number
     THRESHOLDS["DEFAULT_TOLERANCE"].origin                          # ConstantOrigin.CHOSEN

@@ -96,8 +96,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps without the profiler, excluding the warm-up. If all training steps ran with the profiler,
-    return the profiled steps."""
+    """Return the training steps during which the profiler was off, excluding the warm-up. If all training steps ran with the
+    profiler, return the profiled steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows

@@ -1,4 +1,4 @@
-"""Makes traces from published step times of one network on one GPU.
+"""Makes the trace of a training step from published times of its phases, for one network on one GPU.
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains

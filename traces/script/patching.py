@@ -127,7 +127,7 @@ def _remove(items: list[Any], value: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    # torch.jit.script looks up built-in functions by their ids, so our wrapper must be in the same table.
+    # Register our wrapper in the table in which torch.jit.script looks up built-in functions by their ids.
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)

@@ -47,8 +47,7 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# A forward pass does not begin with an op that reads a value from the GPU or creates a tensor. Optimizers and gradient scalers
-# call ops with names such as `_foreach_add_`, `_fused_adam_` and `_amp_update_scale_`.
+# Optimizers and gradient scalers call ops with names such as `_foreach_add_`, `_fused_adam_` and `_amp_update_scale_`.
 READ_OPS = frozenset("item _local_scalar_dense is_nonzero".split())
 ASIDE_OPS = frozenset(
     "empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

@@ -29,7 +29,7 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A short profile may miss some of a script's optimizers, so one common optimizer is enough.
+    # A script may use several optimizers, and a short profile may contain only some of them.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} in the first trace, {', '.join(sorted(theirs))} in the second"
         return f"the same forward pass, but another optimizer: {names}"
