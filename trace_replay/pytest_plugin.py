@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start the virtual GPU early, because test modules may check at import whether CUDA is available."""
+    """Start the virtual GPU before the test modules are imported, because they may call `torch.cuda.is_available`."""
     options = early_config.known_args_namespace
     session = early_config.stash[_SESSION] = GpuSession(_requested(options))
     if session.requested and not _only_distributes(options):

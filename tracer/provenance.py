@@ -44,8 +44,8 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
 class ProcessFacts:
-    """Collects facts about one recorded process. Reading GPU properties may initialize CUDA, so the recorder reads these
-    properties after the script has used the GPU."""
+    """Collects facts about one recorded process. GPU properties are read after the script has used the GPU, because reading the
+    properties may initialize CUDA."""
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []

@@ -117,7 +117,7 @@ class RecordingWriter:
         if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
             self._unpack(run)
         done, pending = 0, self.pending
-        # Read all CUDA events before writing any step, because each event improves the estimate of the GPU's clock.
+        # Read all CUDA events first. Each event improves the conversion from GPU time to CPU time.
         if (
             pending
             and events.are_done(pending[-1].taken)

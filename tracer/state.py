@@ -1,4 +1,4 @@
-"""Stores the recorder of this process, so that the wrappers of PyTorch's functions find the recorder.
+"""Stores the recorder of this process for the wrappers of PyTorch's functions.
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # the recorder, created on the first call
@@ -74,8 +74,8 @@ started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder. The function `make` returns None in processes that are not recorded, such as
-    DataLoader workers."""
+    """Set the function that creates the recorder. In DataLoader workers and other unrecorded processes, the function `make`
+    returns None."""
     _STATE.make = make
     _STATE.forget_recorder()
 

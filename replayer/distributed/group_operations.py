@@ -53,7 +53,7 @@ class GroupOperations:
         ranks.read_clock_offset = self._store_exchange().offset_ns
 
     def finish(self, wait: bool = True) -> None:
-        """Compute the end times of collectives. With `wait=False`, ignore collectives that some ranks have not called yet."""
+        """Compute the end times of collectives. With `wait=False`, skip collectives with missing ranks."""
         for comm_stream in self._comm_streams.values():
             comm_stream.finish_until(None, wait=wait)
 

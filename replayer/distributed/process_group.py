@@ -5,7 +5,7 @@
     work = group.allreduce([gradients])     # returns at once, like a kernel launch
     work.wait()                             # later work on the current stream starts after the operation
 
-A collective starts when its data is ready on all ranks and the previous collective of the group has ended.
+A collective starts after its data is ready on all ranks, and after the group's previous collective.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer of DistributedDataParallel sums one integer per parameter over the ranks. Its C++

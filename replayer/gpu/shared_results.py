@@ -23,7 +23,7 @@ _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """An empty value means that another rank is computing the result."""
+    """Shares results between forked ranks. A result is empty while another rank computes it."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._memory = mmap.mmap(-1, most_bytes)

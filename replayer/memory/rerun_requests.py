@@ -87,7 +87,8 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Compute from two runs how each memory request depends on the batch size. Return None if their requests differ."""
+        """Fit the size of each memory request as a function of the batch size, from two runs. Return None if their requests
+        differ."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_is_same_request, a, b)):
             return None

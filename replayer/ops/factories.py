@@ -102,7 +102,7 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Create a CPU tensor in which DistributedDataParallel marks the parameters that were used."""
+    """Create the CPU tensor for DistributedDataParallel's list of used parameters."""
     # see Note [The map of used parameters] in process_group.py
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index

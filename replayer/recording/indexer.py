@@ -76,7 +76,7 @@ class RecordingIndexer:
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
         device = trace.device
-        # The recorded time of a collective includes waits for other ranks, so process_group.py simulates collectives instead.
+        # Collectives are simulated by process_group.py, because their recorded times include waiting for other ranks.
         own = device.is_work & np.isin(device.device, list(ordinals))
         communicates = communication_kernels(trace) & bool(len(trace.collectives))
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)
@@ -88,7 +88,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # Kernels that were launched before the recording began have no recorded launch.
+        # The launch of a kernel is missing if it came before the start of the recording.
         unlaunched = self.launch_row == NONE
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -142,7 +142,7 @@ class RecordingIndexer:
     def _blocked(self) -> None:
         # see Note [Active host time]
         trace, host = self.trace, self.trace.host
-        # Calls that free memory, such as `cudaFree`, do not block the CPU in a replay.
+        # In a replay, the CPU does not wait in `cudaFree` and similar calls.
         calls = synchronous_calls(trace, self.rank)
         documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)

@@ -30,7 +30,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
-        # Some profiles of AMD GPUs do not show the direction of copies (CPU to GPU or GPU to CPU).
+        # In some profiles of AMD GPUs, copies have no direction, such as CPU to GPU.
         directions = set(directions_of(trace).values())
         self.has_directions = bool(directions)
         # In some recordings, copies between GPUs have the same name as copies within a GPU.

@@ -135,7 +135,6 @@ class StepChoice:
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return recorded steps that call the op with the given shapes in the given phase."""
         found = [self._steps[i] for i in self._steps_by_call.get((place, exact), ())]
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 

@@ -69,7 +69,7 @@ def index_of(device: torch.device | None) -> int:
 
 
 def report_failed_assert(line: str) -> None:
-    """Print the message of a failed CUDA assertion, and let later CUDA calls fail as on a real GPU."""
+    """Print the message of a failed CUDA assertion. Later CUDA calls raise an error, as on a real GPU."""
     print(line, file=sys.stderr)
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 

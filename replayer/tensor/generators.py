@@ -314,7 +314,7 @@ def numbers_drawn(func: Op, args: Sequence[TorchAny], device: DeviceProperties) 
 
 
 def _numbers_of_attention(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> int:
-    """Return how many random numbers an attention op draws for dropout (ATen/native/transformers/cuda)."""
+    """Return the number of random numbers for an attention op's dropout (ATen/native/transformers/cuda)."""
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     if not given.get("dropout_p"):
         return 0

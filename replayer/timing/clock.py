@@ -52,8 +52,8 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time for the script. Each call may advance the clock, so that a script that polls the time in a
-        loop does not hang."""
+        """Return the current time for the script. Each call may advance the clock, because a loop that polls the time would
+        otherwise hang."""
         # see Note [The recorded clock]
         return self.now_ns()
 
@@ -227,7 +227,7 @@ def machine_unix_ns() -> int:
 
 
 def lower_timer_slack() -> bool:
-    """Make `sleep` more precise in this thread: reduce the timer slack from 50 us to 1 ns. Return True on success (Linux
+    """Reduce this thread's timer slack from 50 us to 1 ns, so that `sleep` is more precise. Return True on success (Linux
     only)."""
     if not sys.platform.startswith("linux"):
         return False

@@ -1,8 +1,8 @@
 """Finds a recorded call for each op of the script.
 
-An EXACT match is a recorded call of the same op with the same shapes and dtype. An EQUIVALENT match is a recorded op with a
-different name that does the same computation on the same shapes. A SCALED match is a recorded call of the same op with
-different shapes.
+An EXACT match is a recorded call of the same op with the same shapes and dtype. An EQUIVALENT match is a recorded op with
+another name, but the same computation and the same shapes. A SCALED match is a recorded call of the same op with different
+shapes.
 
     matcher = StepMatcher(recording.choice.training(0), recording.keys, histories={})
     segment = matcher.segment("forward")

@@ -78,7 +78,7 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule an op's recorded kernels, and return the time at which the last kernel ends."""
+        """Schedule an op's recorded kernels, and return the end time of the last kernel."""
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
         own = kernels[chosen[0]].stream if stream.number and row != NONE and chosen else NONE
@@ -114,7 +114,7 @@ class StreamScheduler:
             of = origin
             if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
                 name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
-                # The recorded latency of a copy from pageable memory is long, because it includes a copy on the CPU.
+                # The recorded latency of pageable memory includes a copy on the CPU, so it is too long here.
                 latency_ns = min(latency_ns, self.recording.latency_ns)
             elif scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)

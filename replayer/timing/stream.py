@@ -23,7 +23,7 @@ from replayer.timing.timing_rules import kernel_end
 
 
 class VirtualStream:
-    """Represents a CUDA stream. The default stream of a GPU has the number 0."""
+    """Represents a CUDA stream. Number 0 is the default stream of a GPU."""
 
     # see Note [Stream numbers during a capture] in cuda_graph.py
 

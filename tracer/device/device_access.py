@@ -142,7 +142,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Since Python 3.12, threads cannot start after the end of the script."""
+        """Return False after the end of the script, because Python 3.12 and later then start no threads."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:

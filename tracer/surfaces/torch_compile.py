@@ -1,5 +1,5 @@
-"""Hides the recorder's wrappers from torch.compile, so that torch.compile compiles the same code as without the recorder. A
-step in which torch.compile compiles a function counts as a warm-up step.
+"""Hides the recorder's wrappers from torch.compile, so that recording does not change the compiled code. A step in which
+torch.compile compiles a function counts as a warm-up step.
 
     compiled(x)     # Dynamo compiles a function: recorder().compilation_begins()
 """

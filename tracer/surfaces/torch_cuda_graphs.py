@@ -1,5 +1,4 @@
-"""Wraps torch.cuda.CUDAGraph. Stores the calls that a CUDA graph captures, and reports these calls to the recorder at each
-launch of the graph.
+"""Wraps torch.cuda.CUDAGraph. Calls in a CUDA graph are reported to the recorder at each launch of the graph.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
         y = model(static_x)

@@ -246,7 +246,7 @@ class _CollectiveWrappers:
 
 def install(torch: ModuleType) -> None:
     """Wrap the functions for communication between ranks in all modules of PyTorch. Deprecated functions are not wrapped,
-    because their warnings would name the wrapper as the caller."""
+    because their warnings must point to the script."""
     dist = torch.distributed
     if not dist.is_available():
         return

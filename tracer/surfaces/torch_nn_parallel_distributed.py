@@ -2,7 +2,7 @@
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
-The recorder does not use a communication hook, because a hook would change how gradients are reduced.
+The recorder uses no communication hook of PyTorch, because a hook would change the reduction of gradients.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class WithoutReads:
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
     @cache
     def without_gpu() -> bool:
-        """`torch.cuda.device_count` reads NVML instead of CUDA, so a forked process may call it."""
+        """Forked processes may call `torch.cuda.device_count`, because it does not initialize CUDA."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
@@ -69,8 +69,8 @@ def install(torch: ModuleType) -> None:
         "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # Methods such as `item` belong to torch.Tensor's C base class, which Python cannot change. Add wrappers to torch.Tensor
-        # instead.
+        # Methods such as `item` are defined in a C base class. Wrap them in torch.Tensor, because Python cannot change C
+        # classes.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

@@ -41,8 +41,8 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """Represents an asynchronous collective. The class stores no tensors or Work objects, because such references would keep
-    GPU memory allocated."""
+    """Represents an asynchronous collective. The class stores no tensors or Work objects, because they would keep GPU memory
+    allocated."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin

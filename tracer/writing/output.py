@@ -31,9 +31,8 @@ _FIRST_FLUSH_NS = 10_000_000  # first time between writes; it doubles after each
 
 
 class RecordingFile:
-    """Collects the rows of the recording's tables, and writes the rows to the file. Rows are tuples of numbers, which the
-    garbage collector does not scan. Each row is added with a single `append`, so a signal handler never sees an incomplete
-    row."""
+    """Collects the rows of the recording's tables, and writes the rows to the file. Rows are tuples of numbers, because the
+    garbage collector skips such tuples."""
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path

@@ -114,7 +114,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block, and keep it reserved until all CUDA streams that use it have finished."""
+        """Free a block after all CUDA streams have finished with it."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")

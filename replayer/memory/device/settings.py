@@ -44,7 +44,7 @@ NOT_EMULATED = {
     "expandable_segments_reserve_by_class": "each segment reserves addresses for 9/8 of the device's memory",
     "expandable_segments_min_reserve": "each segment reserves addresses for 9/8 of the device's memory",
 }
-# PyTorch resets these settings if a later call does not repeat them.
+# Each call resets these settings to their defaults, as in PyTorch.
 _RESET: Any = {
     "max_split_bytes": UNLIMITED, "power2_divisions": NO_DIVISIONS, "garbage_collection_threshold": 0.0, "not_emulated": (),
 }  # fmt: skip
@@ -53,7 +53,7 @@ _ITEM = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^:,\[\]]+)(?:,|$)")
 
 
 class SettingsError(ValueError):
-    """Raised for an allocator setting that PyTorch would reject."""
+    """Raised for an invalid setting of PyTorch's allocator."""
 
 
 @dataclass(frozen=True, slots=True)

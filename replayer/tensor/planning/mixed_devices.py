@@ -103,7 +103,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
 
 
 def read_tables() -> None:
-    """Read the tables of supported ops before the ranks are forked, so that the ranks share the memory."""
+    """Load the tables of supported ops. Forked ranks share tables that were loaded before the fork."""
     runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 

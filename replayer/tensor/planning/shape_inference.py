@@ -65,7 +65,7 @@ _SEEDS_ON_HOST = ("aten::_scaled_dot_product_efficient_attention", "aten::_effic
 
 
 def run_elsewhere(tensor_class: type, func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
-    """Run an op that returns a CPU tensor, such as `zeros_like(x, device="cpu")`, on the CPU."""
+    """Run an op with a CPU tensor as its result, such as `zeros_like(x, device="cpu")`."""
     if func._schema.name in ("aten::linspace", "aten::logspace"):
         return on_host(func, args, kwargs)
     if "sparse" in func._schema.name:

@@ -188,7 +188,7 @@ def can_fail(func: Op) -> bool:
 
 
 def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Return the position of an argument that fails a CUDA assertion, and CUDA's error message."""
+    """Return an invalid argument's position, and the message of CUDA's failed assertion."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)
 
 

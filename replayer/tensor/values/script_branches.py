@@ -1,4 +1,4 @@
-"""Finds out whether a condition of the script must be true or false to avoid an error.
+"""Finds the truth value with which a condition in the script raises no error.
 
     assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False
@@ -6,7 +6,7 @@
     if better:                             # None: neither branch is an error
         save()
 
-The replay uses the answer for conditions that depend on unknown GPU values.
+The replay uses this truth value if the condition depends on unknown GPU values.
 """
 
 from __future__ import annotations

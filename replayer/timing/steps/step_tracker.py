@@ -103,7 +103,7 @@ class WorkloadCheck:
         recorded, script = self._recorded, self._script
         if recorded is None or not script.is_open:
             return self._is_same
-        # Compare only the first step of a program that does not train, because later inputs may have other shapes.
+        # In a program without training, later inputs may have other shapes, so compare only the first step.
         seen = (script.signature if recorded.optimizer is None else None) or script.so_far
         if seen is not None:
             sameness = compare_workloads(recorded, seen).sameness
@@ -186,7 +186,7 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """Return the index of the recorded step that provides the values of `loss.item()` and similar calls."""
+        """Return the index of the recorded step for values such as `loss.item()`."""
         if self._follows and self.number < len(self.recording.steps):
             return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
@@ -246,7 +246,7 @@ class StepTracker:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """End the setup. The work before the first batch belongs to no training step."""
+        """End the setup. Work before the first batch is not part of a training step."""
         self._finish(thread, now_ns)
         if self._library is not None:
             self._library.pace.set_up_ends()
@@ -263,7 +263,7 @@ class StepTracker:
             return
         choice = self.recording.choice
         chosen = choice.evaluation(self._evaluated) if is_evaluation else choice.training(self.trained)
-        # A CUDA graph in a training step may have been captured without gradients.
+        # A CUDA graph without gradients may belong to a training step.
         launch = self.launches_graph
         if is_evaluation and launch and self.trained and self.grads_enabled is not None and self.grads_enabled():
             exact = self.recording.keys[launch].exact
