@@ -36,7 +36,7 @@ from traces.model.run import REPLAY, MissingOp, ReplayNotes, Run
 from traces.model.trace import Trace, TraceError, shapes_text
 from traces.model.typed_json import from_json
 from traces.script.configuration import SANITIZER, ReplayConfig, ReplaySession
-from traces.script.deferred_signals import at_exit
+from traces.script.deferred_signals import at_exit, at_script_end
 from traces.script.patching import PATCHES, patch_around
 from traces.stalls.storage_server import StorageClient
 
@@ -188,6 +188,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
             node_number=node_numbers(torch),
         ),
     )
+    at_script_end(gpu.steps.script_ended)
     state.STATE.finish = at_exit(lambda: _finish(gpu, trace, session))
     state.STATE.flush = lambda: _flush(gpu, trace, session)
     gpu.timeline.header_of = lambda: _header(gpu, trace, session)

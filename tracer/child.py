@@ -27,7 +27,7 @@ from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import RecordingFile
 from traces.model.typed_json import from_json
 from traces.script.configuration import RecordSession
-from traces.script.deferred_signals import at_exit
+from traces.script.deferred_signals import at_exit, at_script_end
 
 
 def start(session: Mapping[str, Any]) -> None:
@@ -68,6 +68,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
         recorder.communication.joined_group(torch.distributed.get_rank())
     recorder.cost.measure_wrappers(partial(as_nested_module, torch))
     recorder.write_regularly()
+    at_script_end(recorder.script_ended)
     at_exit(recorder.close)
     return recorder
 

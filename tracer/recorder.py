@@ -203,6 +203,14 @@ class Recorder:
 
     # --- the end
 
+    def script_ended(self) -> None:
+        """End the last step if the main thread runs the steps."""
+        if self.steps.script.thread == threading.main_thread().ident and self.cost.lock.acquire(timeout=_LOCK_S):
+            try:
+                self.steps.stop()
+            finally:
+                self.cost.lock.release()
+
     def close(self) -> None:
         """Write all data except an unfinished step. Give up after 0.5 s if another thread holds the recorder's lock."""
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)

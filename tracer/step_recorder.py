@@ -239,6 +239,7 @@ class StepRecorder:
     def stop(self) -> None:
         self.catch_up()
         self.script.stop(self._threads.script_thread, self._clock.now_ns())
+        self._repeated.forget()
 
     def _report_other(self, kind: int, argument: Any, now_ns: int) -> None:
         if self.capture is not None and self.capture.notes(kind, argument):

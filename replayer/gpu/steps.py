@@ -223,6 +223,13 @@ class ScriptSteps:
         if self._froze:
             gc.freeze()
 
+    def script_ended(self) -> None:
+        """End the last step if the main thread runs the steps."""
+        with self._launches.looking as thread:
+            is_of_this_thread = self._tracker.script.thread is thread
+        if is_of_this_thread:
+            self.stop()
+
     def stop(self) -> None:
         self._ranks.finish(wait=False)
         with self._launches.looking as thread:

@@ -107,7 +107,8 @@ def uses_os_timeouts(module: str) -> bool:
 
 
 def _caller_waits_for_real() -> bool:
-    return uses_os_timeouts(sys._getframe(2).f_globals.get("__name__", ""))
+    caller = sys._getframe(1).f_back  # None if C code calls, for example `atexit.register(time.sleep, 1)`
+    return caller is not None and uses_os_timeouts(caller.f_globals.get("__name__", ""))
 
 
 def _like(real: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:

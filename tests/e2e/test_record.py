@@ -488,3 +488,44 @@ def test_recorded_stacks_name_functions_without_folders(tmp_path: Path) -> None:
     assert not (load(tmp_path / "plain.msgpack").host.kind == HostKind.PYTHON).any()
     assert not any(name.startswith(("tracer/", "traces/")) for name in names)
     assert (tmp_path / "stacks.msgpack").stat().st_size <= 2 * (tmp_path / "plain.msgpack").stat().st_size
+
+
+ENDS_LATE = """
+import atexit, time
+import torch
+
+model = torch.nn.Linear(2, 2)
+model.to("cuda" if torch.cuda.is_available() else "cpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def train():
+    for _ in range(9):
+        model(torch.ones(1, 2, device=model.weight.device)).sum().backward()
+        optimizer.step()
+
+def evaluate():
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.ones(1, 2, device=model.weight.device))
+
+atexit.register(train)
+atexit.register(time.sleep, 4)
+train()
+evaluate()
+"""
+
+
+def test_the_last_evaluation_step_ends_before_the_exit_handlers_run(tmp_path: Path, phase_trace: Path) -> None:
+    """GIVEN a script that evaluates last, and whose exit handlers sleep and train WHEN it is recorded and replayed THEN no step
+    contains the sleep, and the exit handler's steps are in the trace."""
+    (tmp_path / "late.py").write_text(ENDS_LATE)
+    record("--grain", "phase", "-o", "late.msgpack", "late.py", cwd=tmp_path)
+    words = [sys.executable, "-m", "tui.cli", "replay", "-q", "--clock", "recorded", "-o", "replay.msgpack"]
+    words += ["--trace", str(phase_trace), "late.py"]
+    replayed = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert "Traceback" not in replayed.stderr, replayed.stderr
+    for name in ("late.msgpack", "replay.msgpack"):
+        steps = load(tmp_path / name).steps
+        assert sum(kind == StepKind.EVALUATION for kind in steps.kind) == 3
+        assert len(steps) == 21
+        assert max(steps.duration_ns[:12]) < 4 * 10**9, name

@@ -3,6 +3,7 @@
     with deferred_signals():
         stream.add("steps", table)      # a Ctrl-C that arrives here raises KeyboardInterrupt after the block
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
+    at_script_end(recorder.script_ended)    # run once when the main thread has run the script, before exit handlers
     before_abrupt_ends(recorder.close)  # also run before os._exit(0) or os.kill(os.getpid(), signal.SIGKILL)
 
 Without this module, Python could run a signal handler while the recorder is writing to the file.
@@ -72,6 +73,20 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
     for _ in range(2):
         atexit.register(once)
     return once
+
+
+def at_script_end(call: Callable[[], None]) -> None:
+    """Register `call` to be called when the main thread has run the script, before exit handlers. Exit handlers of PyTorch's
+    compiler can take many seconds."""
+    process = os.getpid()
+
+    def shut_down(shut_down: Callable[[], None]) -> None:
+        if os.getpid() == process:
+            with deferred_signals():
+                call()
+        shut_down()
+
+    patch_around(threading, _shutdown=shut_down)  # CPython 3.11 to 3.14 call this function first when the interpreter exits
 
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:

@@ -186,6 +186,7 @@ class ScriptSplitter(Generic[ThreadT]):
     def stop(self, thread: ThreadT, now_ns: int) -> None:
         """Handle the end of the script. An unfinished step is dropped."""
         self._end(thread, self._steps.at_stop, now_ns)
+        self._steps.drop_step()
 
     def drop_step(self, thread: ThreadT, now_ns: int) -> None:
         """Drop the unfinished step. The next phase begins a new one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import os
 import pickle
@@ -38,6 +39,24 @@ def test_patched_clocks_start_at_the_current_time_and_skip_sleeps(name: str) -> 
     time.sleep(HOUR)
     assert HOUR <= getattr(time, name)() - after[0] < HOUR + 60
     assert HOUR * 10**9 <= getattr(time, f"{name}_ns")() - after[1] < (HOUR + 60) * 10**9
+
+
+def test_c_code_may_call_the_patched_functions() -> None:
+    """`atexit.register(time.sleep, 1)` calls the patched function without a Python caller, as a new thread does."""
+    threads: set[int] = set()
+    errors: list[object] = []
+    sys.unraisablehook = errors.append
+
+    class Clock(VirtualClock):
+        def now_ns(self) -> int:
+            threads.add(threading.get_ident())
+            return super().now_ns()
+
+    PatchedTime(Clock()).install()
+    started = _thread.start_new_thread(time.perf_counter, ())
+    while not errors and started not in threads:
+        os.sched_yield()
+    assert not errors
 
 
 def test_a_wait_for_the_gpu_advances_the_clocks_of_the_script() -> None:
