@@ -75,6 +75,9 @@ _LITGPT = (
     " rope trainer_support utils yarn"
 )
 _DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda')"}  # for suites without a choice of devices
+_NO_DEADLINE = (  # hypothesis fails examples that take more than 200 ms
+    "import hypothesis; hypothesis.settings.register_profile('slow', deadline=None); hypothesis.settings.load_profile('slow')"
+)
 _TIMM = "layers layers_pool layers_drop utils optim"
 _PYTORCH_NN = "convolution dropout embedding init multihead_attention packed_sequence parametrization pooling"
 _PYTORCH_SOURCE = "MetaX-MACA/mcPytorch b3db5eed, without test/conftest.py"
@@ -350,6 +353,19 @@ SUITES = (
         _NO_OPTIONS,
         on_gpu=_DEFAULT_DEVICE,
     ),
+    Suite("torchquad", "4e5e95b0", ("tests",), 0, "esa/torchquad 4e5e95b0", "."),
+    Suite("torchio", "9051dbcd", ("tests",), 80, "fepegar/torchio 9051dbcd", "src", _NO_OPTIONS, on_gpu=_DEFAULT_DEVICE),
+    Suite(
+        "torchsurv",
+        "4fd1d2f5",
+        ("tests",),
+        80,
+        "Novartis/torchsurv 4fd1d2f5",
+        "src",
+        _NO_OPTIONS,
+        on_gpu={"SUITE_SETUP": f"{_DEFAULT_DEVICE['SUITE_SETUP']}; {_NO_DEADLINE}"},
+    ),
+    Suite("POT", "aed01202", ("test",), 120, "PythonOT/POT aed01202, without the folder ot", "", _NO_OPTIONS),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -517,6 +533,24 @@ CAUSES = (
         r"test_data_parallel_root_scope.*mat1 is on cuda:0",
         Kind.AS_ON_A_GPU,
         "the default device is cuda, and the test moves its model to the CPU",
+    ),
+    Cause(
+        "tensorly",
+        r"`driver` other than `gels` is not supported on CUDA|\"addmm_cuda\" not implemented for 'Long'",
+        Kind.AS_ON_A_GPU,
+        "the test calls `lstsq` with a driver that CUDA lacks, or multiplies matrices of integers",
+    ),
+    Cause(
+        "Laplace",
+        r"test_addition.*two devices, cuda:0 and cpu",
+        Kind.AS_ON_A_GPU,
+        "the default device is cuda, and the test creates one of two operands on the CPU",
+    ),
+    Cause(
+        "torchsurv",
+        r"Expected a 'cuda' device type for generator but found 'cpu'|test_cpu_device_preserved.*'cuda' == 'cpu'",
+        Kind.AS_ON_A_GPU,
+        "the default device is cuda, and the test expects the CPU or shuffles with a generator of the CPU",
     ),
     Cause("", r"name 'transforms' is not defined", Kind.ENVIRONMENT, "torchvision is not installed"),
     Cause("", r"EADDRINUSE", Kind.ENVIRONMENT, "another process used the test's port"),

@@ -64,8 +64,7 @@ class TensorAllocator:
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
         if self._used_pools:
             stream = self._in_pool(stream)
-        self._lock.acquire()  # twice as fast as `with`
-        try:
+        with self._lock:
             frees, expected_bytes, expected_stream, handle = self._expected[self._at]
             if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
                 self._at += 1
@@ -73,8 +72,6 @@ class TensorAllocator:
                     del self._freed[: len(frees)]  # a finalizer may have appended more
                 return handle
             return self._execute(size_bytes, stream) if size_bytes > 0 else None
-        finally:
-            self._lock.release()
 
     malloc_kept = malloc  # see region_memory.py
 
@@ -83,23 +80,21 @@ class TensorAllocator:
         made: list[AllocationHandle | None] = []
         if self._used_pools:
             stream = self._in_pool(stream)
-        self._lock.acquire()
-        try:
-            for size_bytes in sizes_bytes:
-                frees, expected_bytes, expected_stream, handle = self._expected[self._at]
-                if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
-                    self._at += 1
-                    if frees:
-                        del self._freed[: len(frees)]
-                    made.append(handle)
-                else:
-                    made.append(self._execute(size_bytes, stream) if size_bytes > 0 else None)
-        except OutOfMemory:
-            for handle in filter(None, made):
-                self.free(handle)
-            raise
-        finally:
-            self._lock.release()
+        with self._lock:
+            try:
+                for size_bytes in sizes_bytes:
+                    frees, expected_bytes, expected_stream, handle = self._expected[self._at]
+                    if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
+                        self._at += 1
+                        if frees:
+                            del self._freed[: len(frees)]
+                        made.append(handle)
+                    else:
+                        made.append(self._execute(size_bytes, stream) if size_bytes > 0 else None)
+            except OutOfMemory:
+                for handle in filter(None, made):
+                    self.free(handle)
+                raise
         return made
 
     def _execute(self, size_bytes: int, stream: int) -> AllocationHandle:

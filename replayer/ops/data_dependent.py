@@ -17,6 +17,7 @@ import torch
 
 from replayer.op_signature import OpSignature
 from replayer.ops.host_reads import MASKS
+from replayer.ops.known_contents import selected_by
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
@@ -81,7 +82,7 @@ class DataDependentOps:
                 meta_indices.append(torch.empty(index.shape, dtype=index.dtype, device="meta"))
         meta: TensorMeta = source.tensor_meta
         meta_source = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
-        result = self._plans.metas.like(aten.index.Tensor(meta_source, meta_indices), meta.index)
+        result = self._plans.metas.like(selected_by(meta_source, meta_indices), meta.index)
         hosts = [self._host(source), *[None if index is None else self._host(index) for index in indices]]
         values_known = hosts[0] is not None and all(h is not None or i is None for h, i in zip(hosts[1:], indices, strict=True))
         known = (aten.index.Tensor(hosts[0], hosts[1:]),) if values_known else None

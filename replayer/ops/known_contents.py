@@ -10,19 +10,61 @@ from functools import partial
 
 import torch
 
-from replayer.ops.host_reads import reads_an_argument, wait_for_device
+from replayer.ops.host_reads import MASKS, reads_an_argument, wait_for_device
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_virtual
-from replayer.tensor.values.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
+from replayer.tensor.values.known_values import (
+    fills_allocation,
+    host_values,
+    in_dtype,
+    known_values,
+    set_known_values,
+    writable_values,
+)
 from replayer.tensor.values.value_rules import EXACT_DTYPES
 from replayer.torch_types import Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
 
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in MASKS
+
+
 def _is_unknown_mask(index: torch.Tensor | None) -> bool:
     return index is not None and index.dtype is torch.bool and known_values(index) is None
+
+
+def selected_by(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Return the meta tensor of an indexed meta tensor. Raise PyTorch's error if the indices cannot be broadcast."""
+    try:
+        return aten.index.Tensor(source, indices)  # type: ignore[no-any-return]
+    except RuntimeError:
+        shapes = ", ".join(str([*index.shape]) for index in indices if index is not None)
+        raise IndexError(f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}") from None
+
+
+def _refuse_values(target: torch.Tensor, indices: Sequence[TorchAny], values: torch.Tensor) -> None:
+    """Raise PyTorch's error if the values do not fit the elements that masks with known values select."""
+    if not any(map(_is_mask, indices)):
+        return
+    chosen: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is None or not _is_mask(index):
+            chosen.append(index)
+            continue
+        known = index.allocation.known
+        host = None if type(known) is Uniform and known.assumed else host_values(index)
+        if host is None or index.shape != target.shape[len(chosen) :][: index.dim()]:
+            return
+        chosen += host.nonzero().unbind(1)
+    on_meta = [None if index is None else torch.empty(index.shape, dtype=torch.int64, device="meta") for index in chosen]
+    selected = selected_by(torch.empty(target.shape, device="meta"), on_meta).shape
+    padded = [1] * (len(selected) - values.dim()) + [*values.shape]
+    if len(padded) > len(selected) or any(size not in (1, given) for size, given in zip(padded, selected, strict=True)):
+        text = f"shape mismatch: value tensor of shape {[*values.shape]} cannot be broadcast to indexing result of shape"
+        raise RuntimeError(f"{text} {[*selected]}")
 
 
 class KnownContents:
@@ -106,6 +148,8 @@ class KnownContents:
         **options: TorchAny,
     ) -> TorchAny:
         known, there = target.allocation.known, self._on_device(target, indices)
+        if rest and is_virtual(target, self._tensor_class):
+            _refuse_values(target, there, rest[0])
         if reads_an_argument(op, (target, indices, *rest), {}):
             wait_for_device(target.tensor_meta.index)
         result = self._run(op, target, there, *rest, **options)

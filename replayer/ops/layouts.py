@@ -37,7 +37,7 @@ from replayer.tensor.planning.cuda_dtypes import require_sparse_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import launches, writes_of
 from replayer.tensor.tensor import VirtualTensor, printed_as
-from replayer.tensor.tensor_meta import BACKEND, is_virtual
+from replayer.tensor.tensor_meta import BACKEND, is_virtual, on_one_device
 from replayer.tensor.values.known_values import bytes_of
 from replayer.torch_types import TorchAny, TorchFunction
 
@@ -154,6 +154,12 @@ def _sizes(nested: torch.Tensor) -> list[int]:
     return [nested.size(0), *(column[0] if len(set(column)) == 1 else -1 for column in columns)]
 
 
+# ops that have a CUDA kernel for sparse or nested tensors, but no CPU kernel
+_ONLY_ON_CUDA = frozenset((
+    aten.bmm.default, aten.bmm.out, aten.baddbmm.default, aten.baddbmm.out, aten._spsolve.default,
+    aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+))  # fmt: skip
 _WITH_DENSE = (aten.add.Tensor, aten.mul.Tensor)
 
 
@@ -210,12 +216,11 @@ class Layouts:
             except RuntimeError as refused:
                 if may_be_wider(func, host_args, host_kwargs, refused):
                     host = in_wider_dtypes(func, func, host_args, host_kwargs)
-                elif isinstance(refused, NotImplementedError):
-                    advice = "PyTorch has no CPU version of this op; use dense tensors"
-                    kind = "nested" if "NestedTensor" in str(refused) else "sparse"
-                    raise NotEmulated(f"{func._schema.name} of a {kind} tensor", advice) from refused
+                elif func not in _ONLY_ON_CUDA:
+                    raise on_one_device(refused) from None
                 else:
-                    raise
+                    advice = "PyTorch has no CPU version of this op; use dense tensors"
+                    raise NotEmulated(f"{func._schema.name} of a sparse or nested tensor", advice) from refused
             if self._plans.leaves_device(kwargs):
                 return _to_host(args[0], host)
             if func in _OF_ENTRIES:

@@ -32,6 +32,12 @@ def begin_range() -> _End | None:
     return None if started() is None else gpu().profile.begin_range()
 
 
+def _require_text(call: str, message: TorchAny) -> None:
+    if message is not None and not isinstance(message, str):
+        text = f"{call}(): incompatible function arguments. The following argument types are supported:"
+        raise TypeError(f"{text}\n    1. (arg0: str) -> int")
+
+
 def install(torch_module: ModuleType) -> None:
     nvtx = SimpleNamespace()
     ignore(nvtx, IGNORED)
@@ -51,6 +57,7 @@ def install(torch_module: ModuleType) -> None:
         return leave(self, *error)
 
     def push(message: str) -> int:
+        _require_text("rangePushA", message)
         stack = pushed.__dict__.setdefault("stack", [])
         stack.append(record_function(message))
         stack[-1].__enter__()
@@ -64,6 +71,7 @@ def install(torch_module: ModuleType) -> None:
         return len(stack)
 
     def range_start(message: str) -> int:
+        _require_text("rangeStartA", message)
         open_by_id[number := next(ids)] = message, begin_range()
         return number
 
@@ -73,6 +81,7 @@ def install(torch_module: ModuleType) -> None:
             end(message)
 
     def mark(message: str) -> None:
+        _require_text("markA", message)
         if (end := begin_range()) is not None:
             end(message)
 

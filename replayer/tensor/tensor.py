@@ -290,6 +290,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def numpy(self, *, force: bool = False) -> TorchAny:
         if force:
             return self.detach().cpu().numpy()
+        if self.layout is not torch.strided:
+            layout = str(self.layout).removeprefix("torch.").removesuffix("_coo").title().replace("_", "")
+            raise TypeError(f"can't convert {layout} layout tensor to numpy. Use Tensor.to_dense() first.")
         raise TypeError(
             f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"
             " first."

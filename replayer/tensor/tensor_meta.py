@@ -47,6 +47,7 @@ def in_words_of_cuda(error: Exception) -> Exception:
 # error messages of CPU kernels -> CUDA kernels
 _TEXTS = (
     (_CPU_TYPE, r"torch.cuda.\1"),
+    (re.compile(r"(?<=arguments from the ')(\w*)CPU(?=' backend)"), r"\1CUDA"),
     (re.compile(r"\bCPU(?=\w+Type\b)"), "CUDA"),
     (re.compile(r"^Argument #4: (?=Padding size should be less)"), ""),
     (re.compile(r"(?<= to be) same as that of the input tensor \((.+)\) but got indices .*: "), r": \1 but got: "),

@@ -362,3 +362,41 @@ print(said(z.backward)[:150])
         f"RuntimeError: {strided} out of bounds for storage of size 12",
         f"RuntimeError: {changed}[torch.cuda.FloatTensor [3]], which is output 0 of ExpBackward0"[:150],
     ]
+
+
+@VALUES
+def test_calls_that_the_cpu_checks_otherwise_are_rejected_as_on_a_gpu(values: str, tmp_path: Path) -> None:
+    """The texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
+    code = """
+S = M.to_sparse()
+one = torch.ones((), device="cuda")
+H = torch.ones(3, 5, device="cuda", dtype=torch.half)
+for call in (
+    lambda: S.sigmoid(),
+    lambda: torch.nested.nested_tensor([M, M]).tril(),
+    lambda: S.numpy(),
+    lambda: S.to_dense().to_sparse_csr().numpy(),
+    lambda: M.to_sparse(3),
+    lambda: M.to_sparse_bsr((2, 2)),
+    lambda: torch.aminmax(M, out=(one.double(), one)),
+    lambda: torch.aminmax(M, out=(one, one.clone())),
+    lambda: F.multi_margin_loss(H, torch.ones(3, device="cuda")),
+    lambda: F.multi_margin_loss(H, torch.ones(3, device="cuda", dtype=torch.int64)),
+    lambda: F.multilabel_margin_loss(H, torch.ones(3, device="cuda", dtype=torch.int64)),
+):
+    print(said(call)[:110])
+"""
+    cannot_run = "NotImplementedError: Could not run 'aten::{}' with arguments from the '{}' backend. This could be because"
+    assert _run(code, values, tmp_path) == [
+        cannot_run.format("sigmoid", "SparseCUDA")[:110],
+        cannot_run.format("tril", "NestedTensorCUDA")[:110],
+        "TypeError: can't convert Sparse layout tensor to numpy. Use Tensor.to_dense() first.",
+        "TypeError: can't convert SparseCsr layout tensor to numpy. Use Tensor.to_dense() first.",
+        "RuntimeError: dense_to_sparse: sparse_dim argument must be in [0,2] range, but 3 is given",
+        "RuntimeError: dense_to_sparse_bsr: tensor sparse size (3,3) must be divisible by given blocksize (2,2)",
+        "RuntimeError: Expected out tensor to have dtype float, but got double instead",
+        "ok",
+        "RuntimeError: expected scalar type Long but found Float",
+        "ok",
+        "RuntimeError: inconsistent target size: [3] for input of size: [3, 5]",
+    ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from replayer.errors import NotEmulatedWarning
 from replayer.memory.device.blocks import Ages, Block, Pool, TieRule, UsedStream, link, pool_of, stream_of
@@ -29,7 +30,7 @@ from replayer.memory.device.usage import DeviceUsage
 SMALL_BYTES = MIB  # largest block of the small pools
 SMALL_SEGMENT_BYTES = 2 * MIB
 OWN_SEGMENT_BYTES = 10 * MIB  # smallest block with its own segment
-_LOCK_TIMEOUT_S = 10
+_FROM_FINALIZER = "a finalizer requested GPU memory while the memory allocator was working"
 
 Layout = tuple[tuple[int, int, bool, int, int], ...]
 
@@ -69,7 +70,7 @@ class DeviceMemory:
         self._first_ready_ns = 0
         self._collects_garbage = False
         self._large_searches = 0
-        self._lock = threading.Lock()
+        self._lock: Any = threading.RLock()
         self.usage = DeviceUsage(self.counts, self._segments, self._lock, lambda: self._max_split_bytes)
         self._settings: AllocatorSettings | None = None
         self._expands = False
@@ -85,9 +86,9 @@ class DeviceMemory:
         """Return None for 0 bytes. Raises OutOfMemory."""
         if size_bytes <= 0:
             return None
-        if not self._lock.acquire(True, _LOCK_TIMEOUT_S):
-            raise RuntimeError("the memory allocator is locked: a finalizer may have requested memory during an allocation")
-        try:
+        if self._lock._is_owned():
+            raise RuntimeError(_FROM_FINALIZER)
+        with self._lock:  # `acquire` and `try` would leave the lock locked if a signal handler raises an exception between them
             if self._waiting:
                 self._free_waiting(self._host_now_ns())
             size = (self._settings or self.settings).round_up(size_bytes)
@@ -110,11 +111,11 @@ class DeviceMemory:
             if self.requests is not None:
                 self.requests.request(block)
             return block
-        finally:
-            self._lock.release()
 
     def free(self, block: Block) -> None:
         """Free a block after all CUDA streams have finished with it."""
+        if self._lock._is_owned():
+            raise RuntimeError(_FROM_FINALIZER)
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")

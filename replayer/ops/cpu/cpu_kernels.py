@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from replayer.ops.cpu import attention
 from replayer.tensor.planning.shape_rules import require_training, svd
@@ -177,9 +178,18 @@ def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: Torch
     return op(data.clone(), *args, **options)
 
 
+def _checked_on_meta(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    """Run an op on the CPU and on meta tensors. The meta kernel rejects shapes that only the CPU kernel accepts."""
+    result = op(*args, **kwargs)
+    on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+    op(*on_meta[0], **on_meta[1])
+    return result
+
+
 FORMS: dict[TorchAny, TorchFunction] = {
     **CUDA_ONLY,
     aten.histc.default: _histc,
+    aten._scaled_mm.default: partial(_checked_on_meta, aten._scaled_mm.default),
     **{op: partial(_on_copy, op) for op in (aten.cumsum.out, aten.cumprod.out, aten.logcumsumexp.out, aten.topk.values)},
     aten._linalg_svd.default: svd,
     aten.nansum.default: _nansum,

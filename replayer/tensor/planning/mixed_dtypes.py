@@ -81,11 +81,13 @@ def _int_mm(one: torch.Tensor, other: torch.Tensor, **_options: object) -> None:
             raise RuntimeError(f"expected scalar type Char but found {scalar_type(matrix.dtype)}")
 
 
-def _scaled_mm(one: torch.Tensor, *_: object, **_options: object) -> None:
+def _scaled_mm(one: torch.Tensor, other: torch.Tensor, *_: object, **_options: object) -> None:
     if one.is_cuda and torch.cuda.get_device_capability(one.get_device()) < (8, 9):
         raise RuntimeError(
             "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"
         )
+    if one.dtype is other.dtype is torch.float8_e5m2:
+        raise RuntimeError("Multiplication of two Float8_e5m2 matrices is not supported")
 
 
 def _require_channels(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
@@ -451,6 +453,13 @@ def _nonzero(_data: object, *, out: torch.Tensor) -> None:
         raise RuntimeError(f"Expected object of scalar type Long as out, but got {_CPP_TYPES[out.dtype]}")
 
 
+def _aminmax(data: torch.Tensor, **options: TorchAny) -> None:
+    for out in (options["min"], options["max"]):
+        if out.dtype is not data.dtype:
+            text = f"Expected out tensor to have dtype {cpp_type(data.dtype)}, but got {cpp_type(out.dtype)} instead"
+            raise RuntimeError(text)
+
+
 Overlap = tuple[Where, Where]  # a written argument and an input
 
 
@@ -504,13 +513,13 @@ OVERLAPPING = (
 )
 # These inputs must not share memory with the op's result (`assert_no_overlap` in ATen/native).
 _APART: dict[str, tuple[str, ...]] = {
-    "gather": ("self",),
+    **dict.fromkeys(("gather", "kthvalue"), ("self",)),
     **dict.fromkeys(("index_select", "take"), ("self", "index")),
     **dict.fromkeys((f"scatter{kind}{place}" for kind in ("", "_add", "_reduce") for place in ("", "_")), ("index", "src")),
     **dict.fromkeys((f"index_{kind}{place}" for kind in ("add", "copy", "reduce") for place in ("", "_")), ("index", "source")),
     **dict.fromkeys(("index_put_", "_index_put_impl_"), ("indices", "values")),
     "put_": ("index", "source"),
-    "stack": ("tensors",),
+    **dict.fromkeys(("cat", "stack"), ("tensors",)),
     "sort": (),
     "where": (),
 }
@@ -555,6 +564,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     **dict.fromkeys((_aten.threshold.default, _aten.threshold_.default), _require_scalars_fit),
     **{getattr(op, kind): _alpha for op in (_aten.add, _aten.add_, _aten.sub, _aten.sub_) for kind in ("Tensor", "Scalar")},
     _aten.nonzero.out: _nonzero,
+    _aten.aminmax.out: _aminmax,
     _aten._scaled_dot_product_flash_attention.default: _flash_attention,
     _aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
     **dict.fromkeys(_MEDIANS, partial(_none_of, _COMPLEX, " Sort does not support complex dtypes on CPU")),

@@ -306,6 +306,7 @@ _VALUES_DECIDE = frozenset(
     " masked_scatter_ segment_reduce histc _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _grouped_mm"
     " _int_mm _weight_int4pack_mm _weight_int8pack_mm".split()
 )
+_OTHER_LAYOUT = re.compile(r"(?<!to_)sparse|nested")
 _MASKS = (torch.bool, torch.uint8)
 _MASKED = frozenset({aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
 _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
@@ -316,7 +317,7 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
     name = func._schema.name.partition("::")[2]
     is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
     tensors = tensors_of((args, kwargs))
-    if func.namespace != "aten" or is_view or name in _VALUES_DECIDE or "sparse" in name or "nested" in name:
+    if func.namespace != "aten" or is_view or name in _VALUES_DECIDE or _OTHER_LAYOUT.search(name):
         return
     if not _are_plain(tensors):
         return
@@ -387,12 +388,21 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
         patterns = () if _WANTS_INDICES.search(text) else (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL)
         is_other = any(pattern.search(text) for pattern in patterns)
         is_other = is_other or any(internal in text for internal in _INTERNAL)
+        if LACKS_KERNEL.search(text) and any(tensor.dtype in _HALF for tensor in tensors_of((args, kwargs))):
+            return _shape_error(func, *tree_map_only(torch.Tensor, _in_float, (args, kwargs)), value, trues)
         is_other = is_other or fits_in_float(func, text)
         # the traceback would keep the script's tensors alive
         return error.with_traceback(None) if type(error) in (RuntimeError, IndexError) and not is_other else None
     except (TypeError, ValueError, OverflowError):
         pass
     return None
+
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _in_float(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in _HALF else tensor
 
 
 # CUDA converts their scalars to float

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.device import caching_allocator
 from replayer.memory.device.blocks import Block
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.history import History
@@ -108,12 +113,30 @@ def test_a_tensor_can_be_freed_during_an_allocation(monkeypatch: pytest.MonkeyPa
 
 def test_an_allocation_by_a_finalizer_during_an_allocation_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """An allocation while the free lists are being changed raises an error instead of a deadlock."""
-    monkeypatch.setattr(caching_allocator, "_LOCK_TIMEOUT_S", 0.01)
     memory = DeviceMemory(0, 16 << 30)
     allocator = TensorAllocator(memory)
     monkeypatch.setattr(memory, "_reserve", lambda *_: allocator.malloc(512, 0))
-    with pytest.raises(RuntimeError, match="a finalizer may have requested memory"):
+    with pytest.raises(RuntimeError, match="a finalizer requested GPU memory"):
         allocator.malloc(5 * MIB, 0)
+
+
+def test_an_exception_of_a_signal_handler_leaves_the_allocator_unlocked() -> None:
+    """Python runs signal handlers between two calls, for example after a call that locks the allocator."""
+    allocator = TensorAllocator(DeviceMemory(0, 16 << 30))
+
+    def interrupt(_frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_return" and called.__name__ == "acquire":
+            raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(interrupt)
+    with suppress(KeyboardInterrupt):
+        allocator.malloc(512, 0)
+    sys.setprofile(before)
+    thread = threading.Thread(target=allocator.malloc, args=(512, 0), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_memory_used_by_a_second_stream_is_not_reused_before_it_ends() -> None:

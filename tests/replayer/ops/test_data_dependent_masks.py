@@ -74,3 +74,21 @@ def test_masks_and_values_on_different_devices_are_rejected() -> None:
         torch.rand(4)[x > 0]
     with pytest.raises(RuntimeError, match="same device"):
         x.masked_select(torch.ones(4, dtype=torch.bool))
+
+
+def test_values_that_do_not_fit_the_known_mask_are_refused_as_on_a_gpu() -> None:
+    use()
+    x = torch.zeros(2, 4, device="cuda")
+    mask = torch.tensor([True, False, True, False], device="cuda")
+    for values in (torch.ones(2, 2, device="cuda"), torch.ones(2, device="cuda"), torch.ones(1, device="cuda"), 3):
+        x[:, mask] = values
+    x[torch.tensor([0, 1], device="cuda"), mask] = torch.ones(2, device="cuda")
+    x[0][x[0] == 7] = torch.ones(0, device="cuda")
+    with pytest.raises(RuntimeError, match=r"value tensor of shape \[2, 3\] cannot be .* indexing result of shape \[2, 2\]"):
+        x[:, mask] = torch.ones(2, 3, device="cuda")
+    with pytest.raises(RuntimeError, match=r"value tensor of shape \[3\] cannot be .* indexing result of shape \[2\]"):
+        x.index_put_((torch.tensor([0, 1], device="cuda"), mask), torch.ones(3, device="cuda"), accumulate=True)
+    rows = torch.tensor([0, 1, 1], device="cuda")
+    for wrong in (lambda: x[rows, mask], lambda: x.__setitem__((rows, mask), 1)):
+        with pytest.raises(IndexError, match=r"indexing tensors could not be broadcast together with shapes \[3\], \[2\]"):
+            wrong()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from tests.replayer.fake_gpu import use
@@ -26,6 +27,13 @@ def test_range_push_and_range_pop_return_the_same_depths_as_nvtx() -> None:
     assert (nvtx.range_push("outer"), nvtx.range_push("inner")) == (0, 1)
     assert (nvtx.range_pop(), nvtx.range_pop(), nvtx.range_pop()) == (1, 0, -2)
     assert gpu.ranges == ["+", "+", "inner", "outer"]
+
+
+@pytest.mark.parametrize("call", ["range_push", "range_start", "mark"])
+def test_names_of_ranges_are_strings(call: str) -> None:
+    use()
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        getattr(nvtx, call)(5)
 
 
 def test_ranges_started_by_id_can_overlap() -> None:

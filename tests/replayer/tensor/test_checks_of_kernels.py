@@ -64,14 +64,17 @@ def test_sizes_of_products_of_int8(rows: int, inner: int, columns: int, says: st
 
 @pytest.mark.parametrize(("capability", "is_refused"), [((8, 6), True), ((8, 9), False), ((9, 0), False)])
 def test_scaled_products_need_compute_capability_8_9(capability: Any, is_refused: bool) -> None:
-    on_gpu: Any = SimpleNamespace(is_cuda=True, get_device=lambda: 0)
+    on_gpu: Any = SimpleNamespace(is_cuda=True, get_device=lambda: 0, dtype=torch.float8_e4m3fn)
+    other: Any = SimpleNamespace(is_cuda=False, dtype=torch.float8_e5m2)
     with patch.object(torch.cuda, "get_device_capability", lambda device: tuple(capability)):
-        mixed_dtypes._scaled_mm(torch.zeros(2))  # on the CPU
+        mixed_dtypes._scaled_mm(torch.zeros(2), other)  # on the CPU
         if not is_refused:
-            mixed_dtypes._scaled_mm(on_gpu)
+            mixed_dtypes._scaled_mm(on_gpu, other)
+            with pytest.raises(RuntimeError, match="Multiplication of two Float8_e5m2 matrices is not supported"):
+                mixed_dtypes._scaled_mm(other, other)
             return
         with pytest.raises(RuntimeError, match=r"compute capability >= 9\.0 or 8\.9"):
-            mixed_dtypes._scaled_mm(on_gpu)
+            mixed_dtypes._scaled_mm(on_gpu, other)
 
 
 def test_weights_per_sample_have_the_dtype_of_the_table() -> None:
@@ -119,12 +122,15 @@ def test_results_that_share_memory_with_an_input() -> None:
         lambda x: x[:2].scatter_(0, at, x[:2]),
         lambda x: torch.stack([x[0], x[1]], out=x[1:]),
         lambda x: torch.sort(x[:2], out=(x[1:], at)),
+        lambda x: torch.cat([x[:1], x[1:2]], out=x[:2]),
+        lambda x: torch.kthvalue(x, 1, 0, True, out=(x[:1], at[:1])),
     ]
     calls["accepted"] = [
         lambda x: x[:2].copy_(x[:2]),
         lambda x: torch.sort(x[:2], out=(x[:2], at)),
         lambda x: torch.cumsum(x[:2], 0, out=x[1:]),
         lambda x: torch.topk(x, 2, out=(x[1:], at)),
+        lambda x: torch.cat([x[:1], x[:1]], out=x[1:]),
         lambda x: torch.full((3, 3), 1.0, out=x.expand(3, 3)),
     ]
     for call in calls["refused"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -392,3 +393,13 @@ def test_the_first_bag_starts_at_the_first_index(mode: str) -> None:
         )[0]
         expected = [getattr(torch, mode if mode != "max" else "amax")(weight[part], 0) for part in ([1, 2], [3, 4])]
         assert torch.equal(bags, torch.stack(expected)) and offsets[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "by_column", "says"), [(16, True, ""), (16, False, "col_major"), (15, True, "divisible by 16")]
+)
+def test_scaled_products_have_the_shapes_that_cuda_accepts(columns: int, by_column: bool, says: str) -> None:
+    data = torch.ones(16, columns).to(torch.float8_e4m3fn)
+    other = data.t() if by_column else data
+    with pytest.raises(RuntimeError, match=says) if says else nullcontext():
+        FORMS[aten._scaled_mm.default](data, other, torch.ones(()), torch.ones(()), out_dtype=torch.bfloat16)
