@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from replayer.memory.device.segments import Segments
 from replayer.memory.device.settings import UNLIMITED
@@ -17,7 +17,7 @@ from traces.model.run import MemoryUse
 
 class DeviceUsage:
     def __init__(
-        self, counts: MemoryStats, segments: Segments, lock: threading.Lock, max_split_bytes: Callable[[], int]
+        self, counts: MemoryStats, segments: Segments, lock: AbstractContextManager[object], max_split_bytes: Callable[[], int]
     ) -> None:
         self._counts = counts
         self._segments = segments

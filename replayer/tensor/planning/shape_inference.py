@@ -389,7 +389,8 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
         is_other = any(pattern.search(text) for pattern in patterns)
         is_other = is_other or any(internal in text for internal in _INTERNAL)
         if LACKS_KERNEL.search(text) and any(tensor.dtype in _HALF for tensor in tensors_of((args, kwargs))):
-            return _shape_error(func, *tree_map_only(torch.Tensor, _in_float, (args, kwargs)), value, trues)
+            in_float, options = tree_map_only(torch.Tensor, _in_float, (args, kwargs))
+            return _shape_error(func, in_float, options, value, trues)
         is_other = is_other or fits_in_float(func, text)
         # the traceback would keep the script's tensors alive
         return error.with_traceback(None) if type(error) in (RuntimeError, IndexError) and not is_other else None
