@@ -1,4 +1,4 @@
-"""Measures how long it takes to copy image batches into page-locked memory, as a DataLoader with pin_memory=True does.
+"""Measures the time to copy image batches into page-locked memory, as in a DataLoader with pin_memory=True.
 
     python pin_batches.py --batches 64,128,256,512,1024
 """

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def unsupported(platform: str) -> str | None:
-    """Return why trace-replay does not support a platform, or None."""
+    """Return None for a supported platform, or an error message."""
     if platform == "win32":
         return "trace-replay does not run on Windows, because it needs fork and POSIX signals; run it in WSL"
     return None

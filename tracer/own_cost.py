@@ -1,4 +1,4 @@
-"""Measures how much time the recorder's methods take.
+"""Measures the time that the recorder's methods take.
 
     @counted_as_cost
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time
@@ -87,7 +87,7 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return how much time the recorder takes per training step (median, in nanoseconds)."""
+        """Return the median time (ns) of the recorder per training step."""
         # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:

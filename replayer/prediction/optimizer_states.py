@@ -1,4 +1,4 @@
-"""Lists how many state tensors each optimizer of torch.optim stores per parameter.
+"""Lists the number of state tensors per parameter for each optimizer of torch.optim.
 
     states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """

@@ -1,4 +1,4 @@
-"""Patches gc.collect, so that it also frees frozen objects (`gc.freeze`).
+"""Makes gc.collect free the objects that the replayer has frozen with `gc.freeze`.
 
     del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
 """

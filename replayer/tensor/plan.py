@@ -1,4 +1,4 @@
-"""A plan describes which tensors an op returns and which arguments it changes.
+"""A plan describes an op's result tensors and the arguments that the op changes.
 
     plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """

@@ -1,5 +1,6 @@
 """Computes the start and end times of ops and kernels on the virtual GPU. The module `matcher` finds the recorded kernels of
-each op, and `scheduler` adds the kernels to a virtual CUDA stream. The script waits wherever CUDA would make it wait."""
+each op, and `scheduler` adds the kernels to a virtual CUDA stream. The script waits for the virtual GPU wherever it would wait
+for a real GPU."""
 
 from __future__ import annotations
 

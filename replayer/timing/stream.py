@@ -38,8 +38,8 @@ class VirtualStream:
         self.pending: deque[int] = deque(maxlen=depth)
 
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
-        """Add a kernel or copy to the stream, and return the time at which it ends. On an idle stream, a kernel starts
-        `latency_ns` after its launch. On a busy stream, a kernel starts `gap_ns` after the end of the previous kernel."""
+        """Add a kernel or copy to the stream, and return its end time. On an idle stream, a kernel starts `latency_ns` after
+        its launch. On a busy stream, a kernel starts `gap_ns` after the end of the previous kernel."""
         end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)
         return end_ns

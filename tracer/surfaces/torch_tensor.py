@@ -44,7 +44,7 @@ class WithoutReads:
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
     @cache
     def without_gpu() -> bool:
-        """Forked processes may call `torch.cuda.device_count`, because it does not initialize CUDA."""
+        """Forked processes may call `torch.cuda.device_count`, because the call does not initialize CUDA."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
