@@ -169,7 +169,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join([
         *lines,
         "",
-        f"`trace diff` reports for {same} of {len(rows)} programs that the recording and the replay ran the same program. For",
+        f"According to `trace diff`, the recording and the replay ran the same program in {same} of {len(rows)} cases. For",
         f"{equal} of {len(rows)} programs, Dynamo's counters are the same in the recording and in the replay.",
         "",
         "A step time counts as correct if its error is at most 2 %. If the recorded times vary by more than 2 %, the error may",

@@ -595,7 +595,8 @@ def print_ahead(found: list[dict[str, Any]]) -> None:
             print(f"| {lead} | {whose} | {figures} |")
     same = sum(all(abs(row["ours"][key] - row["oracle"][key]) <= 1 for key in row["ours"]) for row in found)
     print("\nAll times are in milliseconds. Rows `ours` contain the times of trace-replay, and rows `oracle` the times of"
-        f" `oracle.py`. The two times differ by at most 1 ns in {same} of {len(found)} recordings.")
+        f" `oracle.py`. In {same} of {len(found)} recordings, the times of trace-replay and of `oracle.py` differ by at most"
+        " 1 ns.")
 
 
 def main() -> int:

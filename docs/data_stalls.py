@@ -3,7 +3,7 @@
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
 `trace stalls` measures how long a DataLoader worker needs for one batch on this machine. The GPU times come from measurements
-of a V100 in the bundled library. From these two times, the script predicts the training speed of the servers in the paper.
+of a V100 in the bundled library.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Cell:
     def measure(self) -> dict[str, Any]:
         """Return median times in milliseconds.
 
-        Communication is timed in separate steps, because they synchronize the GPUs before and after each copy.
+        To time the communication, the script runs extra steps that synchronize the GPUs before and after each copy.
         """
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))

@@ -19,7 +19,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class SyntheticText(Dataset[tuple[Tensor, Tensor]]):
-    """Returns random token sequences. Most tokens are determined by the previous token."""
+    """Returns random token sequences. In the random training data, most tokens depend on the previous token."""
 
     def __init__(self, length: int, context: int, vocabulary: int) -> None:
         self.length = length

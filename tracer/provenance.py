@@ -221,8 +221,8 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver, such as "535.104". If it is unknown, return the latest CUDA version that the
-    driver supports."""
+    """Return the version of the NVIDIA driver, such as "535.104". If the driver's version is unknown, return the latest CUDA
+    version that the driver supports."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()
@@ -273,7 +273,8 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in a text. Paths in the script's folder become relative. Other paths are cut to their last part.
+    """Shorten absolute paths in a text. Paths in the script's folder become relative. Of all other paths, only the file name is
+    kept.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

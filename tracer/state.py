@@ -81,7 +81,7 @@ def start(make: Callable[[], Recorder | None]) -> None:
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Return the recorder's lock, or an empty context manager without a recorder."""
+    """Return the recorder's lock. If there is no recorder, return a context manager that does nothing."""
     return nullcontext() if (to := started()) is None else to.cost.lock
 
 

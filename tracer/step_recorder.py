@@ -82,7 +82,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store a report from the thread that captures a CUDA graph. Return False for reports from other threads."""
+        """Store what the thread that captures a CUDA graph has called. Return False for reports from other threads."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -544,7 +544,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # Clear the lists before writing, because writing may fail.
+        # Clear the lists before writing, so that a failed write does not leave this step's values in the next step.
         self.reads, self.found = [], []
         if is_evaluation and has_compiled:
             self._writer.note_compiling_evaluation()

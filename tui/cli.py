@@ -317,8 +317,8 @@ def record(options: RecordOptions) -> int:
 def fit(options: FitOptions) -> int:
     """Find out which GPUs a script fits on, and the largest batch size for each.
 
-    Run the script's first steps with two batch sizes on a virtual GPU with unlimited memory. For each GPU model, repeat the
-    script's memory requests on a virtual GPU with the memory of the model.
+    Run the script's first steps with two batch sizes on a virtual GPU with unlimited memory. Then repeat the script's memory
+    requests on a virtual GPU of each kind, such as an A100, to find out whether they succeed.
     """
     from tui.commands.fit import run
 
@@ -412,7 +412,7 @@ def library_check(
     files: Annotated[list[Path], argument("FILE...", "Files of measured entries (.cells), or recordings.")],
     json: JsonOption = False,
 ) -> int:
-    """Check whether the library accepts files of measurements or recordings.
+    """Check whether `trace library add` would accept files of measurements or recordings.
 
     Exit codes: 0 if all files are accepted, 1 if a file is rejected, 2 if a file cannot be read.
     """

@@ -92,7 +92,7 @@ def printable(text: str, *, colour: bool) -> str:
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Format the values of up to four devices, or the lowest and the highest value of more devices."""
+    """Format the values of all devices or, if there are more than four devices, the lowest and the highest value."""
     if len(values) <= FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))

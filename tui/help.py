@@ -5,7 +5,7 @@ r"""Implements the `--help` pages of all commands, and the options -q, -v and --
     @app.command(rich_help_panel=LOOK, epilog="$ trace info v100.msgpack\n\nWhat goes under the options.")
     def info(trace: str, json: Annotated[bool, typer.Option("--json", rich_help_panel="Output")] = False) -> int: ...
 
-Typer's own help pages import the slow library rich.
+Typer's own help pages are slow, because they import the library rich.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _SMALLEST_BARE = 1024  # bytes: a smaller number without a unit is treated as a 
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Return comma-separated sizes in bytes. Raise TraceError for 0 and for invalid text."""
+    """Return comma-separated sizes in bytes. Raise TraceError for a size of 0, and for text that is not a size."""
     return [_size(part) for part in text.split(",")]
 
 

@@ -67,7 +67,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # Calls of `item` in the graph already simulate their copies to the host.
+        # If the graph calls `item`, this call already simulates the copy to the host.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()

@@ -1,4 +1,4 @@
-"""Predicts an operator's duration divided by its duration in the roofline model.
+"""Predicts how many times longer an operator takes than the roofline model says.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED

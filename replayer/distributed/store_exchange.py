@@ -115,8 +115,8 @@ class DeadlockDetector:
         self._of_group.set(_process_key(rank), json.dumps([_processes_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
-        """Return the CPU time (in ns) of a rank on this machine, including its waits for a free core. Return 0 for a rank on
-        another machine."""
+        """Return the CPU time of a rank in nanoseconds, including the time spent waiting for a free core. For a rank on another
+        machine, return 0."""
         process = self._process(rank)
         return _processor_ns(process) if process else 0
 
@@ -440,7 +440,7 @@ def _process_key(rank: int) -> str:
 
 
 def _processes_id() -> str:
-    """Return text that is equal in processes that see each other in /proc."""
+    """Return the same text in all processes that can see each other in /proc."""
     with suppress(OSError):
         return f"{boot_id()}/{os.readlink('/proc/self/ns/pid')}"
     return f"process {os.getpid()}"

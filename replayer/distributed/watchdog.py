@@ -38,7 +38,7 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, arrived_ns: Mapping[int, int]) -> None:
-        """End the process if a rank calls a collective later than the first rank by more than the timeout."""
+        """End the process if the last rank calls a collective so late that the first rank's timeout is over."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         first, last = min(arrived_ns, key=arrived_ns.__getitem__), max(arrived_ns, key=arrived_ns.__getitem__)

@@ -132,7 +132,8 @@ class VirtualWork(_Awaited):
             return self._pending.arrives_within(max(float(left_ns / clock.speed), 0.0) * 1e-9)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the collective. As in PyTorch, the CPU waits, too, if the call has a timeout."""
+        """Make the current stream wait for the collective. With a timeout, the CPU also waits for the collective, as in
+        PyTorch."""
         here = gpu()
         self._limit_ns = int(timeout // timedelta(microseconds=1) * 1_000 * here.clock.speed) if timeout else None
         if not self._arrives_before_limit():

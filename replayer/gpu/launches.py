@@ -1,4 +1,4 @@
-"""Simulates that a script launches kernels, copies and CUDA graphs on the virtual GPU.
+"""Launches kernels, copies and CUDA graphs on the virtual GPU.
 
     launches.launch(signature, device=0)
     launches.copy(signature, "h2d", 4 << 20, device=0, blocking=True)
@@ -302,7 +302,8 @@ class ScriptLaunches(LaunchPath):
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another GPU. The current streams of both GPUs wait for each other, as in PyTorch's Copy.cu."""
+        """Launch a copy to another GPU. The copy waits for the current streams of both GPUs, and both streams wait for the copy
+        (PyTorch's Copy.cu)."""
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -379,8 +380,7 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Return the indices of ops, ordered so that their threads take turns. For the threads [0, 0, 1], the result is [0, 2,
-    1]."""
+    """Return the order in which several threads run their ops if each thread runs one op and then lets the next thread run."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -27,7 +27,7 @@ _FIRST_ADDRESS = 0x7F_0000_0000_0000
 
 
 class BlockRequest(NamedTuple):
-    """Describes a recorded allocation, or a free with a negative size."""
+    """Describes a recorded allocation or, with a negative size, the free of an allocation."""
 
     size_bytes: int
     block: int | None  # None if allocated before the compiled function was called

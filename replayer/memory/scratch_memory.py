@@ -69,8 +69,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the op's next temporary buffers. The op calls this method at its start and after each result
-        tensor. Raises OutOfMemory, except for convolutions."""
+        """Call this method at the start of the op and after it has allocated a result tensor. Raises OutOfMemory, except for
+        convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1

@@ -23,7 +23,7 @@ from traces.script.patching import PATCHES, patch_around
 
 
 class SharedMemory:
-    """Counts the tensor storages that use a memory block, and frees the block after the last one."""
+    """Counts the tensor storages that use a memory block, and frees the block when no storage uses it."""
 
     def __init__(self, handle: AllocationHandle) -> None:
         self._handle = handle

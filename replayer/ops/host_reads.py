@@ -184,7 +184,7 @@ def wait_for_device(index: int) -> None:
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal` if no values are needed, and otherwise None (ATen/native/cuda/Equal.cpp)."""
+    """Return the result of `torch.equal` if it follows from the shapes, and otherwise None (ATen/native/cuda/Equal.cpp)."""
     if tuple(one.shape) != tuple(other.shape):
         return False
     if not (hasattr(one, "allocation") and hasattr(other, "allocation")):

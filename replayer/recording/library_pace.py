@@ -146,7 +146,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit (bytes) that makes the batch fail as on the measured GPU. Return None if the batch fitted."""
+        """If the script's batch was too large for the measured GPU, return a memory limit in bytes at which it also fails here.
+        Return None if the batch fitted."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None
@@ -179,8 +180,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step. Raises NotInLibrary after several steps with a batch that ran out of memory on the measured
-        GPU."""
+        """End the training step. Raises NotInLibrary if a batch that ran out of memory on the measured GPU runs here, because
+        its step time is unknown."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

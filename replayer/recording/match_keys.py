@@ -1,4 +1,4 @@
-"""Creates the dictionary keys of recorded op calls.
+"""Creates the keys by which a replay finds recorded op calls in dictionaries.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -67,7 +67,8 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Number the CUDA graphs of a recording. CUDA graphs of torch.compile share a number if they contain the same kernels."""
+    """Number the CUDA graphs of a recording. Two CUDA graphs of torch.compile get the same number if they contain the same
+    kernels."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}

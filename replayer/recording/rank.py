@@ -31,7 +31,8 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of this machine: copies of recorded GPUs, at least one for each local rank."""
+        """Return the virtual GPUs of this machine, at least one for each of its ranks. Their properties are those of the
+        recorded GPUs."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -152,7 +152,8 @@ def _machine_cpu_ns() -> int:
 
 
 def _scheduled_ns() -> int | None:
-    """Return this thread's CPU time, including its waits for a free core. Return None without /proc/thread-self/schedstat."""
+    """Return how long this thread has used a CPU core or waited for a free one. Return None without
+    /proc/thread-self/schedstat."""
     try:
         with _open("/proc/thread-self/schedstat", encoding="ascii") as file:
             computed_ns, waited_ns, _ = file.read().split()

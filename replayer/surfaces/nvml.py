@@ -53,7 +53,8 @@ class Handle:
 
 
 class _Utilization:
-    """Computes the GPU utilization between two queries of the script that are at least 1/6 s apart."""
+    """Computes the GPU utilization since the script's last query. As on a GPU, the value changes at most six times per
+    second."""
 
     _LEAST_NS = 1_000_000_000 // 6
 

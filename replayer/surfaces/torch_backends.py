@@ -48,7 +48,7 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # In PyTorch, `torch.backends.cudnn` is an object with the real module as `m`.
+    # `torch.backends.cudnn` is an object that PyTorch puts in place of the module. Its attribute `m` is the module.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
     fft_plans: dict[int, int] = {}
     patch(

@@ -63,7 +63,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk of `tensor` per GPU. Chunks on the right GPU are not copied."""
+        """Return one chunk of `tensor` per GPU. Chunks that are already on their GPU are not copied."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):

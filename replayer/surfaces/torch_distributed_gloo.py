@@ -72,7 +72,7 @@ class GlooCall:
         return {rank: time_ns for rank, (time_ns, _) in self._posts(self._sources).items()}
 
     def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
-        """Wait for gloo, and raise RuntimeError in a deadlock."""
+        """Wait until a gloo operation ends, and raise RuntimeError if the ranks wait for each other forever."""
         looks = not timeout and self._channel == _COLLECTIVES and self._group.sees_all
         deadlocks = gpu().ranks.deadlocks
         try:

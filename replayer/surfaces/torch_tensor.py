@@ -77,7 +77,8 @@ def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: Torch
 
 
 def _install_dlpack(torch_module: TorchAny) -> None:
-    """Let torch.from_dlpack accept virtual tensors. Other libraries would need the tensor's data, which does not exist."""
+    """Let torch.from_dlpack accept virtual tensors. Libraries such as CuPy would need the data of the tensor, which does not
+    exist."""
     dlpack = torch_module.utils.dlpack
 
     def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:

@@ -55,7 +55,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Identifies the unknown values of a tensor, so that its copies are recognized as equal."""
+    """Two tensors with unknown values have the same object of this class if one is a copy of the other."""
 
 
 class Truth(Enum):
@@ -65,7 +65,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Represents a comparison result with at most `at_most` true elements."""
+    """Represents the unknown result of a comparison in which at most `at_most` elements are true."""
 
     at_most: int
 
@@ -145,7 +145,7 @@ def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     meta = other.tensor_meta
     before = attributes_of(tensor).get("tensor_meta", meta)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
-        # Clear the conjugate and negative bits, because PyTorch requires equal bits on both tensors.
+        # PyTorch rejects a tensor with other conjugate and negative bits than the old one, so clear these bits first.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
         _set_bits(tensor, meta.is_conj, meta.is_neg)

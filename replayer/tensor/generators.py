@@ -129,7 +129,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Accept the 8 bytes of old PyTorch releases, which saved only the seed."""
+        """Accept states of old PyTorch releases, which contain only the seed (8 bytes)."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -276,7 +276,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # `Tensor.map_` calls `run` from C++ code, so that C++ warnings appear within this block.
+        # PyTorch shows C++ warnings when the outermost C++ call ends. `Tensor.map_` makes this happen inside of the `try`
+        # block.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

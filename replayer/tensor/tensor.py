@@ -335,7 +335,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return made
 
     def __reduce_ex__(self, protocol: TorchAny) -> TorchAny:
-        """Pickle an ordinary CUDA tensor, because checkpoints must be readable without the replayer."""
+        """Pickle a virtual tensor as an ordinary CUDA tensor, so that checkpoints can be read without the replayer."""
         is_param = type(self) is VirtualParameter
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()

@@ -148,8 +148,8 @@ class TensorMeta:
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Set this tensor's conjugate and negative bits on `values`. Most ops ignore the bits, so the caller must clone the
-        result."""
+        """Return a view of `values` that is conjugated or negated like this tensor. Clone the view before you pass it to an op,
+        because most ops ignore these bits."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values

@@ -16,7 +16,7 @@ from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """Return two recorded CPU times: from the previous op's end to this op's start, and of this op."""
+    """Return two recorded CPU times: the time between the previous op and this op, and the time of this op."""
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
 

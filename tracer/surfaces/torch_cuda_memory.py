@@ -1,4 +1,4 @@
-"""Wraps the functions that reset PyTorch's memory peak. The recorder reads the peak before each reset.
+"""Wraps the functions that reset PyTorch's memory peak. The recorder reads the memory peak before the script resets it.
 
     torch.cuda.reset_peak_memory_stats()
     torch.accelerator.reset_peak_memory_stats()

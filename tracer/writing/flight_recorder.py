@@ -121,7 +121,7 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Note a collective that this thread has just called from Python. `begin_ns` is Unix time."""
+        """Remember a collective that this thread has just called from Python. `begin_ns` is Unix time."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))

@@ -82,7 +82,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Contains the ranks that are shown first, and the other ranks, which have similar times."""
+    """Contains the ranks that differ from most ranks, and the other ranks, which have similar times."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()

@@ -105,7 +105,8 @@ def shorten(error: BaseException, prefix: str) -> None:
 
 
 def _without(frames: TracebackType | None, prefix: str) -> TracebackType | None:
-    """Return the traceback without this tool's frames. A traceback with no other frames is not changed."""
+    """Return the traceback without this tool's frames. If all frames of a traceback belong to this tool, the traceback is not
+    changed."""
     kept, each = [], frames
     while each is not None:
         if not _is_own(each.tb_frame, prefix):

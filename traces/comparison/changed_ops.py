@@ -83,7 +83,7 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Compares the number and the time of an op's or a kernel's calls per step in two traces."""
+    """Compares how often an op or kernel is called per step in two traces, and how long its calls take."""
 
     name: str  # name of the kernel or op
     recorded_count: float  # per step

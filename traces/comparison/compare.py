@@ -278,7 +278,7 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
-    # Recordings of `trace record` contain steps without the profiler, but imported profiles contain only profiled steps.
+    # `trace record` also records steps while the profiler is off, but all steps of an imported profile are profiled.
     sources = [_paced_by(of) for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)
@@ -335,7 +335,8 @@ def _gpu_time_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def _phases(
     worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], varying: Both[StepTimes] | None
 ) -> dict[str, PhaseError]:
-    """Compare the medians of the phases. If step times vary (`varying`), compare the means, which add up to the mean step."""
+    """Compare the medians of the phases. If step times vary (`varying`), compare mean times of phases, because these add up to
+    the mean step time."""
     recorded, other = worked
     if not len(timed.recorded):
         return {}
@@ -380,8 +381,8 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return True if both traces number CUDA streams in the same way. Until June 2026, profiles of AMD GPUs contained ids of
-    hardware queues instead of ids of streams."""
+    """Return True if the numbers of CUDA streams mean the same in both traces. Until June 2026, profiles of AMD GPUs contained
+    ids of hardware queues instead of ids of streams."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]
 

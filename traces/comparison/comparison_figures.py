@@ -44,8 +44,8 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(StageError):
-    """Compares the median times of one training phase, such as "backward", in two traces. If the step times are compared by
-    their means, the times are means, and the host times of all phases add up to the step time."""
+    """Compares the median times of one training phase, such as "backward", in two traces. The times are medians or, if step
+    times vary a lot, means."""
 
     recorded_median_ns: int  # median host time
     replayed_median_ns: int  # median host time

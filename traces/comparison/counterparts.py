@@ -184,7 +184,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Two kernels form a pair if all properties of a level are equal. The strictest level is tried first.
+# The strictest level is tried first.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

@@ -39,8 +39,8 @@ def graph_launch_of(trace: Trace) -> Column:
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that one rank launches in the given steps. If the ids of graphs were not recorded, launches with
-    the same kernels belong to the same graph."""
+    """Return the CUDA graphs that one rank launches in the given steps. If a recording has no ids of graphs, launches of the
+    same kernels are assumed to be launches of the same graph."""
     step_of = launch_steps(trace)
     chosen = device_ranks(trace) == rank
     if steps is not None and len(steps):

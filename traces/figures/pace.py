@@ -297,7 +297,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         return None
     host_ns, pace_ns = _median(host), _median(chosen)
     device_ns = None if slowest is None else _median(slowest)
-    # If step times repeat in a pattern, a mean over a part of the pattern would depend on the number of recorded steps.
+    # Step times may repeat, for example with every second step longer. A mean over 3 steps would then be wrong, so use 2 or 4.
     whole = chosen.rows[len(chosen.rows) % period_of(chosen.interval_ns[chosen.rows]) :]
     mean_ns = mean(chosen.interval_ns[whole])
     busy, mean_busy = [], []
@@ -344,7 +344,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return the mean time per step in which a GPU has no queued work, and the mean step time."""
+    """Return how long a GPU has no queued work in a step, and how long a step takes, both as means."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0

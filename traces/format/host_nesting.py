@@ -7,8 +7,8 @@ In the following example, op 0 calls op 1 and then op 2:
     1    0       105    9               1
     2    0       120    20              1
 
-Nesting depths compress very well, because most training steps call the same ops. The time differences are sorted by op name, so
-that similar numbers are next to each other. This makes trace files 15 % smaller.
+Nesting depths compress very well, because most training steps call the same ops. The time differences are sorted by op name,
+because the times of one op are similar and compress well. This makes trace files 15 % smaller.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Return the indices that sort time gaps by op name, because similar neighbours compress better. Only the lowest 16 bits of
-    the names' indices are sorted, because numpy sorts 16-bit integers ten times faster."""
+    """Return the indices that sort time gaps by op name. Gaps of the same op are similar and therefore compress well. Only the
+    lowest 16 bits of each name's index are compared, because numpy sorts 16-bit integers ten times faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

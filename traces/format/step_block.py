@@ -6,7 +6,7 @@
     phases.duration_ns      # array([4, 5, 4, 5]): both steps have two phases of 4 and 5 ns
     unpack_block(block.packed())    # the same block; raises Damaged for invalid input
 
-Writing one array is ten times faster than writing rows of the tables `steps` and `phases`.
+Writing this array is ten times faster than writing rows of the tables `steps` and `phases`.
 """
 
 from __future__ import annotations

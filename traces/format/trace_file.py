@@ -129,7 +129,7 @@ class TraceStream:
         self.add_items(items, {name: len(table) for name, table in tables.items()})
 
     def add_items(self, items: Iterable[bytes], rows: Mapping[str, int]) -> None:
-        """Append encoded items (items.py). `rows` says how many rows of each table the items contain."""
+        """Append encoded items (items.py)."""
         for content in _shared(items):
             self._append(content)
         for name, count in rows.items():

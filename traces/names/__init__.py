@@ -1,1 +1,1 @@
-"""Interprets the names of GPUs, ops, collectives and memory copies."""
+"""Knows the names of GPUs, ops, collectives and memory copies, and what they mean."""

@@ -1,4 +1,4 @@
-"""Translates the names that PyTorch's C++ code gives to collectives and dtypes into their Python names.
+"""Returns the Python name of a collective or dtype for its name in PyTorch's C++ code.
 
     function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
     is_communication("vllm::cross_device_reduce_1stage<__half, 2>")  # True

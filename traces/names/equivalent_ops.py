@@ -3,7 +3,7 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-PyTorch releases pass the inputs of an op in different orders, so the order of input shapes is ignored.
+The order of an op's inputs may differ between two PyTorch releases, so the order of input shapes is ignored.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def prediction_errors() -> dict[str, float]:
 
 
 def network_error(work: str, precision: str, card: str) -> EstimateError:
-    """Return the measured error of step times that were estimated from a GPU's data sheet. If no error was measured on this
-    GPU, return the largest error of all GPUs."""
+    """Return the measured error of step times that were estimated from a GPU's data sheet. For a GPU without measurements,
+    return the largest error of all measured GPUs."""
     rows = [EstimateError(**row) for row in _table()["networks"]]
     alike = [row for row in rows if row.precision == precision]
     alike = [row for row in alike if row.work == work] or alike

@@ -134,8 +134,7 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def output_gradient(images: list[Operand]) -> tuple[Operand, Operand] | None:
-    """Return two inputs of convolution_backward: the gradient of the output, and the weight. The order of inputs depends on the
-    PyTorch release."""
+    """Return two inputs of convolution_backward: the gradient of the output, and the weight."""
     for weight in reversed(images):
         others = [of for of in images if of is not weight and len(of.shape) == len(weight.shape)]
         found = [of for of in others if of.shape[1] == weight.shape[0]]

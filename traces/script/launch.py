@@ -110,8 +110,8 @@ def _words(words: Sequence[str]) -> list[str]:
 
 
 def ranks_per_machine(ranks: int) -> int:
-    """Return the number of ranks per simulated machine. PyTorch supports up to 128 ranks per machine. If there are more ranks,
-    each simulated machine has eight GPUs. Raises TraceError if this is not possible."""
+    """Return the number of ranks per simulated machine. PyTorch supports up to 128 ranks per machine. For more than 128 ranks,
+    several machines with eight GPUs each are simulated. Raises TraceError if this is not possible."""
     if ranks <= MOST_DEVICES:
         return ranks
     if ranks % MACHINE_DEVICES:

@@ -8,7 +8,7 @@
     splitter.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
 The phases "forward", "loss" and "other" begin with their first op, and end when the next phase begins. Time between two phases
-belongs to the second phase. The phase `h2d`, for example, begins when the loader ends, not at the first copy.
+belongs to the second phase.
 
 Note [After a backward pass]
     After a backward pass, a script may clip gradients or read values, so these ops belong to the phase "other". The next

@@ -1,4 +1,4 @@
-"""Finds the GPUs with enough memory for a script, and the largest batch sizes.
+"""Finds out which GPUs have enough memory for a script, and the largest batch size for each GPU.
 
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
@@ -219,8 +219,8 @@ def _scaled(
 
 
 def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
-    """Return the dimension of an input that differs between two runs. If several dimensions differ, return one whose size is
-    the batch size."""
+    """Return which dimension of an input has another size in the second run. If several dimensions differ, return one whose
+    size is the batch size."""
     changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)
 

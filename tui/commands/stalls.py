@@ -2,7 +2,8 @@
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs with a single batch that stays in memory, then with cached files, and with `--disk` also with files on a disk.
+The script runs first with a single batch that stays in memory, and then with cached files. `--disk` adds a run with files on a
+disk.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def _side(at: int, left: int) -> str:
     return ' class="left"' if at < left else ""
 
 
-# These colours are suitable for colour-blind readers: blue and orange, and for idle time the Okabe-Ito palette.
+# Blue, orange and the Okabe-Ito palette are suitable for colour-blind readers.
 _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;

@@ -1,4 +1,4 @@
-"""Prints how a script ended, or why there is nothing to save.
+"""Prints how a script ended, and why no file was saved.
 
     say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
     hint_misplaced_option(["train.py", "--strict"], refused=True)

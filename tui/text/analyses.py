@@ -1,4 +1,4 @@
-"""Describes the tables of analyses once, for the text of commands, the HTML report and the timeline app.
+"""Defines the tables that commands, the HTML report and the timeline app show for each analysis.
 
     for table in analysis_tables([summary.analyses], [""]): print(table.title, table.cells())       # of one trace
     analysis_table("idle", [ours, theirs], ["A", "B"]).rows[0]      # ("waiting for data", -12_000, 58_700_000, 58_688_000, ...)
@@ -36,7 +36,7 @@ REASONS = {
 
 
 class Analysis(NamedTuple):
-    """Describes the table of an analysis. Text shows only some of the figures, because lines of text are short."""
+    """Describes the table of an analysis. Commands print only some of the figures, because a terminal is narrow."""
 
     title: str
     missing: str  # the reason if the table is empty

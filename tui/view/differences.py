@@ -32,7 +32,8 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first. With `everything`, include warm-up steps and waits for data."""
+    """Return up to TABLE_ROWS differences, largest first. With `everything`, the result also contains differences in warm-up
+    steps and in the time spent waiting for data."""
     found = scene.counterparts
     if found is None:
         return ()
@@ -47,7 +48,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return the indices of the compared pairs in `scene.step_pairs`. Return [0] for traces without steps."""
+    """Return the pairs of steps to compare, as indices in `scene.step_pairs`. Return [0] for traces without steps."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

@@ -53,7 +53,7 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            # If only child processes of the script use the GPU, show the largest timeline of a child process.
+            # If only child processes of the script use the GPU, show the child process with the most events.
             if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
                 follower = Follower(file)
             if follower is not None and (follower.more() or ended):

@@ -1,4 +1,4 @@
-"""Raises PyTorch's errors if a CUDA kernel would reject dtypes or overlapping views.
+"""Raises the error of PyTorch's CUDA kernel for wrong combinations of dtypes, and for overlapping views.
 
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half

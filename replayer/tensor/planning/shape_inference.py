@@ -347,8 +347,6 @@ _SMALLER_ELEMENTS = 1 << 18  # computed in at most a millisecond
 
 def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
     """Choose smaller tensor sizes and integer arguments, so that a test run of the call is fast.
-
-    The new numbers have the same order and, if possible, the same divisors.
     """
     smaller: dict[int, int] = {0: 0}
     last = before = 0

@@ -112,7 +112,8 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """As in PyTorch, a mean loss keeps the memory of the losses of all elements (ATen/native/Loss.cpp)."""
+    """PyTorch computes a mean loss from a tensor with the loss of each element, and keeps this tensor's memory
+    (ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())

@@ -26,8 +26,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the truth value with which the script's current `if` or `assert` raises no error. Return None if both values are
-    valid."""
+    """Return True or False, so that the script's current `if` or `assert` does not raise an error. Return None if both values
+    are valid."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

@@ -110,7 +110,8 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """Mark the op's changed tensors as unknown, now and after each replay of the CUDA graph."""
+    """Mark the values of tensors that the op changes as unknown. If a CUDA graph contains the op, each launch of the graph
+    marks them again."""
     capture = gpu().launches.capture_of(stream)
     for allocation in _written(plan, args, kwargs):
         if capture is not None:
@@ -195,7 +196,7 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Limit the number of true elements, because a label equals at most one class."""
+    """If labels are compared with all classes, at most one comparison per label is true."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))

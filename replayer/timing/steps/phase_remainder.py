@@ -1,4 +1,4 @@
-"""At the end of each phase, such as the backward pass, adds recorded kernels that match no op of the script.
+"""At the end of each phase, such as the backward pass, launches the recorded kernels that match no op of the script.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -48,7 +48,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Each GPU has its own matcher, and in the backward pass also its own CPU thread."""
+        """In the backward pass, each GPU has its own CPU thread."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread

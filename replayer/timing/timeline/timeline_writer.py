@@ -307,7 +307,7 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return the timeline since `watch` was called, and the next op after each memory event."""
+        """Return the events since `watch` was called and, for each memory event, the index of the next op."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}

@@ -115,8 +115,8 @@ def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = Tr
 
 
 def _casts(trace: Trace, rows: Column) -> Column:
-    """Mark the kernels that change the dtype of a tensor. If dtypes were not recorded, every kernel of `aten::copy_` may change
-    the dtype."""
+    """Mark the kernels that change the dtype of a tensor. If dtypes were not recorded, every kernel of `aten::copy_` counts as
+    a conversion between dtypes."""
     host, op = trace.host, op_of(trace)[rows]
     dtypes = {of: trace.strings[of].split(";")[:2] for of in np.unique(host.dtypes).tolist()}
     changing = [of for of, pair in dtypes.items() if pair == [""] or (len(set(pair)) == 2 and set(pair) <= set(FLOATING))]

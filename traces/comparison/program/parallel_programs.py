@@ -32,8 +32,8 @@ _OTHER_SIZES = (Sameness.OTHER_BATCH_SIZE, Sameness.OTHER_SHAPES)
 def otherwise_parallel(
     launched: tuple[Launched, Launched], compare: Callable[[list[DeviceOp], list[DeviceOp]], Verdict]
 ) -> Verdict | None:
-    """Compare programs that use different numbers of replicas or ranks. Return None for programs with the same number of
-    replicas and ranks, and for different programs."""
+    """Compare programs that use different numbers of replicas or ranks. Return None if both use equally many GPUs, or if the
+    programs differ otherwise."""
     (first, *_), (second, *_) = launched
     replicas = _replicas(first), _replicas(second)
     if replicas[0] == replicas[1] and len(first.ranks) == len(second.ranks):
@@ -51,7 +51,7 @@ def otherwise_parallel(
 
 
 def verdict_on_parallel(first: Trace, second: Trace, evidence: Evidence, sizes: tuple[int, int] | None = None) -> Verdict:
-    """Make the verdict that two traces train the same model on different numbers of GPUs. `sizes` contains the batch size per
+    """Return the verdict for two traces of the same model on different numbers of GPUs. `sizes` contains the batch size per
     rank of both traces."""
     reason = f"the first trace runs the model {_gpus_text(first)}, and the second runs the same model {_gpus_text(second)}"
     return Verdict(Sameness.OTHER_PARALLELISM, evidence, reason, batch_sizes=sizes)

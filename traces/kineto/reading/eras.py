@@ -197,7 +197,6 @@ def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fracti
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return True if the `External id` of a kernel is the id of the op that launched it. Some PyTorch versions store the
-    correlation id instead."""
+    """Return True if the `External id` of a kernel is the id of the op that launched it."""
     has_id = external > 0
     return bool(has_id.any()) and float(np.mean(external[has_id] == correlation[has_id])) < 0.5

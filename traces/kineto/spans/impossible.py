@@ -54,8 +54,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def without_duration(spans: DeviceSpans) -> Column:
-    """Mark the kernels with a wrong duration of 0 ns. A profiler that rounds to microseconds also writes 0 ns for very short
-    kernels."""
+    """Find kernels for which the file contains a duration of 0 ns, which is impossible. A profiler that rounds to microseconds
+    also writes 0 ns for very short kernels."""
     kernels = spans.kind == DeviceKind.KERNEL
     found = kernels & (spans.duration_ns == 0)
     is_rounded = not (spans.duration_ns[kernels] % 1000).any()
@@ -78,7 +78,7 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
-    """Mark the kernels whose recorded end is impossible, because the CPU had already waited for the end of the kernel."""
+    """Find kernels that, according to the file, end after a CUDA call that waited for their end."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

@@ -17,8 +17,8 @@ from traces.names.profiler_json import ProfilerJson
 def each_event_once(
     host: HostColumns, device: DeviceColumns, comms: dict[int, ProfilerJson], problems: Counter[str]
 ) -> tuple[HostColumns, DeviceColumns, dict[int, ProfilerJson]]:
-    """Return the columns without duplicate events. A CUDA graph may launch equal kernels, so kernels are removed only if their
-    launch call is a duplicate."""
+    """Return the columns without duplicate events. Equal kernels are removed only if their launch call is a duplicate, because
+    one CUDA graph may launch the same kernel twice."""
     spans = host.spans
     calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & (host.correlation > 0))
     again = calls[_repeated([host.correlation[calls], spans.start_ns[calls], spans.duration_ns[calls], spans.name[calls]])]

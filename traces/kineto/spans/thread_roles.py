@@ -28,7 +28,7 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Sort the threads by role, such as "main" or "loader". Return the new position of each thread, and the sorted threads."""
+    """Sort the threads by role, such as "main" or "loader"."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():

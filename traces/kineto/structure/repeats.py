@@ -149,7 +149,8 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the period of a sequence, such as 2 for ABABA, or 0 (Knuth-Morris-Pratt algorithm)."""
+    """Return the period of a sequence, such as 2 for ABABA, or 0 if the sequence is not periodic (Knuth-Morris-Pratt
+    algorithm)."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

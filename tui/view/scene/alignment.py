@@ -52,7 +52,8 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Align two traces at matching kernels, by adding gaps. Differences of up to 5 µs (ANCHOR_NS) are not corrected."""
+    """Align two traces at matching kernels, by adding gaps. Matching kernels less than 5 µs (ANCHOR_NS) apart are not
+    aligned."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)

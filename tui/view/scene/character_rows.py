@@ -3,7 +3,7 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-The taller a character, the longer the GPU was busy in the character's time range.
+The characters form a bar chart: the taller a bar, the longer the GPU was busy.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# A colour code has several parts. The lowest five bits contain the category of the GPU work, or the sign of a difference ("+",
-# "-", "=" or "~"). Bits 5 to 7 are flags. From bit 8 (BEHIND) on, it is 1 + the category of the background.
+# A colour code has several parts. In rows of differences, the lowest five bits contain the sign ("+", "-", "=" or "~"), and in
+# all other rows the category of the GPU work. Bits 5 to 7 are flags. From bit 8 (BEHIND) on, it is 1 + the category of the
+# background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
 LIT = 128  # the cell is selected or in the selected range
