@@ -78,7 +78,7 @@ class CommunicationRecorder:
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stop timing a collective after the script has deleted its Work object."""
+        """Stop timing a collective when the script has deleted the Work object of the collective."""
         self._writer.collectives.give_up(pending)
 
     def read_flight_recorder_if_due(self) -> bool:

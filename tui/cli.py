@@ -288,7 +288,8 @@ def replay(options: ReplayOptions) -> int:
 def record(options: RecordOptions) -> int:
     """Record the steps, phases, kernels, memory and data loading of an unmodified script on a machine with GPUs.
 
-    torch.profiler records a few training steps, and CUDA events time the rest. The script's exit code is passed through.
+    A few training steps are recorded by torch.profiler. The times of all other steps are measured with CUDA events. The
+    script's exit code is passed through.
     """
     if options.sweep:
         from tui.commands.record_sweep import run_sweep

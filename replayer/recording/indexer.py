@@ -283,7 +283,8 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # The time between two CUDA events includes idle time of the GPU, so kernel times are better.
+        # Use the times of kernels if they were recorded, because the time between two CUDA events includes idle time of the
+        # GPU.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

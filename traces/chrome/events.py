@@ -59,8 +59,8 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Time stamps do not count from 1970, because a float cannot store such times with nanosecond precision. Some programs
-        # reject time stamps below 1 us.
+        # Time stamps do not count from 1970, because a float cannot store such times with nanosecond precision. Some viewers
+        # reject the time stamp 0, so the first event begins at 1 µs or later.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()

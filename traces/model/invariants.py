@@ -113,7 +113,7 @@ _MOST_THREADS = 1 << 16  # of one file; a damaged file may name any thread
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace: references to lost rows become NONE (-1), and lost threads are added without their names."""
+    """Repair a truncated trace: remove references to missing rows, and add missing threads without names."""
     seen = min(int(trace.host.thread.max(initial=-1)) + 1, _MOST_THREADS)
     trace.threads += [Thread(trace.ranks[0], number) for number in range(len(trace.threads), seen)]
     kept = trace.phases.step < len(trace.steps)

@@ -148,8 +148,7 @@ class ScriptSplitter(Generic[ThreadT]):
 
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # A script without an optimizer updates the weights with ops, so ops after a backward pass do not begin a forward
-            # pass.
+            # Ops after a backward pass may update the weights, so they do not mark the beginning of a forward pass.
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)

@@ -94,7 +94,7 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def oom_text(template: str, figures: Figures) -> str:
-    """Insert the replay's memory sizes into a recorded out-of-memory message."""
+    """Replace the memory sizes in a recorded out-of-memory message by those of the replay."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template

@@ -156,7 +156,6 @@ class CpuCompute:
             handler = self._plans.composite(func)
         if handler is not None:
             return handler(*args, **(kwargs or {}))
-        # Let PyTorch call `__torch_dispatch__` of the other tensor class.
         if len(types) > 1 and any(each.__torch_dispatch__ is not self._tensor_class.__torch_dispatch__ for each in types):
             return NotImplemented
         if func in _INDEXED and is_virtual(args[0], self._tensor_class):

@@ -1,4 +1,4 @@
-"""Assumes the result sizes of ops such as `nonzero` if the tensor's values are unknown.
+"""Guesses the result sizes of ops such as `nonzero` if the values of their inputs are unknown.
 
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
