@@ -329,7 +329,7 @@ def _validation(cost: Cost) -> Iterator[str]:
     yield (
         "`trace stalls` predicts when a script receives each batch from the DataLoader. The prediction depends on the "
         "number of DataLoader workers and the number of CPU cores. `trace stalls` measures the CPU time of each batch, "
-        "the step time, the GPU time, and how much of the CPU other programs use. The prediction takes into account that "
+        "the step time, the GPU time, and the CPU time of other programs. The prediction takes into account that "
         "the script and the workers share CPU cores, and that workers load batches in advance. The tables show images per "
         "second, not counting the first steps of each run. Each row of the tables "
         f"describes one run with {BATCH} images per batch.\n"

@@ -48,7 +48,7 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # The recorder adds a CUDA event at the end of a step without an optimizer call.
+        # If a step has no optimizer call, the recorder adds a CUDA event at the end of the step.
         at += [len(reports) + 1] if left == NONE else []
         self.times, self.events = len(reports) + 1, len(at)
         self.report_of_event = [time - 1 for time in at[1:]]

@@ -27,7 +27,7 @@ _FIRST_ADDRESS = 0x7F_0000_0000_0000
 
 
 class BlockRequest(NamedTuple):
-    """Describes a recorded allocation or, with a negative size, the free of an allocation."""
+    """Describes a recorded allocation. A negative size means that memory was freed."""
 
     size_bytes: int
     block: int | None  # None if allocated before the compiled function was called

@@ -69,8 +69,7 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Call this method at the start of the op and after it has allocated a result tensor. Raises OutOfMemory, except for
-        convolutions."""
+        """Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1

@@ -171,7 +171,6 @@ class KnownContents:
 def index_put_new(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> TorchAny:
-    """The backward pass of indexing changes `target` in place, as in PyTorch."""
     node = None if torch.is_grad_enabled() else torch._C._current_autograd_node()  # type: ignore[attr-defined, unused-ignore]
     if node is not None and node.name().startswith("IndexBackward"):
         return aten._index_put_impl_.default(target, indices, values, accumulate, True)

@@ -69,8 +69,8 @@ def install(torch: ModuleType) -> None:
         "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # Methods such as `item` are defined in a C base class. Wrap them in torch.Tensor, because Python cannot change C
-        # classes.
+        # Methods such as `item` are defined in a C base class. Methods such as `item` belong to a C base class, which Python
+        # cannot change, so replace them in torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

@@ -146,7 +146,7 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """After a failed script, exit without cleaning up."""
+    """If the script has failed, end the process at once, without running destructors."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):
         for stream in (sys.stdout, sys.stderr):

@@ -117,8 +117,8 @@ def compare(
     steps = _spread(times, timed, timed_other, steady, pace_series)
     # Most replays load data at the speed of the replaying machine, not at the recorded speed.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
-    # If the host waited for the GPU after each phase, the recording does not show whether the host or the GPU limits the step
-    # time.
+    # A host that waits for the GPU after each phase is as slow as the GPU, so such a recording does not show which of them
+    # limits the step time.
     omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
     compute_side = _without_data(times, timed, timed_other, steady, paces, omits_loader=omits_loader)
     worked = Both(without_waits(recorded), without_waits(other))
@@ -381,8 +381,8 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return True if the numbers of CUDA streams mean the same in both traces. Until June 2026, profiles of AMD GPUs contained
-    ids of hardware queues instead of ids of streams."""
+    """Return True if a CUDA stream has the same number in both traces. Until June 2026, profiles of AMD GPUs contained ids of
+    hardware queues instead of ids of streams."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]
 

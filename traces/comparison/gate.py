@@ -85,8 +85,8 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def starting_budgets(of: Summary) -> dict[str, str]:
-    """Suggest limits (budgets) for later replays of a recording, as TOML values. The step time, for example, may grow by 3 %,
-    or by more in a noisy recording."""
+    """Suggest limits (budgets) for later replays of a recording, as TOML values. For example, a step may take up to 3 % longer
+    than in the recording, or more if the recorded steps vary."""
     budgets = {}
     if of.step_median_ns is not None:
         noise = of.pace.noise if of.pace is not None and of.pace.noise is not None else 0.0

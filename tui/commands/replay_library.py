@@ -77,7 +77,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Distinguish GPU names from trace files and from library names such as "v100/resnet50"."""
+    """Return True for the name of a GPU, but not for a trace file or a library name such as "v100/resnet50"."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False

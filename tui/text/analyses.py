@@ -247,7 +247,7 @@ ANALYSES = {
 
 
 def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
-    """Return the mean idle time for each reason, in nanoseconds per step and device."""
+    """Return the mean idle time of a GPU for each reason why it was idle, in nanoseconds per step."""
     return {
         words: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) / max(len(idle), 1)
         for reason, words in REASONS.items()

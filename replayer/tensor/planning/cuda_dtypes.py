@@ -99,7 +99,7 @@ _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
 
 
 def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exception) -> RuntimeError | None:
-    """Convert a CPU kernel's error about a dtype to CUDA's error, or return None if CUDA supports the dtype."""
+    """If a CPU kernel rejects a dtype, return the error that CUDA would raise, or None if CUDA supports the dtype."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     if refused is None:
         return None

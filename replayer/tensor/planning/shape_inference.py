@@ -222,7 +222,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         accepted, of_cpu = _answer_of_cpu(func, args, kwargs)
         if accepted is not None:
             return accepted
-        # Meta kernels raise several types of errors, but CUDA kernels only RuntimeError.
+        # Meta kernels raise several types of errors, but CUDA kernels raise only RuntimeError.
         error = of_cpu or RuntimeError(str(refused))
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments, or call it on the CPU"

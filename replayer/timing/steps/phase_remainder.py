@@ -1,4 +1,4 @@
-"""At the end of each phase, such as the backward pass, launches the recorded kernels that match no op of the script.
+"""If a script skips recorded ops, the replay runs the kernels of these ops at the end of the phase, such as the backward pass.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -79,7 +79,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Before the script waits for the GPU, add the GPU time of unrecorded ops to the timeline."""
+        """Before the script waits for the GPU, add GPU time for its ops that match no recorded op."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

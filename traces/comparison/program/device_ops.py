@@ -86,7 +86,8 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        # Conversions between dtypes by autocast are not compared, because only recordings show which op they belong to.
+        # Autocast converts dtypes before ops. These conversions are not compared, because a replay does not store them as parts
+        # of an op.
         is_converted |= converts[at]
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]

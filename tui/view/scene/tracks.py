@@ -101,7 +101,7 @@ def _phases_of_ranks(trace: Trace, rows: Column) -> Iterator[tuple[int, Column]]
 
 
 def gpu_tracks(trace: Trace) -> Tracks:
-    """Return one timeline row per CUDA stream, or one row per device if only phases were recorded."""
+    """Return one timeline row per CUDA stream, or one row per device if no kernels were recorded."""
     spans, found = trace.device, Tracks()
     rows = work_rows(trace)
     if not len(rows):
