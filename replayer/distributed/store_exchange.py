@@ -115,8 +115,7 @@ class DeadlockDetector:
         self._of_group.set(_process_key(rank), json.dumps([_processes_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
-        """Return the CPU time of a rank in nanoseconds, including the time spent waiting for a free core. For a rank on another
-        machine, return 0."""
+        """Return how long (ns) a rank has used the CPU or waited for a free core. For a rank on another machine, return 0."""
         process = self._process(rank)
         return _processor_ns(process) if process else 0
 

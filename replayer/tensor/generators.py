@@ -276,7 +276,7 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows C++ warnings when the outermost C++ call ends. `Tensor.map_` makes this happen inside of the `try`
+        # PyTorch shows C++ warnings when the outermost C++ call ends. With `Tensor.map_`, this call ends inside of the `try`
         # block.
         _CELL.map_(_CELL, cell)
     finally:

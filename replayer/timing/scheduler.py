@@ -114,7 +114,7 @@ class StreamScheduler:
             of = origin
             if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
                 name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
-                # The recorded latency is too long for this copy, because it includes a copy of pageable memory on the CPU.
+                # The recorded latency may include the time in which the CPU copied the data to pinned memory.
                 latency_ns = min(latency_ns, self.recording.latency_ns)
             elif scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)

@@ -5,8 +5,6 @@
         raise ValueError("negative")
     if better:                             # None: neither branch is an error
         save()
-
-The replay uses this truth value if the condition depends on unknown GPU values.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class TimelineView(Widget, can_focus=True):
             styles[column] = palette.cursor_cell
         bounds = [0, *(n for n in range(1, len(text)) if styles[n] is not styles[n - 1]), len(text)]
         parts = [(label, palette.ruler), *((text[a:b], styles[a]) for a, b in itertools.pairwise(bounds))]
-        # Some SVG viewers remove spaces at the start of a text, so spaces get their own segments.
+        # Put spaces into separate SVG elements, because some viewers remove spaces at the start of a text.
         return Strip([Segment(word, style) for part, style in parts for word in _WORDS.findall(part)])
 
     # --- mouse and size ---
