@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from replayer import state
-from replayer.tensor.planning.cuda_dtypes import scalar_type
+from replayer.tensor.planning.cuda_dtypes import HALVES, scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type, require_powers_of_two
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import in_words_of_cuda
@@ -35,7 +35,6 @@ CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
 _SMALL_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0))
-_HALVES = (torch.float16, torch.bfloat16)
 _CUDNN_DROPOUT_STEPS = 16  # cuDNN supports multiples of 1/16 since PyTorch 2.12
 
 
@@ -102,7 +101,7 @@ def _suits_flash(params: TorchAny, capability: tuple[int, int]) -> bool:
         return False
     return (
         torch.backends.cuda.flash_sdp_enabled()
-        and query.dtype in _HALVES
+        and query.dtype in HALVES
         and params.attn_mask is None
         and key.size(-1) == value.size(-1) == size
         and size <= 256
@@ -113,7 +112,7 @@ def _suits_flash(params: TorchAny, capability: tuple[int, int]) -> bool:
 
 def _suits_efficient(params: TorchAny, capability: tuple[int, int], groups: bool) -> bool:
     query, key, value = params.query, params.key, params.value
-    half = query.dtype in _HALVES
+    half = query.dtype in HALVES
     step = 16 // query.element_size() if capability >= (8, 0) or (half and capability >= (7, 0)) else 1
     return (
         torch.backends.cuda.mem_efficient_sdp_enabled()
@@ -131,7 +130,7 @@ def _suits_cudnn(params: TorchAny) -> bool:
     query, key, value, mask = params.query, params.key, params.value, params.attn_mask
     return (
         torch.backends.cuda.cudnn_sdp_enabled()
-        and query.dtype in _HALVES
+        and query.dtype in HALVES
         and _suits_all(params, params.enable_gqa)
         and all(size <= _CUDNN_HEAD_SIZE and size % 8 == 0 for size in (query.size(-1), value.size(-1)))
         and key.size(-1) == query.size(-1)

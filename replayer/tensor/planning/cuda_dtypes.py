@@ -22,6 +22,7 @@ from traces.names.collectives import SCALAR_TYPES
 TABLE = Path(__file__).with_suffix(".json")
 _DTYPES = {getattr(torch, dtype, None): scalar for scalar, dtype in SCALAR_TYPES.items()}
 _INDICES = (torch.int64, torch.int32, torch.bool)
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def require_kernel(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:

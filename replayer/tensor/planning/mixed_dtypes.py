@@ -16,7 +16,7 @@ import torch
 
 from replayer.state import computing
 from replayer.tensor.plan import Where, argument_at
-from replayer.tensor.planning.cuda_dtypes import no_kernel, require_kernel, scalar_type
+from replayer.tensor.planning.cuda_dtypes import HALVES, no_kernel, require_kernel, scalar_type
 from replayer.torch_types import Kwargs, Op, TorchAny
 
 _CPP_TYPES = {
@@ -242,7 +242,7 @@ def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None,
 def _group_norm(data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
     """See native/cuda/group_norm_kernel.cu."""
     first = next((tensor.dtype for tensor in (weight, bias) if tensor is not None), None)
-    if data.dtype in (torch.float16, torch.bfloat16) and first in (data.dtype, torch.float32):
+    if data.dtype in HALVES and first in (data.dtype, torch.float32):
         _require_dtype_of(data, weight, bias)
 
 
@@ -568,11 +568,9 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten._scaled_dot_product_flash_attention.default: _flash_attention,
     _aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
     **dict.fromkeys(_MEDIANS, partial(_none_of, _COMPLEX, " Sort does not support complex dtypes on CPU")),
-    _aten._flash_attention_forward.default: partial(
-        _one_of, (torch.float16, torch.bfloat16), "FlashAttention only support fp16 and bf16 data type", 0
-    ),
+    _aten._flash_attention_forward.default: partial(_one_of, HALVES, "FlashAttention only support fp16 and bf16 data type", 0),
     _aten._efficient_attention_forward.default: partial(
-        _one_of, (torch.float32, torch.float16, torch.bfloat16), "Only fp32, half & bf16 supported at the moment", 0
+        _one_of, (torch.float32, *HALVES), "Only fp32, half & bf16 supported at the moment", 0
     ),
     _aten._fft_r2c.default: _real_fourier,
     **dict.fromkeys((_aten._fft_c2c.default, _aten._fft_c2r.default), _fourier),

@@ -21,7 +21,7 @@ from replayer.tensor.generators import PhiloxState, host_numbers, one_thread, wi
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
-from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like, tensors_of
+from replayer.tensor.planning.cuda_dtypes import HALVES, compares_dtypes, refusal_like, tensors_of
 from replayer.tensor.planning.deterministic import without_alerts
 from replayer.tensor.planning.mixed_devices import mixed_call, on_host
 from replayer.tensor.planning.shape_rules import RULES, whole_loss
@@ -346,8 +346,7 @@ _SMALLER_ELEMENTS = 1 << 18  # computed in at most a millisecond
 
 
 def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
-    """Choose smaller tensor sizes and integer arguments, so that a test run of the call is fast.
-    """
+    """Choose smaller tensor sizes and integer arguments, so that a test run of the call is fast."""
     smaller: dict[int, int] = {0: 0}
     last = before = 0
     for number in sorted(sizes | numbers):
@@ -383,13 +382,15 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
         _run_on_cpu(func, args, kwargs, value, trues)
     except (RuntimeError, IndexError) as error:
         text = str(error)
-        patterns = () if _WANTS_INDICES.search(text) else (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL)
-        is_other = any(pattern.search(text) for pattern in patterns)
-        is_other = is_other or any(internal in text for internal in _INTERNAL)
-        if LACKS_KERNEL.search(text) and any(tensor.dtype in _HALF for tensor in tensors_of((args, kwargs))):
+        if LACKS_KERNEL.search(text) and any(tensor.dtype in HALVES for tensor in tensors_of((args, kwargs))):
             in_float, options = tree_map_only(torch.Tensor, _in_float, (args, kwargs))
             return _shape_error(func, in_float, options, value, trues)
-        is_other = is_other or fits_in_float(func, text)
+        patterns = () if _WANTS_INDICES.search(text) else (_NAMES_DTYPE, _ON_CPU, LACKS_KERNEL)
+        is_other = (
+            any(pattern.search(text) for pattern in patterns)
+            or any(internal in text for internal in _INTERNAL)
+            or fits_in_float(func, text)
+        )
         # the traceback would keep the script's tensors alive
         return error.with_traceback(None) if type(error) in (RuntimeError, IndexError) and not is_other else None
     except (TypeError, ValueError, OverflowError):
@@ -397,11 +398,8 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
     return None
 
 
-_HALF = (torch.float16, torch.bfloat16)
-
-
 def _in_float(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in _HALF else tensor
+    return tensor.float() if tensor.dtype in HALVES else tensor
 
 
 # CUDA converts their scalars to float
