@@ -1,8 +1,6 @@
 """Writes docs/commands/NAME.md for every command, from its `--help` and the notes in docs/command_notes/NAME.md.
 
     python docs/command_pages.py
-
-
 """
 
 from __future__ import annotations

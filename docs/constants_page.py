@@ -1,8 +1,6 @@
 """Writes docs/constants.md, a list of all thresholds of comparisons and all constants of estimates.
 
     python docs/constants_page.py
-
-
 """
 
 from __future__ import annotations

@@ -202,8 +202,8 @@ def page(cost: Cost) -> Iterator[str]:
     yield (
         "The figures have four sources:\n\n* **Measured on this machine**: a DataLoader worker needs "
         f"{cost.cpu_ns_per_sample / 1e6:.2f} ms of CPU time to load, decode, crop, mirror and normalise a JPEG image of "
-        "500 x 375 pixels. The time to pin a batch was also measured on this machine.\n* **Library**: the GPU times "
-        f"are those of a {GPU.upper()} at batch size {BATCH}, measured by the authors of GPEmu.\n"
+        "500 x 375 pixels. The time to pin a batch was also measured on this machine.\n* **Library**: the authors of GPEmu "
+        f"measured the GPU times on a {GPU.upper()} at batch size {BATCH}.\n"
         "* **Modelled**: all other figures in columns named *ours* are "
         "computed from the measured times and the library.\n* **Published**: GPEmu's reproductions "
         "(github.com/mengwanguc/gpemu 27e9534) and the paper provide the figures for comparison.\n"

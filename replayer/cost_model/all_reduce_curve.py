@@ -41,7 +41,7 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """`bus_gbps` replaces the measured bandwidth between GPUs."""
+        """Return the all-reduce durations for a GPU model. `bus_gbps` replaces the measured bandwidth between GPUs."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:

@@ -89,7 +89,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Very short ops are ignored."""
+        """Compare estimates with recorded durations, to correct later estimates. Very short ops are ignored."""
         seen = set()
         for op, shapes, outputs, dtype, layout, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)

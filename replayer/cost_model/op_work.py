@@ -73,6 +73,7 @@ def op_work(
     settings: TorchSettings = DEFAULT_SETTINGS,
     layout: str = CHANNELS_LAST,
 ) -> list[OpWork]:
+    """Return the computations of an op, such as matrix products, each with its FLOPs and bytes."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]

@@ -86,7 +86,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """A new thread starts at the virtual time of its parent thread."""
+        """Register a new thread, which starts at the virtual time of its parent thread."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

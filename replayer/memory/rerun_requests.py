@@ -42,7 +42,8 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """`has_optional=False` skips the optional workspaces of cuDNN."""
+    """Execute memory requests on an emulated GPU until its memory is full. `has_optional=False` skips the optional workspaces
+    of cuDNN."""
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK

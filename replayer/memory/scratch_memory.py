@@ -69,7 +69,7 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Raises OutOfMemory, except for convolutions."""
+        """Allocate and free the op's next temporary buffers. Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -98,7 +98,8 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Raises OutOfMemory, except for convolutions."""
+    """Allocate and free an op's temporary memory, which may raise the memory peak. Raises OutOfMemory, except for
+    convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)

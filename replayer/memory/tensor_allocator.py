@@ -34,7 +34,7 @@ _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
 class TensorAllocator:
-    """No other code may allocate from `memory`."""
+    """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`."""
 
     def __init__(
         self,

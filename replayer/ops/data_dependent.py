@@ -89,7 +89,7 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """CUDA's result has column-major strides."""
+        """Run `nonzero`. CUDA's result has column-major strides."""
         meta: TensorMeta = source.tensor_meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
@@ -150,7 +150,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """`repeat_interleave` waits for the GPU if `output_size` is not given."""
+        """Run `repeat_interleave`, which waits for the GPU if `output_size` is not given."""
         require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel

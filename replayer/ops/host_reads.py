@@ -83,7 +83,7 @@ class HostReads:
         return self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """Unknown values are assumed to be close."""
+        """Run `torch.allclose`. Unknown values are assumed to be close."""
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
             return torch.allclose(mine, theirs, *tolerances, **options)

@@ -93,7 +93,7 @@ SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTenso
 
 
 class NestedVirtualTensor(SparseVirtualTensor):
-    """See Note [Nested tensors]."""
+    """Represents a nested tensor on the virtual GPU. See Note [Nested tensors]."""
 
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
@@ -164,7 +164,8 @@ _WITH_DENSE = (aten.add.Tensor, aten.mul.Tensor)
 
 
 def _nested_and_dense(func: TorchAny, nested: torch.Tensor, dense: TorchAny, *_: TorchAny) -> torch.Tensor | None:
-    """See `NestedTensor_elementwise_Tensor` in ATen/native/nested/NestedTensorBinaryOps.cpp."""
+    """Add or multiply a nested and a dense tensor, as `NestedTensor_elementwise_Tensor` in
+    ATen/native/nested/NestedTensorBinaryOps.cpp."""
     is_dense = isinstance(dense, torch.Tensor) and not dense.is_nested
     if not (is_dense and nested.is_nested and nested.dtype is dense.dtype):
         return None

@@ -69,7 +69,7 @@ def conditions_of(
     parallel: str | None = None,
     swept: bool = False,
 ) -> Conditions:
-    """Raises TraceError for invalid values."""
+    """Return the conditions of a prediction, from command-line options. Raises TraceError for invalid values."""
     counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
     for option, count in counts:
         if count is not None and count < 1:

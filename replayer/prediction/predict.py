@@ -90,11 +90,13 @@ class Prediction(PredictedFigures):
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Raises TraceError if the recording lacks necessary data."""
+    """Predict the training step under other conditions. Raises TraceError if the recording lacks necessary data."""
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
 class Predictor:
+    """Makes several predictions from one recording. Raises TraceError if no kernels were recorded."""
+
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():
             if recorded.grain == "kernel":

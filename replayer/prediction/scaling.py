@@ -62,7 +62,7 @@ class Scaling:
     def of(
         cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None] | None = None
     ) -> Scaling:
-        """Raises TraceError for missing data."""
+        """Scale the durations of all kernels of a trace. Raises TraceError for missing data."""
         calls = calls_of(trace) if calls is None else calls
         batch = 0
         if conditions.batch or conditions.length:

@@ -298,7 +298,7 @@ def _divided(shape: Shape, at: int, ranks: int) -> Shape:
 def tensor_parallel(
     trace: Trace, split: TensorSplit, reduced_ns: Column, step_ns: float, parameters: int, peak_bytes: int | None, steps: int
 ) -> Parallel:
-    """`step_ns` includes the all-reduces."""
+    """Predict each rank's training step under tensor parallelism. `step_ns` includes the all-reduces."""
     layers = layers_of(trace)
     layer_bytes = sum(layer.parameter_bytes for layer in layers)
     elements = sum(prod(weight) for layer in layers for weight in layer.weights)

@@ -1,4 +1,4 @@
-"""Makes autograd use as much memory as in PyTorch 1.10, for recordings made with old releases.
+"""Makes autograd keep as much memory as in PyTorch 1.10, if the recording was made with 1.10 or an older release.
 
     install(torch)      # if the recording was made with PyTorch before 1.11
 

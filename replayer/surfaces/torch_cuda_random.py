@@ -2,8 +2,6 @@
 
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
-
-
 """
 
 from __future__ import annotations

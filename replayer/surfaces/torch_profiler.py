@@ -108,7 +108,7 @@ def install(torch_module: ModuleType) -> None:
 def _add_device(
     torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], begin_ns: int, *, profile_memory: bool
 ) -> None:
-    """Ops are matched by name and order."""
+    """Add the virtual GPU's work to the events of a profile. Ops are matched by name and order."""
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
     known, made = defaultdict(list), list[TorchAny]()

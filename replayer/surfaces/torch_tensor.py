@@ -56,7 +56,8 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_data(make: TorchFunction) -> TorchFunction:
-    """`torch.tensor(pin_memory=True)` pins only CPU tensors (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp)."""
+    """Wrap `torch.tensor`. With `pin_memory=True`, PyTorch pins only CPU tensors (`internal_new_from_data` in
+    torch/csrc/utils/tensor_new.cpp)."""
 
     @wraps(make)
     def made(*args: TorchAny, **options: TorchAny) -> TorchAny:

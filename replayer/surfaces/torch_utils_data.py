@@ -2,8 +2,6 @@
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
-
-
 """
 
 from __future__ import annotations

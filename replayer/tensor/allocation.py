@@ -103,7 +103,7 @@ def allocation_of(block: AllocationHandle | None) -> Allocation:
 
 
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
-    """Raise torch.OutOfMemoryError if the memory is full."""
+    """Allocate memory for the current stream. Raise torch.OutOfMemoryError if the memory is full."""
     try:
         return allocation_of(gpu.devices[device].allocator.malloc(size_bytes, gpu.current.stream(device).number))
     except OutOfMemory as full:

@@ -1,4 +1,4 @@
-"""Exchanges the contents of two tensors, for example to move a parameter to another device.
+"""Exchanges the contents of two tensors. `Module.to` moves parameters to another device in this way.
 
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 
@@ -25,6 +25,7 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference 
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Exchange the C++ objects of two tensors. Raise NotEmulated if PyTorch refuses."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

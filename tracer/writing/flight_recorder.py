@@ -59,6 +59,8 @@ class FlightEntry(TypedDict):
 
 
 class FlightRecord(NamedTuple):
+    """Describes a collective that PyTorch's C++ code started. An unknown `duration_ns` is NONE."""
+
     call: CollectiveCall
     duration_ns: int  # NONE if unknown
 

@@ -11,7 +11,7 @@ Note [Late ranks]
     similar time in total. A straggler is therefore late for more than STRAGGLER_TIMES the median time of all ranks.
 
 Note [Only kernels]
-    Some profiles, for example of CUDA graphs, contain only the communication kernels of collectives. If the kernels of most
+    Profiles of CUDA graphs contain the communication kernels of collectives, but not their calls. If the kernels of most
     collectives end within RANKS_END_WITHIN_NS on all ranks, the k-th kernel with a name belongs to the same collective on all
     ranks. The clocks of two machines may differ, so the median difference between the ends is subtracted first.
 """

@@ -72,7 +72,8 @@ def _filter_stacks(traceback: Any, prefix: str) -> None:
 
 
 def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str) -> None:
-    """Set the file and line of a warning to those of the script, not of this tool. `caller` is the frame that warned."""
+    """Make a warning show a line of the script instead of a line of this tool. `caller` is the frame that called
+    `warnings.warn`."""
     frames = []
     while caller is not None:
         frames.append((caller.f_code.co_filename, caller.f_lineno, _is_own(caller, prefix)))

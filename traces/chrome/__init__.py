@@ -1,2 +1,1 @@
-"""Exports a trace to Chrome's trace format, which Perfetto, chrome://tracing and Holistic Trace Analysis read.
-"""
+"""Exports a trace to Chrome's trace format, which Perfetto, chrome://tracing and Holistic Trace Analysis read."""

@@ -23,7 +23,8 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """The trace must be sorted by time and have only one rank."""
+    """Copy missing sequence numbers of autograd nodes from an earlier step. The trace must be sorted by time and have only one
+    rank."""
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)
     if not len(steps) or not (host.forward_thread[ops] > 0).any():

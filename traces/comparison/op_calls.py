@@ -13,7 +13,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """If an op calls an op of the same name, return the outer op for both."""
+    """Return the op of each call. If an op calls an op of the same name, both calls belong to the outer op."""
     host = trace.host
     is_op = host.kind == HostKind.OP
     numbers: dict[str, int] = {}

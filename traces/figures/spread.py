@@ -137,7 +137,7 @@ def _changes_repeat(values: Column, period: int, mean: float) -> bool:
 
 
 def slow_starts(values: Column) -> int:
-    """Return how many steps at the beginning are slow, for example because they compile code."""
+    """Return how many of the first steps are slow. For example, the first steps compile code."""
     most = max(len(values) - FEWEST_STEADY, 0)
     return next((i for i in range(most) if values[i] < SLOW_START * np.median(values[i + 1 :])), most)
 

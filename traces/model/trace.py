@@ -233,7 +233,7 @@ class Table:
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     def pieces(self) -> Iterator[Self]:
-        """Yield the table in pieces, so that the columns of a large file need not be decoded at once."""
+        """Yield the table in pieces, which need less memory than all columns of a large file."""
         for first in range(0, len(self), _PIECE_ROWS):
             yield self.take(slice(first, first + _PIECE_ROWS))
 

@@ -19,8 +19,8 @@ Note [The first optimizer]
     also be at least twice the largest number of such steps so far.
 
 Note [Called twice without gradient]
-    A training step may call a model twice without gradients, for example a teacher model. If the script has trained before and
-    uses a batch from a DataLoader, a repeated call of the model therefore does not end a step.
+    A training step may call a teacher model twice without gradients. If the script has trained before and uses a batch from a
+    DataLoader, the second call of a model therefore does not end a step.
 
 Note [Inference with gradients on]
     Without `torch.no_grad`, inference looks like the start of training, until the script calls the model for a second batch

@@ -5,7 +5,7 @@
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
-The method is that of the paper "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021).
+The paper "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021) describes this method.
 """
 
 from __future__ import annotations

@@ -219,8 +219,8 @@ def _scaled(
 
 
 def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
-    """Return which dimension of an input has another size in the second run. If several dimensions differ, return one whose
-    size is the batch size."""
+    """Compare the inputs of two runs with different batch sizes, and return the dimension that differs. If several dimensions
+    differ, return the one that has the batch size."""
     changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)
 

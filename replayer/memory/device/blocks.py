@@ -119,6 +119,7 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
+        """Return the index of the smallest block with at least `size_bytes`, or `len(blocks)` if no block is large enough."""
         return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
 
     def add(self, block: Block) -> None:

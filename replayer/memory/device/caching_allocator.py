@@ -83,7 +83,7 @@ class DeviceMemory:
     # --- allocating and freeing
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        """Return None for 0 bytes. Raises OutOfMemory."""
+        """Allocate a memory block. Return None for 0 bytes. Raises OutOfMemory."""
         if size_bytes <= 0:
             return None
         if self._lock._is_owned():

@@ -174,7 +174,7 @@ class Segments:
         self.returned += 1
 
     def reserve(self, size_bytes: int) -> int:
-        """Raises RuntimeError if no addresses are left."""
+        """Reserve a range of addresses, and return the first address. Raises RuntimeError if no addresses are left."""
         address = self._reserved_addresses.allocate(size_bytes)
         if address is None:
             raise RuntimeError(f"CUDA driver error: out of memory: no range of {size_bytes:,} free addresses is left")

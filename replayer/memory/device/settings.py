@@ -84,7 +84,7 @@ class AllocatorSettings:
 
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> AllocatorSettings:
-    """Raises SettingsError or NotEmulated."""
+    """Return the allocator settings in the environment variables. Raises SettingsError or NotEmulated."""
     return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), AllocatorSettings())
 
 

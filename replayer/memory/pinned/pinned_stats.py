@@ -47,7 +47,7 @@ class Durations:
 
 
 class HostStatsDict(TypedDict):
-    """Times are in microseconds."""
+    """Describes the result of `torch.cuda.host_memory_stats_as_nested_dict`. Times are in microseconds."""
 
     allocations: Counted
     allocated_bytes: Counted

@@ -139,7 +139,8 @@ def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -
 
 
 def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offsets: torch.Tensor, *rest: TorchAny) -> TorchAny:
-    """CUDA's embedding_bag accepts any number as the first offset, but the CPU kernel accepts only 0."""
+    """Replace the first offset by 0. CUDA's embedding_bag accepts any number as the first offset, but the CPU kernel accepts
+    only 0."""
     bounds = offsets.clone()
     bounds[:1] = 0
     if len(rest) > 4 and rest[4]:  # with the end of the last bag

@@ -45,7 +45,7 @@ class CallArguments:
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def named(self, func: Op, kwargs: Kwargs) -> dict[str, TorchAny]:
-        """PyTorch's profiler does not record the shapes of `out=` arguments."""
+        """Convert keyword arguments. PyTorch's profiler does not record the shapes of `out=` arguments."""
         results, converted = _results(func), {}
         for name, value in kwargs.items():
             inputs = len(self.seen)

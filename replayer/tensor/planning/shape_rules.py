@@ -112,7 +112,7 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """PyTorch computes a mean loss from a tensor with the loss of each element, and keeps this tensor's memory
+    """Give a mean loss as much memory as in PyTorch, which keeps a tensor with the loss of each element
     (ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result

@@ -121,7 +121,7 @@ def test_an_allocation_by_a_finalizer_during_an_allocation_raises_an_error(monke
 
 
 def test_an_exception_of_a_signal_handler_leaves_the_allocator_unlocked() -> None:
-    """Python runs signal handlers between two calls, for example after a call that locks the allocator."""
+    """Python may run a signal handler just after the allocator was locked."""
     allocator = TensorAllocator(DeviceMemory(0, 16 << 30))
 
     def interrupt(_frame: FrameType, event: str, called: Any) -> None:

@@ -509,8 +509,8 @@ def test_without_launches_gpu_work_belongs_to_the_phase_whose_cuda_events_enclos
 
 
 def test_a_mean_step_counts_whole_repetitions_of_a_pattern() -> None:
-    """GIVEN 11 steps on the host, of which every fourth takes 6 ms and the others 1 ms THEN a step takes (3 + 6) / 4 ms,
-    however many steps were recorded after the last long one."""
+    """GIVEN 11 steps of 1 ms, except that every fourth step takes 6 ms THEN the mean step takes (3 + 6) / 4 ms, although the
+    recording ends in the middle of the pattern."""
     ends = np.cumsum([1, 1, 1, 6, 1, 1, 1, 6, 1, 1, 1]).tolist()
     of = pace(a_trace(list(pairwise([0, *ends]))))
     assert of is not None and (of.period, of.pace_ns, of.mean) == (4, 9 * MS // 4, None)

@@ -4,8 +4,8 @@
     trace = without_short_calls(profile)                         # without short functions that run no op
 
 Note [Whose call is it]
-    This tool's functions also run in a recorded script, for example around module calls. A call by the tool is kept if it leads
-    to an op, or to a file of the script. Calls on this tool's own threads are removed.
+    A recorded script also calls functions of this tool, which wrap module calls, for example. Such a call is kept only if it
+    runs an op or calls a function of the script. Calls on this tool's own threads are removed.
 
 Note [Folding]
     Most Python calls in a profile run no op and take a microsecond or two, such as `isinstance`. Their recorded times are

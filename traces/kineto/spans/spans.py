@@ -374,7 +374,8 @@ def _with_fallback(column: Column, fallback: Values) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Since April 2026, Kineto adds 1,000,000 to the stream numbers of synchronization events."""
+    """Return the stream numbers of events. Since April 2026, Kineto adds 1,000,000 to the stream numbers of synchronization
+    events."""
     streams = _with_fallback(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

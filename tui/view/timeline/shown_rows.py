@@ -107,7 +107,7 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """The number of lines that do not scroll."""
+        """Return the number of lines that do not scroll."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
