@@ -30,13 +30,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import traces  # noqa: E402
+from docs.constants_page import FITTED, constants_of  # noqa: E402
 from traces.comparison import thresholds  # noqa: E402
 from traces.comparison.compare import compare  # noqa: E402
-from traces.comparison.declared_constants import ConstantOrigin  # noqa: E402
 from traces.comparison.explain import explain  # noqa: E402
-from traces.comparison.thresholds import THRESHOLDS  # noqa: E402
 from traces.model.trace import Trace  # noqa: E402
 
+THRESHOLDS = constants_of(thresholds)
 MOVES = {"up": 1.2, "down": 0.8}
 PAIRS = (
     ("v100_resnet50_workers0", "v100_resnet50_workers0_rerun"),
@@ -194,7 +194,7 @@ def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[st
     of = THRESHOLDS[name]
     value = moved(of.value, MOVES[move])
     shown = ", ".join(f"{each:g}" for each in (value if isinstance(value, tuple) else (value,)))
-    origin = f"**{of.origin.value}**" if of.origin is ConstantOrigin.FITTED else of.origin.value
+    origin = f"**{FITTED}**" if of.origin == FITTED else of.origin
     return name, shown, origin, move, "<br>".join(apart) or "none", "<br>".join(failures) or "none"
 
 

@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 from replayer.cost_model import constants
-from replayer.cost_model.constants import DECLARED
 from traces.comparison import thresholds
-from traces.comparison.declared_constants import ConstantOrigin, DeclaredConstant
-from traces.comparison.thresholds import THRESHOLDS
 
 DOCS = Path(__file__).resolve().parent
 ROOMS = ("replayer", "trace_replay", "tracer", "traces", "tui")
@@ -34,6 +35,33 @@ ESTIMATES = """
 
 """
 COLUMNS = ("name", "value", "unit", "meaning", "origin", "used by")
+FITTED = "chosen after seeing results"
+_ABOVE = re.compile(rf"(.+?)\n(published|measured|chosen|{FITTED}): (.+)", re.DOTALL)
+
+
+class Constant(NamedTuple):
+    value: object  # a number or a table of numbers
+    unit: str
+    meaning: str
+    origin: str
+    source: str
+
+
+def constants_of(module: ModuleType) -> dict[str, Constant]:
+    """Return the constants of a module by name. Raises ValueError if a comment is missing."""
+    assert module.__file__ is not None
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    lines, found = source.splitlines(), {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            above = [*takewhile(lambda line: line.startswith("# "), reversed(lines[: node.lineno - 1]))]
+            described = _ABOVE.fullmatch("\n".join(line.removeprefix("# ") for line in reversed(above)))
+            unit = lines[(node.end_lineno or 0) - 1].partition("  # ")[2]
+            if described is None or not unit:
+                raise ValueError(f"{name} has no comment with its unit, its meaning and its origin")
+            found[name] = Constant(getattr(module, name), unit, *(of.replace("\n", " ") for of in described.groups()))
+    return found
 
 
 def value_text(value: object) -> str:
@@ -71,21 +99,17 @@ def users(module: str, root: Path = DOCS.parent) -> dict[str, list[str]]:
     return found
 
 
-def table(constants: Iterable[DeclaredConstant], used_by: Mapping[str, list[str]]) -> str:
-    rows = [COLUMNS, ("---",) * len(COLUMNS)]
-    for constant in constants:
-        origin = constant.origin.value
-        if constant.origin is ConstantOrigin.FITTED:
-            origin = f"**{origin}**"
-        files = "<br>".join(f"`{file}`" for file in used_by[constant.name])
-        number = value_text(constant.value), constant.unit
-        rows.append((constant.name, *number, constant.meaning, f"{origin}: {constant.source}", files))
+def table(module: ModuleType) -> str:
+    rows, used_by = [COLUMNS, ("---",) * len(COLUMNS)], users(module.__name__)
+    for name, constant in constants_of(module).items():
+        origin = f"**{FITTED}**" if constant.origin == FITTED else constant.origin
+        files = "<br>".join(f"`{file}`" for file in used_by[name])
+        rows.append((name, value_text(constant.value), constant.unit, constant.meaning, f"{origin}: {constant.source}", files))
     return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
 
 
 def page() -> str:
-    verdicts = table(THRESHOLDS.values(), users(thresholds.__name__))
-    return HEAD + verdicts + ESTIMATES + table(DECLARED.values(), users(constants.__name__))
+    return HEAD + table(thresholds) + ESTIMATES + table(constants)
 
 
 def main() -> None:

@@ -10,11 +10,8 @@ from types import ModuleType
 import pytest
 
 from replayer.cost_model import constants
-from replayer.cost_model.constants import DECLARED
 from tests.test_studies import study
 from traces.comparison import thresholds
-from traces.comparison.declared_constants import DeclaredConstants
-from traces.comparison.thresholds import THRESHOLDS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = study("constants_page")
@@ -185,10 +182,23 @@ def test_all_numbers_used_in_comparisons_are_found() -> None:
     assert compared_numbers(ast.parse("A = 3\n_B = 4"), {"A", "_B"}) == {"A"}  # another file compares A
 
 
-@pytest.mark.parametrize(("module", "declared"), [(thresholds, THRESHOLDS), (constants, DECLARED)])
-def test_every_declared_threshold_is_imported_by_some_file(module: ModuleType, declared: DeclaredConstants) -> None:
-    assert {name: getattr(module, name) for name in declared} == {name: of.value for name, of in declared.items()}
-    assert PAGE.users(module.__name__).keys() - {"DECLARED", "THRESHOLDS"} == declared.keys()
+@pytest.mark.parametrize("module", [thresholds, constants])
+def test_every_threshold_is_imported_by_some_file(module: ModuleType) -> None:
+    assert PAGE.users(module.__name__).keys() == PAGE.constants_of(module).keys()
+
+
+def test_a_threshold_without_its_origin_is_an_error(tmp_path: Path) -> None:
+    module = ModuleType("numbers_of_a_test")
+    module.__file__ = str(tmp_path / "numbers.py")
+    vars(module).update(LONG=2, SHORT=1)
+    described = "# a step that takes longer\n# is long\n# measured: on two: GPUs\nLONG = (\n    2\n)  # times the pace\n"
+    Path(module.__file__).write_text(described)
+    long = (2, "times the pace", "a step that takes longer is long", "measured", "on two: GPUs")
+    assert PAGE.constants_of(module) == {"LONG": long}
+    for lacking in ("# a short step\nSHORT = 1  # s\n", "# a short step\n# chosen: by me\nSHORT = 1\n"):
+        Path(module.__file__).write_text(described + lacking)
+        with pytest.raises(ValueError, match="SHORT has no comment"):
+            PAGE.constants_of(module)
 
 
 def test_the_constants_page_lists_the_files_that_import_each_constant(tmp_path: Path) -> None:
@@ -201,7 +211,7 @@ def test_the_constants_page_lists_the_files_that_import_each_constant(tmp_path: 
 
 
 def test_thresholds_are_defined_only_in_the_thresholds_module() -> None:
-    files = [path for room in ("traces", "tui") for path in sorted((ROOT / room).rglob("*.py"))]
+    files = [path for room in ("traces", "tui") for path in sorted((ROOT / room).rglob("*.py")) if path.stem != "thresholds"]
     trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
     everywhere = set().union(*map(names_compared, trees.values()))
     found = {name: numbers for name, tree in trees.items() if (numbers := compared_numbers(tree, everywhere))}
