@@ -196,12 +196,12 @@ def step_times(trace: Trace) -> StepTimes:
     for device, latest_ns in ends.items():
         rank = device_ranks[device] = rank_of_device(trace, device)
         mine = order[steps.rank[order] == rank]
-        known = np.full(len(steps), NONE, dtype=np.int64)
-        running = np.maximum.accumulate(latest_ns[mine])
-        known[mine] = np.where(running == _LONG_AGO, NONE, running)
-        last_ns = np.append(known, NONE)[before]
+        done_ns = np.full(len(steps), _LONG_AGO, dtype=np.int64)
+        done_ns[mine] = np.maximum.accumulate(latest_ns[mine])
+        known = np.where(done_ns == _LONG_AGO, NONE, done_ns)
+        last_ns = np.append(done_ns, _LONG_AGO)[before]
         earlier_ns = np.maximum(last_ns, _ends_outside_steps(trace, outside.get(device, work[:0])))
-        since_ns = np.where(continues & (last_ns != NONE), last_ns, np.maximum(steps.start_ns, earlier_ns))
+        since_ns = np.where(continues & (last_ns != _LONG_AGO), last_ns, np.maximum(steps.start_ns, earlier_ns))
         since_ns = np.minimum(since_ns, known)
         completion_ns[device] = known
         interval_ns[device] = np.where(known == NONE, NONE, known - since_ns)

@@ -191,8 +191,7 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
         names = [file.rpartition("/")[2] for file in files]
         places = [tuple(int(number) for number in _PLACES_IN_NAME.findall(name)) for name in names]
         if all(places) and len(set(places)) == len(files):
-            first = [place[0] for place in places]
-            return list(first) if len(set(first)) == len(files) else [sorted(places).index(place) for place in places]
+            return list(_ranks_of_places(places))
     bare = [_NUMBER.search(stem) for stem in stems]
     numbers = [int(match[0][:9]) if match else -1 for match in bare]
     if not any(matches) and sorted(numbers) == list(range(len(files))) and len({_NUMBER.sub("", stem) for stem in stems}) == 1:
@@ -200,14 +199,18 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
     return [int((match[1] or match[2])[:9]) if match else None for match in matches]
 
 
+def _ranks_of_places(places: list[tuple[int, ...]]) -> list[int]:
+    first = [place[0] for place in places]
+    return first if len(set(first)) == len(places) else [sorted(places).index(place) for place in places]
+
+
 def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
     # see Note [Merged ranks] in traces/kineto/reading/groups.py
-    ranks: dict[int | None, list[Piece]] = {}
+    found: dict[tuple[int, ...] | None, list[Piece]] = {}
     for piece in pieces:
-        ranks.setdefault(piece.rank, []).append(piece)
-    if len(ranks) < 2:
-        return ranks or {None: []}
-    return {rank: own for rank, own in ranks.items() if rank is not None and any(piece.complete for piece in own)}
+        found.setdefault(piece.rank, []).append(piece)
+    own = {place: of for place, of in found.items() if place is not None and any(piece.complete for piece in of)}
+    return dict(zip(_ranks_of_places(list(own)), own.values(), strict=True)) or {None: pieces}
 
 
 def _refuse_pair(source: Source, document: Document) -> None:

@@ -198,6 +198,14 @@ def test_much_work_from_before_the_recording_is_reported(earlier_ms: int, report
     assert summarize(step).earlier_work_ns == (None if reported_ms is None else reported_ms * MS)
 
 
+def test_step_times_are_the_same_if_all_times_are_negative() -> None:
+    trace, earlier = running_ahead(kernel_ms=5), running_ahead(kernel_ms=5)
+    for table in (earlier.steps, earlier.host, earlier.device):
+        table.start_ns -= 2 * int(trace.device.start_ns.max())
+    expected, found = (step_times(of).device_interval_ns[0].tolist() for of in (trace, earlier))
+    assert found == expected and min(found) > 0
+
+
 def test_the_time_between_two_steps_is_excluded_if_their_numbers_are_not_consecutive() -> None:
     """The time between two cycles of a profiler belongs to no step."""
     work = [Work(1, 2, 9), Work(11, 12, 19), Work(1001, 1002, 1008), Work(1011, 1012, 1018)]

@@ -281,6 +281,20 @@ def test_several_ranks_in_one_file_are_split() -> None:
     assert trace.host.parent[trace.device.launch].tolist() == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("labels", "ranks"),
+    [(("[TP00]", "[TP03]"), [0, 3]), (("[TP00-DP01]", "[TP00-DP04]"), [0, 1]), (("Rank 2:", "Rank 5:"), [2, 5])],
+)
+def test_ranks_in_front_of_process_numbers_split_a_file(labels: tuple[str, str], ranks: list[int]) -> None:
+    events = []
+    for label in labels:
+        for event in (op("aten::add", 10, 5), call(3, 12), kernel(3, 20)):
+            events.append({**event, "pid": f"{label} {event['pid']}"})
+    trace = read_kineto_bytes(orjson.dumps({"schemaVersion": 1, "traceEvents": events}), "merged.json")
+    assert trace.ranks == ranks and trace.problems == {}
+    assert trace.host.parent[trace.device.launch].tolist() == [0, 2]
+
+
 def test_unknown_categories_are_counted_by_name() -> None:
     categories = ("cpu_op", "mtia_x_events", "mtia_x_events", "\x1b[31m")
     events = [op("a", at, 1, cat=category) for at, category in enumerate(categories)]

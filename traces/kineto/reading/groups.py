@@ -26,6 +26,7 @@ _PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
 _SAMPLED = 32  # events at the start and end of a piece that are checked for ranks
 _PIDS_PER_RANK = 100_000_000
+_LABELLED_PID = re.compile(r"\[?((?:[-_ ,]?(?:rank|worker|tp|dp|pp|ep|cp)[-_ ]?\d+)+)[\] :_-]+(\w+)", re.IGNORECASE)
 _CLOCK_EVENTS = 64
 
 
@@ -36,7 +37,7 @@ class Piece:
     others: dict[Any, list[ProfilerJson]]
     stamps: list[Any]
     unreadable: int
-    rank: int | None = None
+    rank: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, events: list[Any]) -> list[Self]:
@@ -82,25 +83,28 @@ class Piece:
         return piece
 
 
-def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
+def _by_rank(events: list[Any]) -> dict[tuple[int, ...] | None, list[Any]]:
     """Group events by rank.
 
     Note [Merged ranks]
-        Tools that merge the files of several ranks write the rank into each event's arguments. These tools add a multiple of
-        100 000 000 to `pid` and `device`, to keep the processes of several hosts apart. The importer splits a merged file by
-        rank and reads each rank like a separate file.
+        Some tools that merge the files of several ranks write the rank into each event's arguments. These tools add a multiple
+        of 100 000 000 to `pid` and `device`, to keep the processes of several hosts apart. Other tools, such as the one of
+        SGLang, put a label before `pid`: "[TP00-DP01] 4711". The importer splits a merged file by rank and reads each rank like
+        a separate file.
     """
     sample = events[:_SAMPLED] + events[-_SAMPLED:]
     if not any(_rank_of(event) is not None for event in sample):
         return {None: events}
-    by_rank: defaultdict[int | None, list[Any]] = defaultdict(list)
+    by_rank: defaultdict[tuple[int, ...] | None, list[Any]] = defaultdict(list)
     for event in events:
         rank = _rank_of(event)
         if isinstance(event, dict):
             pid = event.get("pid")
             if type(pid) is int and pid >= 0:
-                rank = pid // _PIDS_PER_RANK if rank is None else rank
+                rank = (pid // _PIDS_PER_RANK,) if rank is None else rank
                 event["pid"] = pid % _PIDS_PER_RANK
+            elif label := _label_of(event):
+                event["pid"] = int(label[2]) if label[2].isdecimal() else label[2]
             args = event.get("args")
             if isinstance(args, dict) and type(args.get("device")) is int and args["device"] >= _PIDS_PER_RANK:
                 args["device"] %= _PIDS_PER_RANK
@@ -108,10 +112,19 @@ def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
     return by_rank
 
 
-def _rank_of(event: Any) -> int | None:
-    args = event.get("args") if isinstance(event, dict) else None
+def _rank_of(event: Any) -> tuple[int, ...] | None:
+    if not isinstance(event, dict):
+        return None
+    if label := _label_of(event):
+        return tuple(int(number[:9]) for number in re.findall(r"\d+", label[1]))
+    args = event.get("args")
     rank = args.get("rank") if isinstance(args, dict) else None
-    return rank if type(rank) is int and 0 <= rank < 1 << 31 else None
+    return (rank,) if type(rank) is int and 0 <= rank < 1 << 31 else None
+
+
+def _label_of(event: ProfilerJson) -> re.Match[str] | None:
+    pid = event.get("pid")
+    return _LABELLED_PID.fullmatch(pid) if isinstance(pid, str) else None
 
 
 @dataclass
