@@ -39,7 +39,7 @@ PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes
 MAX_CONTENT_BYTES = 64 << 20
 
 _BEGINNING_BYTES = 64
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16
 
 # lc=0 and pb=0 make files 5 % smaller
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}

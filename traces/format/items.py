@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
-from traces.format.column_encoding import MAX_ROWS, claimed_rows, pack_rows, pack_table, unpack_table
+from traces.format.column_encoding import claimed_rows, pack_rows, pack_table, unpack_table
 from traces.format.frames import Damaged
 from traces.format.item_reading import MAX_LIST, LaterTable, TableHead, unpack_items
 from traces.format.step_block import StepBlock, unpack_block
@@ -48,6 +48,9 @@ _ROW_BYTES["steps"] = 512  # with the figures computed for each step
 _BYTES_PER_TRACK = 32 << 10  # a timeline row and sums of a thread, device, stream or loader
 TRACKS = {"device": ("device", "stream"), "batches": ("rank", "loader")}  # columns with a timeline row per pair of values
 _LONGEST_TEXT = 1 << 20  # characters; C++ template names have thousands
+
+# rows of a table per item; a reader of a few ranks decompresses only the frames that contain rows of these ranks
+_ITEM_ROWS = 1 << 17
 
 # depth of nested lists and objects in provenance and properties; PyTorch uses three levels
 MAX_DEPTH = 32
@@ -98,14 +101,14 @@ def strings_item(texts: list[str]) -> Iterator[bytes]:
 
 
 def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
-    for first in range(0, len(table), MAX_ROWS):
-        part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
+    for first in range(0, len(table), _ITEM_ROWS):
+        part = table.take(slice(first, first + _ITEM_ROWS)) if len(table) > _ITEM_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))
 
 
 def row_items(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[bytes]:
-    for first in range(0, len(rows), MAX_ROWS):
-        yield _pack(name, pack_rows(TABLES[name], columns, rows[first : first + MAX_ROWS]))
+    for first in range(0, len(rows), _ITEM_ROWS):
+        yield _pack(name, pack_rows(TABLES[name], columns, rows[first : first + _ITEM_ROWS]))
 
 
 def block_item(block: StepBlock) -> bytes:

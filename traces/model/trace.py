@@ -41,7 +41,7 @@ from traces.model.workload import WorkloadSignature
 Column = npt.NDArray[Any]
 READ_LIMIT = 4096  # elements; larger copies to the host move data and are not read values
 NONE = -1
-_PIECE_ROWS = 1 << 19  # a frame of a trace file contains as many rows at most
+_PIECE_ROWS = 1 << 19  # a multiple of the rows in a frame of a trace file
 
 # Phases of a training step in the usual order, then "other" for unassigned time
 PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")

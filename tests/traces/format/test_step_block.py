@@ -84,7 +84,7 @@ def test_an_invalid_plain_column_is_rejected(column: list[Any]) -> None:
 
 
 def test_a_stream_of_blocks_and_rows_keeps_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traces.format.items.MAX_ROWS", 2)
+    monkeypatch.setattr("traces.format.items._ITEM_ROWS", 2)
     stream = TraceStream(tmp_path / "t")
     stream.header(Trace(devices=[Device(0, 0, "gpu", 1)]))
     stream.add_strings(list("abcde"))

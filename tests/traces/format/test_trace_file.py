@@ -17,7 +17,7 @@ from tests.traces.sound_traces import differences, small_trace, traces
 from traces.combining.merge import trace_of_ranks
 from traces.format import items
 from traces.format.column_encoding import MAX_ROWS, pack_table, unpack_table
-from traces.format.frames import DATA, END, LZMA_PLANES, Damaged, Frame, FrameWriter, compress
+from traces.format.frames import _PIECE_BYTES, DATA, END, LZMA_PLANES, Damaged, Frame, FrameWriter, compress, scan
 from traces.format.items import end_item, header_item, row_counts, strings_item, table_items
 from traces.format.trace_file import TraceStream, load, save
 from traces.kineto import read_kineto
@@ -83,7 +83,7 @@ def write_in_chunks(trace: Trace, path: Path, rows_per_chunk: int, at_once: bool
 
 
 def test_several_tables_of_any_size_can_be_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traces.format.items.MAX_ROWS", 10)
+    monkeypatch.setattr("traces.format.items._ITEM_ROWS", 10)
     stream = TraceStream(tmp_path / "t")
     stream.header(Trace())
     stream.add_tables({"phases": Phases.empty(), "steps": Steps.empty()})
@@ -386,7 +386,7 @@ def long_trace(rows: int = 20_000) -> Trace:
 
 def test_a_lazy_trace_decompresses_only_the_tables_that_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a host table in four frames WHEN rows of the second frame are taken THEN no other frame is decompressed."""
-    monkeypatch.setattr(items, "MAX_ROWS", 5_000)
+    monkeypatch.setattr(items, "_ITEM_ROWS", 5_000)
     save(long_trace(), tmp_path / "t.msgpack")
     decompressed = frames_that_are_decompressed(monkeypatch)
 
@@ -424,7 +424,7 @@ def test_reading_the_ranks_of_rows_decompresses_only_the_beginning_of_each_frame
     column is absent (rank 0). A frame with columns at the end, as earlier versions wrote it, is decompressed completely."""
     if has_nested_first:
         monkeypatch.setattr(items, "pack_table", lambda *of: dict(sorted(pack_table(*of).items(), reverse=True)))
-    monkeypatch.setattr(items, "MAX_ROWS", 5_000)
+    monkeypatch.setattr(items, "_ITEM_ROWS", 5_000)
     save(long_trace(), tmp_path / "t.msgpack")
     decompressed = frames_that_are_decompressed(monkeypatch, piece_bytes=6_000)
 
@@ -438,10 +438,27 @@ def test_reading_the_ranks_of_rows_decompresses_only_the_beginning_of_each_frame
 def test_a_lazily_loaded_trace_has_the_same_ranks_as_a_fully_loaded_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(items, "MAX_ROWS", 5_000)
+    monkeypatch.setattr(items, "_ITEM_ROWS", 5_000)
     save(long_trace(), tmp_path / "t.msgpack")
     whole, lazy = (trace_of_ranks(load(tmp_path / "t.msgpack", is_lazy=lazy), [1]) for lazy in (False, True))
     assert differences(lazy, whole) == [] and len(whole.host) == 10_000
+
+
+def test_reading_one_of_many_ranks_decompresses_a_small_part_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks, rows = 8, 60_000
+    trace = Trace(strings=Strings(["aten::mm"]), threads=[Thread(rank, 1) for rank in range(ranks)])
+    starts_ns = np.cumsum(np.random.default_rng(0).integers(1, 1 << 20, ranks * rows))
+    trace.host = HostSpans.of(thread=np.arange(ranks * rows) // rows, start_ns=starts_ns)
+    save(trace, tmp_path / "t.msgpack")
+    decompressed = frames_that_are_decompressed(monkeypatch, _PIECE_BYTES)
+
+    host = trace_of_ranks(load(tmp_path / "t.msgpack", is_lazy=True), [3]).host
+
+    assert (host.start_ns == starts_ns[3 * rows : 4 * rows]).all()
+    frames = scan((tmp_path / "t.msgpack").read_bytes()).frames
+    assert sum(decompressed.values()) < 0.6 * sum(frame.content_bytes for frame in frames)
 
 
 def test_a_damaged_large_frame_of_a_lazy_trace_is_reported_when_it_is_read(tmp_path: Path) -> None:
