@@ -20,8 +20,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from threading import ExceptHookArgs
-    from typing import Any
+    from typing import Any, TypeAlias
     from warnings import WarningMessage
+
+    Place: TypeAlias = tuple[FrameType, int]  # and its line
 
 
 def install(prefix: str) -> None:
@@ -43,8 +45,20 @@ def install(prefix: str) -> None:
     show = warnings._showwarnmsg  # CPython 3.6 to 3.14
 
     def show_at_own_place(message: WarningMessage) -> None:
-        move_warning(message, sys._getframe(1), prefix)
-        show(message)
+        caller = sys._getframe(1)
+        is_repeated = caller.f_code is show_at_own_place.__code__
+        places = None if is_repeated else _places(message, caller, prefix)
+        if places is None:
+            show(message)
+            return
+        # The script's filters and its registry of shown warnings decide about the place in the script.
+        (ours, _), (theirs, line) = places
+        text, registry = str(message.message), ours.f_globals.get("__warningregistry__", {})
+        for key in [key for key in registry if key[:2] == (text, message.category)]:
+            del registry[key]
+        shown = theirs.f_globals.setdefault("__warningregistry__", {})
+        place = theirs.f_code.co_filename, line, theirs.f_globals.get("__name__"), shown
+        warnings.warn_explicit(message.message, message.category, *place, source=message.source)
 
     warnings._showwarnmsg = show_at_own_place
 
@@ -71,22 +85,22 @@ def _filter_stacks(traceback: Any, prefix: str) -> None:
     traceback.StackSummary._extract_from_extended_frame_gen = classmethod(extract_others)
 
 
-def move_warning(message: WarningMessage, caller: FrameType | None, prefix: str) -> None:
-    """Make a warning show a line of the script instead of a line of this tool. `caller` is the frame that called
-    `warnings.warn`."""
-    frames = []
+def _places(message: WarningMessage, caller: FrameType | None, prefix: str) -> tuple[Place, Place] | None:
+    """Return where a warning points, and where the warning would point without this tool's frames. Return None if both are the
+    same place. `caller` is the frame that called `warnings.warn`."""
+    frames: list[Place] = []
     while caller is not None:
-        frames.append((caller.f_code.co_filename, caller.f_lineno, _is_own(caller, prefix)))
+        frames.append((caller, caller.f_lineno))
         caller = caller.f_back
-    level = next((i for i, frame in enumerate(frames) if frame[:2] == (message.filename, message.lineno)), None)
-    if level is None or not any(is_own for _, _, is_own in frames[: level + 1]):
-        return
+    place = message.filename, message.lineno
+    level = next((i for i, (frame, line) in enumerate(frames) if (frame.f_code.co_filename, line) == place), None)
+    if level is None or not any(_is_own(frame, prefix) for frame, _ in frames[: level + 1]):
+        return None
     # Warnings from C functions show the line of the caller. Warnings from Python functions show the line that `stacklevel`
     # selects.
-    start = level if frames[0][2] else 0
-    others = [frame for frame in frames[start:] if not frame[2]]
-    if level - start < len(others):
-        message.filename, message.lineno, _ = others[level - start]
+    start = level if _is_own(frames[0][0], prefix) else 0
+    others = [one for one in frames[start:] if not _is_own(one[0], prefix)]
+    return (frames[level], others[level - start]) if level - start < len(others) else None
 
 
 def _is_own(frame: FrameType, prefix: str) -> bool:

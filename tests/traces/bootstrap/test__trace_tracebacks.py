@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -122,3 +123,33 @@ def test_a_warning_shows_the_place_without_frames_of_this_tool(monkeypatch: pyte
             wrapped()
     assert len(shown) == 2
     assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("action", ["default", "module", "once"])
+def test_a_warning_is_shown_as_often_as_without_this_tool(monkeypatch: pytest.MonkeyPatch, action: Any) -> None:
+    """GIVEN a function that warns at the line of its caller WHEN two lines of a script call it twice THEN each line shows the
+    warning as often as without this tool's wrapper."""
+    shown: list[int] = []
+    monkeypatch.setattr(warnings, "_showwarnmsg", lambda message: shown.append(message.lineno))
+    installed(monkeypatch)
+    script = compile("for _ in range(2):\n    call()\n    call()", "script.py", "exec")
+    wrapped = partial(of_module("_trace_tracer.surfaces"), partial(warns, 2))
+    counts = []
+    for call in (partial(warns, 2), wrapped, wrapped):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            exec(script, {"call": call, "__name__": "script"})
+        counts.append(shown[:])
+        shown.clear()
+    assert counts[0] == ([2, 3] if action == "default" else [2])
+    assert counts[1:] == [counts[0]] * 2
+
+
+def test_filters_for_a_module_of_the_script_apply_to_warnings_through_this_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    ours = of_module("_trace_tracer.surfaces")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.filterwarnings("error", module="script")
+        with pytest.raises(UserWarning):
+            exec("call()", {"call": partial(ours, partial(warns, 2)), "__name__": "script"})
