@@ -70,6 +70,7 @@ from traces.figures.pace import (
     device_series,
     device_windows,
     host_series,
+    pace,
     pace_of,
     pace_series,
     step_times,
@@ -113,6 +114,8 @@ def compare(
     config = notes.config if notes is not None else None
     times = Both(step_times(recorded), step_times(other))
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
+    if not len(timed) and not len(timed_other):
+        paces = Both(pace(recorded), pace(other))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
     # Most replays load data at the speed of the replaying machine, not at the recorded speed.

@@ -197,6 +197,12 @@ class Comparison(ComparedFigures):
     def figures(self) -> dict[str, Spread]:
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 
+    @property
+    def waits_for_data(self) -> bool:
+        """Return True if a step waits for data in at least one trace."""
+        steps, without = self.steps, self.compute_side
+        return (steps.recorded_ns, steps.replayed_ns) != (without.recorded_ns, without.replayed_ns)
+
     def estimate_sentences(self) -> list[str]:
         of = {name: f"; expected error {error:.0%}" for name, error in self.expected_errors.items()}
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
@@ -215,11 +221,8 @@ class Comparison(ComparedFigures):
     def __repr__(self) -> str:
         lines = [f"Comparison with {'a replay' if self.replay else 'another recording'}: {self.verdict.sameness.value}"]
         lines[0] += f" ({self.verdict.reason})"
-        for words, figure in (
-            ("step", self.steps),
-            ("step without data loading", self.compute_side),
-            ("GPU time", self.gpu_busy),
-        ):
+        data = [("step without data loading", self.compute_side)] * self.waits_for_data
+        for words, figure in (("step", self.steps), *data, ("GPU time", self.gpu_busy)):
             a_ns, b_ns = figure.recorded_ns, figure.replayed_ns
             if a_ns is not None and b_ns is not None:
                 error = "" if figure.error is None else f" ({figure.error:+.1%})"

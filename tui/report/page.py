@@ -100,18 +100,17 @@ def _reasons(comparison: Comparison | None) -> str:
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
     figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
     if comparison is not None:
-        of_steps = (comparison.steps, comparison.compute_side, comparison.gpu_busy)
-        spreads = zip(("step time", "without data loading", "GPU time"), of_steps, strict=True)
+        data = [("without data loading", comparison.compute_side)] * comparison.waits_for_data
+        spreads = ("step time", comparison.steps), *data, ("GPU time", comparison.gpu_busy)
         figures = [(of.label(label), [of.recorded_ns, of.replayed_ns], time_text) for label, of in spreads]
         known = [of for of in comparison.memory.values() if None not in of.compared_bytes]
         for memory in sorted(known, key=lambda of: -(of.recorded_peak_bytes or 0))[:1]:
             figures.append((memory_name(memory), [*memory.compared_bytes], size_text))
     else:
         (of,) = summaries
-        figures = [
-            ("step time", [of.step_median_ns], time_text),
-            ("without data loading", [of.compute_side_median_ns], time_text),
-        ]
+        figures = [("step time", [of.step_median_ns], time_text)]
+        if of.compute_side_median_ns != of.step_median_ns:
+            figures.append(("without data loading", [of.compute_side_median_ns], time_text))
         figures.append(("GPU busy", [_busy(of)], share_text))
         peak_bytes = max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None)
         figures.append(("memory peak", [peak_bytes], size_text))

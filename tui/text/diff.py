@@ -324,10 +324,12 @@ class _DiffPage:
 
     def medians(self) -> list[tuple[Spread, list[str]]]:
         of = self.of
-        figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
+        figures = [(of.steps, "step time"), (of.gpu_busy, "GPU time")]
         if len(set(of.gpus)) > 1:
             words = [f"{name}: {counted(count, 'GPU')}" for name, count in zip((self.first, self.second), of.gpus, strict=True)]
-            figures = (*figures[:2], (of.gpu_busy, f"GPU time ({', '.join(words)})"))
+            figures[1] = of.gpu_busy, f"GPU time ({', '.join(words)})"
+        if of.waits_for_data:
+            figures.insert(1, (of.compute_side, "without data loading"))
         return [(one, [one.label(words), *time_cells(one.recorded_ns, one.replayed_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
@@ -352,11 +354,8 @@ class _DiffPage:
             rows.append(["slow steps (95th percentile)", *time_cells(steps.recorded_p95_ns, steps.replayed_p95_ns)])
         rows += self.evaluation()
         lines = self.times("Median per step", rows)
-        floors = [
-            f"{share_text(of.noise_floor)} {words}".rstrip()
-            for of, words in ((steps, ""), (self.of.compute_side, "without data loading"))
-            if of.noise_floor
-        ]
+        data = [(self.of.compute_side, "without data loading")] * self.of.waits_for_data
+        floors = [f"{share_text(of.noise_floor)} {words}".rstrip() for of, words in ((steps, ""), *data) if of.noise_floor]
         if floors:
             lines = self.noted(lines, f"Noise floor: {', '.join(floors)} (spread of the steps of {self.first_name()}).")
         if self.of.judged == "compute_side":

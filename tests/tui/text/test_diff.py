@@ -55,6 +55,13 @@ def test_diff_shows_the_expected_lines_for_a_recording_and_its_replay() -> None:
     assert_golden("diff_replay", _text(a_replay()))
 
 
+@pytest.mark.parametrize(("loader_us", "shown"), [(0, False), (20, True)])
+def test_the_step_time_without_data_loading_is_shown_if_a_step_waits_for_data(loader_us: int, shown: bool) -> None:
+    compared = compare(training(loader_us=loader_us), training(loader_us=0, kernel_us=11))
+    assert all(("without data loading" in _text(compared, details=details)) == shown for details in (False, True))
+    assert ("without data loading" in repr(compared)) == shown
+
+
 def test_the_brief_diff_shows_the_verdict_and_four_figures_and_caveats() -> None:
     found = a_replay()
     text = diff_text(found, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")

@@ -208,6 +208,10 @@ def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
     (said,) = [said for said in note_sentences(summarize(trace)) if "times the step time" in said]
     assert said == "Step 8 took 11 times the step time (1.1 ms)"
     assert not any("times the step time" in said for said in note_sentences(summarize(training(steps=6))))
+    trace.steps.kind[:] = StepKind.EVALUATION
+    assert said in note_sentences(summarize(trace))
+    trace.steps.kind[:3] = StepKind.STEADY
+    assert said not in note_sentences(summarize(trace))
 
 
 def test_info_names_a_step_that_lengthens_the_mean_step() -> None:
