@@ -300,8 +300,8 @@ def _work(comparison: Comparison) -> Iterator[Reason]:
     if comparison.fused:  # explains all work except kernels and ops with the same name in both traces
         lists = lists[0].of_same_names(), lists[1].of_same_names()
     ops, kernels = map(_by_size, lists)
-    not_fused = {op for fused in comparison.fused if not fused.kernels for op in fused.ops}
-    ops = [op for op in ops if not not_fused & {canonical_op(name) for name in _names(op)}]
+    changed = {op for fused in comparison.fused for op in fused.ops}
+    ops = [op for op in ops if op.recorded_count == op.replayed_count or not changed & set(map(canonical_op, _names(op)))]
     where = f"on the GPU{_shares(comparison)[1]}"
     listed: set[int] = set()
     for op in ops[:_MOST_OPS]:

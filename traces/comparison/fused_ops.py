@@ -61,12 +61,13 @@ def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int
     stretches = _stretches(compiled, theirs, is_fused, {kind for kinds, _, _ in launched for kind in kinds})
     rest = _Stretch()
     paired = {a for a, _ in shared}
-    counted: set[int] = set()
+    counted = {launched[place][2] for place in paired}  # an op is not gone if one of its kernels is in both traces
     for place, (kinds, name, op) in enumerate(launched):
         if place not in paired:
             near = [(_distance(anchors, place, one), number) for number, one in enumerate(stretches) if one.names & kinds]
             stretch = stretches[min(near)[1]] if near else rest
-            stretch.ops[name] += op == NONE or op not in counted
+            if op == NONE or op not in counted:
+                stretch.ops[name] += 1
             stretch.eager_ns += int(eager.device.duration_ns[ours[place]])
             counted.add(op)
     alike: dict[tuple[str, ...], _Stretch] = {}

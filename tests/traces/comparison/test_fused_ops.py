@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.replayer.compiled.handmade_recording import Events, running
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
@@ -78,13 +80,40 @@ def test_explain_names_fused_ops_for_an_eager_and_a_compiled_trace() -> None:
     assert not [text for text in texts if text.startswith(("op ", "kernel "))]
 
 
-def test_an_op_that_compilation_removes_is_listed_once() -> None:
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ("triton_poi_fused_add_0", "mul (in B named by no fused kernel) is gone: 30.0 µs of a step; on the GPU"),
+        (
+            "triton_poi_fused_add_mul_0",
+            "mul, add (in B fused into triton_poi_fused_add_mul_0) takes 32.0 µs less: 35.0 µs -> 3.0 µs; on the GPU",
+        ),
+    ],
+)
+def test_an_op_that_compilation_removes_is_listed_once(kernel: str, said: str) -> None:
     """GIVEN two calls of mul in A and one in B THEN only the sentence about fused kernels mentions mul."""
-    compared = compare(running(("mul", 30), ("mul", 30), ("add", 5)), running(("mul", 30), ("triton_poi_fused_add_0", 3)))
+    compared = compare(running(("mul", 30), ("mul", 30), ("add", 5)), running(("mul", 30), (kernel, 3)))
     texts = [reason.text for reason in explain(compared).reasons]
-    assert [text for text in texts if "mul" in text] == [
-        "mul (in B named by no fused kernel) is gone: 30.0 µs of a step; on the GPU"
-    ]
+    assert [text for text in texts if "mul" in text] == [said]
+
+
+def test_an_op_that_launches_fewer_kernels_is_not_gone() -> None:
+    """GIVEN an attention op with a second small kernel in the eager trace only THEN no fused kernel replaces the op."""
+
+    def attending(*kernels: str) -> Trace:
+        events = Events()
+        events.host("user_annotation", "ProfilerStep#1", 0, 900)
+        events.op("aten::_flash_attention_forward", 20, 90, [[8, 8]])
+        for place, kernel in enumerate(("flash_fwd_kernel", *kernels)):
+            events.launch("cudaLaunchKernel", 30 + 20 * place, (kernel, 9 - place))
+        is_compiled = not kernels
+        name = "triton_poi_fused_add_0" if is_compiled else "aten::add"
+        events.op(name, 200, 20, [[8, 8]])
+        events.launch("cuLaunchKernel" if is_compiled else "cudaLaunchKernel", 205, (name, 2 if is_compiled else 5))
+        return events.trace()
+
+    (of,) = fused_ops(attending("reduce_kernel"), attending(), 0, 0)
+    assert of == FusedOps(("triton_poi_fused_add_0",), 1, 2_000, {"add": 1}, 5_000)
 
 
 def test_a_fused_op_is_matched_between_the_same_two_matrix_products() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import typing
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -91,11 +92,13 @@ def test_dynamos_guards_check_the_original_function_instead_of_the_wrapper(
     assert Guarded(fn, source).source_fn == expected
 
 
-def called_from(file: str, call: Any, *arguments: object) -> Any:
-    """Call a function from a function in the given file."""
-    names: dict[str, Any] = {}
-    exec(compile("def caller(call, *arguments): return call(*arguments)", file, "exec"), names)
-    return names["caller"](call, *arguments)
+def called_from(files: str, call: Any, *arguments: object) -> Any:
+    """Call a function from functions in the given files, which are separated by spaces. The first file contains the caller."""
+    for file in files.split():
+        names: dict[str, Any] = {"call": call}
+        exec(compile("def caller(*arguments): return call(*arguments)", file, "exec"), names)
+        call = names["caller"]
+    return call(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,8 @@ def called_from(file: str, call: Any, *arguments: object) -> Any:
         (OUR_FILE, "model.py", "f", "traced"),
         ("train.py", contextlib.__file__, "f", "traced"),
         (OUR_FILE, contextlib.__file__, "f", "skipped in this call"),
+        (f"torch/autograd/profiler.py {OUR_FILE}", typing.__file__, "inner", "skipped in this call"),
+        ("torch/autograd/profiler.py train.py", typing.__file__, "inner", "traced"),
         ("train.py", "model.py", "__instancecheck__", "traced"),
         (OUR_FILE, "model.py", "__instancecheck__", "skipped in this call"),
     ],
