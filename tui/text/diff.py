@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement
 from traces.comparison.comparison_figures import Comparison
-from traces.comparison.explain import Reason, explain, slow_steps_sentence
+from traces.comparison.explain import Reason, explain, gpu_sets_step_time, slow_steps_sentence
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
@@ -309,10 +309,12 @@ class _DiffPage:
             delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
         elif abs(delta_ns) <= small_ns:
             delta_ns = 0
-        if not self.of.verdict.same or not delta_ns:
-            return wrapped(" ".join(of.summary), self.width)
-        alike = [reason for reason in reasons if reason.delta_ns * delta_ns > 0 and not reason.phase]
+        is_judged = self.of.verdict.same is not None
+        alike = [reason for reason in reasons if is_judged and reason.delta_ns * delta_ns > 0 and not reason.phase]
         most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
+        if most is not None and most.what in self.of.phases and gpu_sets_step_time(self.of):
+            ops = [reason for reason in alike if reason.names and abs(reason.delta_ns) >= abs(most.delta_ns) / 2]
+            most = max(ops, key=lambda reason: abs(reason.delta_ns), default=most)
         largest = [] if most is None else [f"Largest reason: {reason_texts([most])[0]}."]
         return wrapped(" ".join([*of.summary, *largest]), self.width)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
@@ -264,3 +265,19 @@ def test_the_largest_reason_is_an_op_not_one_of_its_kernels() -> None:
 
     text = _text(compare(work((29, 10)), work((4, 15))), details=False)
     assert "Largest reason: op aten::mul takes 20.0 µs less" in text
+
+
+def test_the_largest_reason_names_an_op_if_a_gpu_bound_script_has_one_op_more() -> None:
+    """GIVEN a GPU that is busy almost all the time WHEN the forward pass has one more op THEN diff names this op, although the
+    programs are not the same."""
+
+    def work(ops: int) -> Trace:
+        made = [Call("aten::mul", "2,2", 31, "multiply"), *[Call("aten::tanh", "2,2", 36, "tanh_kernel")] * (ops - 1)]
+        trace = training(steps=6, made=made, loader_us=0, kernel_us=76)
+        rows = np.arange(len(trace.device))
+        trace.device.start_ns[:] = trace.steps.start_ns[0] + 76 * US * rows
+        return trace
+
+    text = _text(compare(work(1), work(2)), details=False)
+    assert "NOT the same program" in text
+    assert "Largest reason: op aten::tanh is new: 76.0 µs of a step; 0 -> 1 a step, on the GPU." in " ".join(text.split())
