@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -199,7 +200,7 @@ class Recorder:
                         self.cost.excluded_ns = 0  # of the script's thread
                     pause_ns = self._writer.due_in_ns or _PAUSE_NS
 
-        threading.Thread(target=write, name="trace-writer", daemon=True).start()
+        start_new_thread(write, ())  # not in `threading.enumerate()`
 
     # --- the end
 

@@ -121,7 +121,7 @@ def test_only_the_host_is_recorded_without_a_gpu(place: Path) -> None:
 
 
 COMPARE = """
-import atexit, multiprocessing, os, pickle, sys, traceback
+import atexit, multiprocessing, os, pickle, sys, threading, traceback
 import torch
 
 class Thing:
@@ -155,6 +155,7 @@ if __name__ == "__main__":
         torch.ones(1).to("nowhere")
     except RuntimeError:
         traceback.print_exc()
+    print([thread.name for thread in threading.enumerate()])
     print("to stderr", file=sys.stderr)
     sys.exit(int(os.environ.get("RANK", 0)) * 0 + 7)
 """
@@ -162,8 +163,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("way", ["script", "module", "torchrun"])
 def test_a_script_runs_as_if_unrecorded(tmp_path: Path, way: str) -> None:
-    """argv, names, paths, stdout, stderr, the exit code, pickling, atexit and a spawned worker are the same with and without
-    recording."""
+    """argv, names, paths, stdout, stderr, the exit code, pickling, atexit, threads and a spawned worker are the same with and
+    without recording."""
     (tmp_path / "compare.py").write_text(COMPARE.replace("+ 7", "+ (0 if 'torchrun' in sys.argv else 7)"))
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     words = {"script": ["compare.py"], "module": ["-m", "compare"], "torchrun": [*torchrun, "compare.py"]}[way]

@@ -68,10 +68,11 @@ def test_a_program_started_by_exec_has_a_separate_partial_file(
 def test_the_longest_recording_of_each_rank_is_kept(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A process without steps, for example a helper of `multiprocessing`, is not counted."""
     first: Callable[..., ChildResult] = vars(record)["run_child"]
 
     def ran(*arguments: Any, **options: Any) -> ChildResult:
-        for pid, rank, steps in ((4712, 1, 1), (4713, 1, 3)):
+        for pid, rank, steps in ((4712, 1, 1), (4713, 1, 3), (4714, 1, 0)):
             stream = TraceStream(place / f"x.msgpack.{pid}.part")
             stream.header(Trace(grain="phase", threads=[Thread(rank, 1, "main", "main")], runs={rank: Run()}))
             times = {"start_ns": [5 + 10 * n for n in range(steps)], "duration_ns": [10] * steps}

@@ -22,8 +22,10 @@ Note [The script's own profiler]
 
 from __future__ import annotations
 
+import os
 import re
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Sized
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
@@ -153,17 +155,22 @@ class DeviceAccess:
         return True
 
 
-class _WaitingThread(threading.Thread):
-    """Waits for the GPU in a daemon thread, because CUDA's wait functions have no timeout."""
+class _WaitingThread:
+    """Waits for the GPU in another thread, because CUDA's wait functions have no timeout. `threading.enumerate` does not list
+    the thread."""
 
     def __init__(self) -> None:
-        super().__init__(name="trace-wait", daemon=True)
         self._calls: SimpleQueue[tuple[Callable[[], None], threading.Event]] = SimpleQueue()
         self._is_busy = False
+        self._process = 0  # in which the thread runs
+
+    def start(self) -> None:
+        start_new_thread(self._run, ())
+        self._process = os.getpid()
 
     @property
     def is_free(self) -> bool:
-        return self.is_alive() and not self._is_busy
+        return self._process == os.getpid() and not self._is_busy
 
     def submit(self, call: Callable[[], None]) -> threading.Event:
         self._is_busy = True
@@ -171,7 +178,7 @@ class _WaitingThread(threading.Thread):
         self._calls.put((call, done))
         return done
 
-    def run(self) -> None:
+    def _run(self) -> None:
         while True:
             call, done = self._calls.get()
             call()

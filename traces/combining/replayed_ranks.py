@@ -64,10 +64,15 @@ def _so_far(file: Path) -> Trace:
     return follower.trace()
 
 
+def with_work(traces: Mapping[int, Trace]) -> dict[int, Trace]:
+    """Return the traces of the processes that ran a step or used the GPU."""
+    return {process: trace for process, trace in traces.items() if len(trace.steps) or len(trace.device)}
+
+
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
     """Return the process id of each rank. Several processes may have the same rank number, because child processes inherit
     environment variables."""
-    worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
+    worked = with_work(traces) or traces
 
     def claim(pid: int) -> tuple[bool, bool, bool, int, int]:
         trace = worked[pid]
@@ -85,7 +90,7 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
     """Merge the traces of a replay's processes into one trace. Raises ValueError if `timelines` is empty."""
     by_rank = process_of_each_rank(timelines, main)
-    worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())
+    worked = len(with_work(timelines))
     notes = []
     if len(by_rank) == 1 and worked > 1:
         notes.append(f"{worked} processes used the GPU; the figures are those of process {next(iter(by_rank.values()))}")

@@ -31,7 +31,7 @@ _SURVIVED = {getattr(signal, f"SIG{name}", 0) for name in "CHLD CONT URG WINCH S
 @contextmanager
 def deferred_signals() -> Iterator[None]:
     """In the main thread, delay Python's signal handlers until the `with` block ends. This takes about 20 us."""
-    if threading.current_thread() is not threading.main_thread():
+    if threading.get_ident() != threading.main_thread().ident:
         yield
         return
     due: list[Callable[[], object]] = []

@@ -22,7 +22,7 @@ from pathlib import Path
 from traces.analyses.python_functions import without_folders
 from traces.combining.merge import merge_ranks, with_profile
 from traces.combining.profiler_cycles import joined_cycles
-from traces.combining.replayed_ranks import process_of_each_rank
+from traces.combining.replayed_ranks import process_of_each_rank, with_work
 from traces.format.trace_file import load, save
 from traces.kineto import read_kineto
 from traces.kineto.spans.python_calls import without_short_calls
@@ -116,9 +116,9 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
         of_script = [number for number, part in enumerate(parts) if part.pid == result.pid]
         main = max(of_script, key=lambda number: len(recordings[number].steps), default=NONE)
         by_rank = process_of_each_rank(recordings, main)
-        if len(by_rank) < len(recordings):
+        if len(by_rank) < (worked := len(with_work(recordings))):
             ranks = f"{len(by_rank)} ranks" if len(by_rank) > 1 else "1 rank"
-            say(f"{len(recordings)} processes were recorded as {ranks}; the longest recording of each rank is kept")
+            say(f"{worked} processes were recorded as {ranks}; the longest recording of each rank is kept")
         trace = merge_ranks([recordings[number] for number in by_rank.values()])
         if record.on is not None:  # the result must name the recording that its times come from
             trace.runs = {rank: _on_virtual_gpu(run, Path(record.on).stem) for rank, run in trace.runs.items()}
