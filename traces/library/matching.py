@@ -13,6 +13,7 @@ Note [The same network]
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class Match:
     differences: tuple[str, ...]  # one sentence per difference
     scalable: bool  # whether the networks differ only in optimizer or input size
     input_ratio: float = 1.0  # the script's input size divided by that of the library entry
-    is_related: bool = True  # whether both networks have the same classes of modules with parameters
+    is_related: bool = True  # whether the networks have most modules in common
 
     @property
     def is_same(self) -> bool:
@@ -55,7 +56,8 @@ def match_with(cell: LibraryCell, script: WorkloadSignature) -> Match:
     same_work = not any(_differ(measured, script, name) for name in ("trainable_parameters", "autocast"))
     ratio = _input_ratio(measured, script)
     scalable = not network and same_work and ratio is not None
-    is_related = not network or _parametric(measured).keys() == _parametric(script).keys()
+    ours, theirs = Counter(_parametric(measured)), Counter(_parametric(script))
+    is_related = not network or 2 * (ours & theirs).total() > (ours | theirs).total()
     return Match(cell, network + training, scalable, ratio or 1.0, is_related)
 
 

@@ -27,6 +27,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager
 from functools import partial, wraps
+from types import CellType
 from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
@@ -61,6 +62,7 @@ class _SinceBackward(threading.local):
     built_graph = False  # by the latest backward pass
 
 
+_EMPTY = CellType()  # a variable of an outer function that has no value
 SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are global
 
 
@@ -269,11 +271,11 @@ class ScriptHooks:
             returned: Callable[[], None] | None = None
             try:
                 if (tell := listener.workload.on_every_call) is not None:
-                    returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
+                    returned = tell(self, described([args, kwargs]), autocast(self), grad_enabled())
                 listener.module_called(self, grad_enabled())
                 # Activation checkpointing calls modules again during the backward pass, and these calls do not count.
                 if listener.workload.is_open and running_backward() == -1:
-                    listener.workload.module_called(self, described([args, kwargs]), autocast())
+                    listener.workload.module_called(self, described([args, kwargs]), autocast(self))
                 if marks is not None:
                     marks[0]((marks[2](id(self)) or marks[3](self)) + len(marks[1]))
                 return call(self, *args, **kwargs)
@@ -288,8 +290,18 @@ class ScriptHooks:
 
         return called
 
-    def _autocast(self) -> str:
-        return str(self._torch.get_autocast_dtype("cuda"))[len("torch.") :] if self._torch.is_autocast_enabled() else "off"
+    def _autocast(self, module: Any) -> str:
+        """Return the dtype of autocast in the module's `forward`. accelerate uses `torch.autocast` as a decorator of `forward`,
+        also below DistributedDataParallel."""
+        torch = self._torch
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled() else None
+        call = getattr(module.module if hasattr(module, "module") else module, "forward", None)
+        while call is not None:
+            held = [cell.cell_contents for cell in getattr(call, "__closure__", None) or () if cell != _EMPTY]
+            entered = [of for of in held if isinstance(of, torch.autocast) and of.device == "cuda"]
+            dtype = next((of.fast_dtype if of._enabled else None for of in entered), dtype)
+            call = getattr(call, "__wrapped__", None)
+        return "off" if dtype is None else str(dtype)[len("torch.") :]
 
     def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
         for tensor in tensors_in(self._torch, arguments):

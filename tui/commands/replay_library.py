@@ -32,6 +32,7 @@ from tui.formatting import time_text
 from tui.text.compiled import compilation_notes
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
+from tui.text.pace import values_sentences
 from tui.trace_names import load_replayable
 
 # how phases are timed if the library entry matches the script's model
@@ -57,9 +58,11 @@ class ReplaySource:
         return path
 
     def compared_with(self, replayed: Trace) -> tuple[Trace, bool]:
-        is_estimate = (self.gpu is not None or self.is_estimate) and not was_measured(replayed)
-        recorded = self.recorded if self.gpu is None else trace_of_library_steps(replayed, self.gpu, self.recorded)
-        return recorded, is_estimate
+        if self.gpu is None:
+            return self.recorded, self.is_estimate
+        if was_measured(replayed):
+            return trace_of_library_steps(replayed, self.gpu, self.recorded), False
+        return trace_of_card(self.gpu.name), True
 
 
 def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
@@ -155,8 +158,8 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
         lines.append(f"{busy} --clock recorded excludes the host time of this machine.")
     if is_gpu_time and known:
         lines.append("An estimate has no recorded host pace. --clock wall adds the host time of this machine.")
-    notes = [*estimate_sentences(comparison), *compilation_notes(comparison), *memory_sentences(comparison.memory)]
-    return "\n".join([*lines, *notes])
+    lines += [*estimate_sentences(comparison), *values_sentences(comparison)]
+    return "\n".join([*lines, *compilation_notes(comparison), *memory_sentences(comparison.memory)])
 
 
 def gpu_and_blank_trace(choice: LibraryChoice) -> tuple[Gpu, Trace]:

@@ -49,8 +49,8 @@ def values_sentences(comparison: Comparison) -> list[str]:
     if sizes := comparison.values.sizes_assumed:
         results = "1 data-dependent size was" if sizes == 1 else f"{count_text(sizes)} data-dependent sizes were"
         sentences.append(
-            f"{results} not recorded (results of a mask, unique or bincount); replay assumed about half of the elements at"
-            " first (see --values)."
+            f"{results} not recorded (results of a mask, unique or bincount); replay assumed sizes: for a mask, about"
+            " half of the elements at first (see --values)."
         )
     if reads := comparison.values.unrecorded_reads:
         values = "1 value that was" if reads == 1 else f"{count_text(reads)} values that were"

@@ -96,3 +96,10 @@ def test_differences_between_a_library_entry_and_a_script_are_listed(
     found = match_with(a_cell(), script(**changes))
     assert (found.differences, found.scalable, found.input_ratio) == (differences, scalable, ratio)
     assert found.is_same is (differences == ())
+
+
+@pytest.mark.parametrize(
+    ("modules", "is_related"), [({"Conv2d": 3}, True), ({"Conv2d": 3, "Linear": 1}, True), ({"Conv2d": 9}, False), ({}, False)]
+)
+def test_a_related_entry_has_most_modules_in_common(modules: dict[str, int], is_related: bool) -> None:
+    assert match_with(a_cell(), script(parameters=7, modules=modules)).is_related is is_related

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -205,7 +206,7 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
     listener.module_marks = lambda module: (notes.append, launches, numbers.get, number_of_new)
     # `task` is the number of the running backward pass. A workload does not contain the modules called there.
     fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided, _C=SimpleNamespace(_current_graph_task_id=lambda: task))
-    fake.is_grad_enabled, fake.is_autocast_enabled = (lambda: True), (lambda: False)
+    fake.is_grad_enabled, fake.is_autocast_enabled, fake.autocast = (lambda: True), (lambda: False), torch.autocast
 
     def call(module: Module, x: object) -> str:
         launches.append(3)
@@ -223,6 +224,32 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
     assert notes == [200 + 4, 100 + 5, ~6, ~6]
     of_workload = [("inputs", [((4, 2), "float32")], "off")] * (is_open and task == -1)
     assert listener.seen == [("module", True), *of_workload, "left", "returned"] * 2
+
+
+@pytest.mark.parametrize(
+    ("around", "device", "enabled", "expected"),
+    [
+        (False, "cuda", True, "float16"),
+        (True, "cuda", False, "off"),
+        (True, "cpu", True, "float16"),
+        (False, "cpu", True, "off"),
+    ],
+)
+def test_autocast_may_decorate_forward(
+    around: bool, device: str, enabled: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a model with the decorator `torch.autocast` below another decorator, as in accelerate, inside
+    DistributedDataParallel, which calls the model as its `module`."""
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+    listener, model, wrapper = Listener(), torch.nn.Linear(2, 2), torch.nn.Module()
+    decorated = torch.autocast(device, torch.float16, enabled=enabled)(model.forward)
+    model.forward = functools.wraps(decorated)(lambda x: decorated(x).float())
+    wrapper.module, wrapper.forward = model, lambda x: model(x)
+    hooks(torch, listener).module_calls(ModuleCalls())
+    for called in (model, wrapper):
+        with torch.autocast("cuda", torch.float16, enabled=around):
+            called(torch.ones(1, 2))
+    assert [of[2] for of in listener.seen if of[0] == "inputs"] == [expected] * 2  # type: ignore[index]
 
 
 def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_call() -> None:
