@@ -221,7 +221,7 @@ def note_sentences(summary: Summary) -> list[str]:
     if summary.estimate_error is not None:
         notes.insert(0, f"ESTIMATE: at least some times are estimated. {summary.estimate_error.sentence().rstrip('.')}")
     notes = [*estimate_line(summary.run), *notes]
-    return [*notes, f"missing: {', '.join(summary.lacks)}"] if summary.lacks else notes
+    return [*notes, f"missing: {'; '.join(summary.lacks)}"] if summary.lacks else notes
 
 
 def _slow_steps(summary: Summary) -> list[str]:
@@ -465,7 +465,7 @@ def _problems(summary: Summary, width: int) -> list[str]:
 
 
 def _next(summary: Summary, name: str) -> list[str]:
-    if not summary.gpu_busy_ns and summary.grain == "kernel":
+    if not summary.gpu_busy_ns and (summary.pace is None or summary.pace.device_ns is None):
         if "lost-kernel" in summary.problems:
             return ["Next: nothing to replay, because the recording has none of the launched kernels. Record again."]
         if is_cut(summary.problems):

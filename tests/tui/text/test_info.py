@@ -72,8 +72,12 @@ def test_info_ignores_header_fields_with_unexpected_types() -> None:
     assert "Input pipeline" not in text and "Recording overhead" not in text and "Kinds of steps" in text
 
 
-def test_info_says_that_an_empty_trace_cannot_be_replayed() -> None:
+def test_info_says_that_a_trace_without_gpu_work_cannot_be_replayed() -> None:
     assert "nothing to replay" in info_text(summarize(Trace()), "empty.msgpack")
+    on_cpu = replace(phase_grained(), lacks=["device time: no GPU", "shapes"])
+    on_cpu.phases.device_start_ns[:] = on_cpu.phases.device_end_ns[:] = -1
+    text = info_text(summarize(on_cpu), "cpu.msgpack", details=False)
+    assert "nothing to replay" in text and "missing: device time: no GPU; shapes\n" in text
 
 
 def test_long_provenance_is_truncated() -> None:
