@@ -241,7 +241,9 @@ def test_autocast_may_decorate_forward(
     """GIVEN a model with the decorator `torch.autocast` below another decorator, as in accelerate, inside
     DistributedDataParallel, which calls the model as its `module`."""
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
-    listener, model, wrapper = Listener(), torch.nn.Linear(2, 2), torch.nn.Module()
+    listener = Listener()
+    model: Any = torch.nn.Linear(2, 2)
+    wrapper: Any = torch.nn.Module()
     decorated = torch.autocast(device, torch.float16, enabled=enabled)(model.forward)
     model.forward = functools.wraps(decorated)(lambda x: decorated(x).float())
     wrapper.module, wrapper.forward = model, lambda x: model(x)
