@@ -36,9 +36,12 @@ def main() -> None:
         sys.exit(f"trace: {reason}")
     users = _users_path()
     sys.path[:] = [*PATH, *sorted(sys.path, key=lambda entry: os.path.abspath(entry) in users)]
-    from tui.cli import main
+    try:
+        from tui.cli import main
 
-    main()
+        main()
+    except KeyboardInterrupt:  # during an import
+        sys.exit(128 + 2)
 
 
 def unsupported(platform: str) -> str | None:

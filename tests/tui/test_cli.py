@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import trace_replay
 from tests.tui.view.scenes import crowd
 from traces.figures.problems import problems_of
 from traces.format.trace_file import load, save
@@ -142,6 +144,11 @@ def test_ctrl_c_exits_with_code_130(folder: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("tui.commands.info.summarize", interrupted)
     assert run(["info", "t.msgpack"]) == 130
+    # WHEN it happens during an import
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("tui.cli.main", lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit, match="130"):
+        trace_replay.main()
 
 
 def test_a_command_prints_no_traceback_if_its_output_pipe_is_closed(folder: Path) -> None:

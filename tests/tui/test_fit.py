@@ -223,6 +223,12 @@ def test_a_failing_script_ends_fit_with_a_one_line_error(
         assert "ValueError: no data" in capsys.readouterr().err
 
 
+def test_ctrl_c_while_the_script_runs_ends_fit_without_an_error_of_the_script(script: Any) -> None:
+    script(code=130, steps=0, said=b"KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        run(FitOptions(["train.py"], "v100-sxm2-16gb"))
+
+
 def test_an_unknown_gpu_is_rejected_before_any_run(script: Any) -> None:
     ran = script()
     with pytest.raises(TraceError, match=r"unknown GPU: v1000; did you mean Tesla V100"):

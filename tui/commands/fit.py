@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import re
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -114,6 +115,8 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
         output = sys.stderr.fileno() if is_verbose() else output_file.fileno()
         with working(f"running {name} for {counted(fit.steps, 'step')}"):
             result = run_child({"replayer": session}, words, ranks=fit.ranks, stdout=output, stderr=output)
+        if result.ending == 128 + signal.SIGINT:
+            raise KeyboardInterrupt
         stored = RankRequests.read_all(out)
         logs = [log for of in stored for log in of.devices]
         logs = [log for log in logs if any(entry.kind == RequestKind.REQUEST for entry in log.entries)]
