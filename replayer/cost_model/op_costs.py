@@ -31,22 +31,6 @@ from math import exp, inf, log, log2
 from typing import NamedTuple
 
 from replayer.cost_model import constants
-from replayer.cost_model.constants import (
-    ATTENTION_REACHED,
-    CACHED_SHARE,
-    DEPTHWISE_SLOWER,
-    FADING_OCTAVES,
-    FLOPS_PER_QUERY,
-    MEASURED_TENSORS,
-    MOST_SLOWER,
-    NARROWEST_TILE,
-    NEAR_OCTAVES,
-    OTHER_OP_OCTAVES,
-    ROWS_COUNT,
-    SLOWER_BY_BYTES,
-    TENSOR_CORES_REACHED,
-    UNALIGNED_SLOWER,
-)
 from replayer.cost_model.efficiency import NETS, ROWS_KINDS, EfficiencyCurves, peaks_of, roofline_ns
 from replayer.cost_model.op_work import OpWork, Shapes, is_part, op_work
 from traces.model.layouts import CHANNELS_LAST
@@ -56,11 +40,11 @@ from traces.names.cards import Card
 
 # weights of size differences, in octaves
 _WEIGHTS = {
-    **dict.fromkeys(("matmul", "attention"), (ROWS_COUNT, ROWS_COUNT, 1.0, 1.0)),
-    "conv": (1.0, 1.0, ROWS_COUNT, 1.0),
-    "conv_weight": (1.0, 1.0, 1.0, ROWS_COUNT),
-    "conv3": (ROWS_COUNT, 1.0, 1.0, ROWS_COUNT),
-    **dict.fromkeys(DEPTHWISE_SLOWER, (ROWS_COUNT, ROWS_COUNT, ROWS_COUNT, 1.0)),
+    **dict.fromkeys(("matmul", "attention"), (constants.ROWS_COUNT, constants.ROWS_COUNT, 1.0, 1.0)),
+    "conv": (1.0, 1.0, constants.ROWS_COUNT, 1.0),
+    "conv_weight": (1.0, 1.0, 1.0, constants.ROWS_COUNT),
+    "conv3": (constants.ROWS_COUNT, 1.0, 1.0, constants.ROWS_COUNT),
+    **dict.fromkeys(constants.DEPTHWISE_SLOWER, (constants.ROWS_COUNT, constants.ROWS_COUNT, constants.ROWS_COUNT, 1.0)),
 }
 
 Sample = tuple[str, Shapes, Shapes, str, str, int]
@@ -122,13 +106,14 @@ class OpCosts:
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         predicted_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
         # A small op cannot use all multiprocessors of the GPU.
-        excess_ns = took_ns - MOST_SLOWER * predicted_ns
+        excess_ns = took_ns - constants.MOST_SLOWER * predicted_ns
         ratio = now_ns / predicted_ns
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             ratio = self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         elif excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
-            ratio = (MOST_SLOWER * now_ns + excess_ns * in_proportion) / (MOST_SLOWER * predicted_ns + excess_ns)
+            most = constants.MOST_SLOWER
+            ratio = (most * now_ns + excess_ns * in_proportion) / (most * predicted_ns + excess_ns)
         elif _layer(before) != _layer(after):
             ratio *= exp((self._mean_log_error(op, after) or 0.0) - (self._mean_log_error(op, before) or 0.0))
         elif (kind := before[0].kind) == "conv3" or (kind in ("conv", "conv_weight") and before[0].sizes[0] == 1):
@@ -144,13 +129,13 @@ class OpCosts:
         total = weights = 0.0
         nearest = inf
         for learned in self._learned.get(_class(op, works), ()):
-            far = 0.0 if learned.op == op else OTHER_OP_OCTAVES
+            far = 0.0 if learned.op == op else constants.OTHER_OP_OCTAVES
             far += sum((a - b) ** 2 for a, b in zip(coordinates, learned.coordinates, strict=True)) ** 0.5
-            weight = exp(-far / NEAR_OCTAVES)
+            weight = exp(-far / constants.NEAR_OCTAVES)
             total += weight * learned.log_slower
             weights += weight
             nearest = min(nearest, far)
-        return total / weights * exp(-nearest / FADING_OCTAVES) if weights > 0 else None
+        return total / weights * exp(-nearest / constants.FADING_OCTAVES) if weights > 0 else None
 
     def _ns(self, works: list[OpWork]) -> tuple[float, Origin]:
         costs = [self._of(work) for work in works]
@@ -173,34 +158,35 @@ class OpCosts:
             slower, origin = self._curves.slower(work.kind, _as_learned(work), work.size_bytes, work.flops, self.card, unit)
             flops: float = work.flops
             if work.kind not in ROWS_KINDS and unit != "fp32":
-                flops, origin = work.flops / TENSOR_CORES_REACHED[work.kind], Origin.ROOFLINE
-                slower *= 1.0 if _is_aligned(work) else UNALIGNED_SLOWER
+                flops, origin = work.flops / constants.TENSOR_CORES_REACHED[work.kind], Origin.ROOFLINE
+                slower *= 1.0 if _is_aligned(work) else constants.UNALIGNED_SLOWER
             elif work.item_bytes != 4:
                 origin = Origin.CURVE
             return roofline_ns(flops, work.size_bytes, peaks) * slower + self.floor_ns, origin
         if work.kind == "attention":  # see Note [Fused attention]
             batch, rows, _, depth = work.sizes
-            softmax_ns = batch * rows * depth * FLOPS_PER_QUERY / peaks_of(self.card)[0]
-            products_ns = roofline_ns(work.flops / ATTENTION_REACHED, work.size_bytes, peaks)
+            softmax_ns = batch * rows * depth * constants.FLOPS_PER_QUERY / peaks_of(self.card)[0]
+            products_ns = roofline_ns(work.flops / constants.ATTENTION_REACHED, work.size_bytes, peaks)
             return max(products_ns, softmax_ns) + self.floor_ns, Origin.ROOFLINE
-        if work.kind in DEPTHWISE_SLOWER:
-            always, by_place = DEPTHWISE_SLOWER[work.kind]
+        if work.kind in constants.DEPTHWISE_SLOWER:
+            always, by_place = constants.DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
         # Data in the L2 cache is not read from memory.
-        missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
-        return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
+        missed_bytes = work.size_bytes - constants.CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
+        slower = constants.SLOWER_BY_BYTES[work.kind]
+        return roofline_ns(work.flops, missed_bytes, peaks) * slower + self.floor_ns, Origin.ROOFLINE
 
 
 def _in_tiles(work: OpWork) -> OpWork:
     if work.kind not in ("conv", "conv_weight") or work.sizes[0] == 1:
         return work
     groups, rows, columns, depth = work.sizes
-    computed = max(rows, NARROWEST_TILE)
+    computed = max(rows, constants.NARROWEST_TILE)
     return work._replace(sizes=(1, groups * computed, columns, depth), flops=work.flops * computed // rows)
 
 
 def _as_learned(work: OpWork) -> tuple[int, ...]:
-    tensors = MEASURED_TENSORS.get(work.kind)
+    tensors = constants.MEASURED_TENSORS.get(work.kind)
     if tensors is None:
         return work.sizes
     columns = work.sizes[1]
@@ -217,7 +203,7 @@ def _is_as_large(works: list[OpWork], others: list[OpWork]) -> bool:
         work.kind == other.kind
         and work.calls >= other.calls
         and all(size >= other_size for size, other_size in zip(work.sizes, other.sizes, strict=True))
-        and (work.unit == "fp32" or work.kind not in TENSOR_CORES_REACHED or _is_aligned(work) <= _is_aligned(other))
+        and (work.unit == "fp32" or work.kind not in constants.TENSOR_CORES_REACHED or _is_aligned(work) <= _is_aligned(other))
         for work, other in zip(works, others, strict=True)
     )
 
@@ -233,13 +219,13 @@ _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)
 
 
 def _class(op: str, works: list[OpWork]) -> str:
-    return works[0].kind if works[0].kind not in SLOWER_BY_BYTES else op
+    return works[0].kind if works[0].kind not in constants.SLOWER_BY_BYTES else op
 
 
 def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
     fixed = {
         "matmul": (2, 3), "attention": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2),
-        **dict.fromkeys(DEPTHWISE_SLOWER, (1, 3)), "softmax": (1,), "layer_norm": (1,),
+        **dict.fromkeys(constants.DEPTHWISE_SLOWER, (1, 3)), "softmax": (1,), "layer_norm": (1,),
     }  # fmt: skip
     return [tuple(work.sizes[i] for i in fixed.get(work.kind, ())) for work in works]
 

@@ -14,14 +14,7 @@ from replayer.ops.host_reads import MASKS, reads_an_argument, wait_for_device
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_virtual
-from replayer.tensor.values.known_values import (
-    fills_allocation,
-    host_values,
-    in_dtype,
-    known_values,
-    set_known_values,
-    writable_values,
-)
+from replayer.tensor.values import known_values
 from replayer.tensor.values.value_rules import EXACT_DTYPES
 from replayer.torch_types import Op, TorchAny, TorchFunction
 
@@ -33,7 +26,7 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 
 
 def _is_unknown_mask(index: torch.Tensor | None) -> bool:
-    return index is not None and index.dtype is torch.bool and known_values(index) is None
+    return index is not None and index.dtype is torch.bool and known_values.known_values(index) is None
 
 
 def selected_by(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
@@ -55,7 +48,7 @@ def _refuse_values(target: torch.Tensor, indices: Sequence[TorchAny], values: to
             chosen.append(index)
             continue
         known = index.allocation.known
-        host = None if type(known) is Uniform and known.assumed else host_values(index)
+        host = None if type(known) is Uniform and known.assumed else known_values.host_values(index)
         if host is None or index.shape != target.shape[len(chosen) :][: index.dim()]:
             return
         chosen += host.nonzero().unbind(1)
@@ -100,12 +93,12 @@ class KnownContents:
         known: TorchAny = allocation.known
         self._run(func, *((target,) if func is aten.zero_.default else (target, value)))
         meta: TensorMeta = target.tensor_meta
-        uniform = Uniform(in_dtype(value, meta.dtype), meta.dtype)
-        if fills_allocation(target) or (type(known) is Uniform and known == uniform):
+        uniform = Uniform(known_values.in_dtype(value, meta.dtype), meta.dtype)
+        if known_values.fills_allocation(target) or (type(known) is Uniform and known == uniform):
             known = uniform
         elif known is not None:
             allocation.known = known
-            view = writable_values(target)
+            view = known_values.writable_values(target)
             if view is not None:
                 view.fill_(value)
             known = allocation.known if view is not None else None
@@ -115,15 +108,15 @@ class KnownContents:
     def arange(self, start: TorchAny, end: TorchAny, step: TorchAny = 1, *, out: TorchAny) -> TorchAny:
         self._run(aten.arange.start_out, start, end, step, out=out)
         meta: TensorMeta = out.tensor_meta
-        if meta.numel <= KNOWN_LIMIT and fills_allocation(out):
-            set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
+        if meta.numel <= KNOWN_LIMIT and known_values.fills_allocation(out):
+            known_values.set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
         return out
 
     def _filled(self, op: Op, value: Callable[[TorchAny], TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         made = self._run(op, *args, **kwargs)
         if is_virtual(made, self._tensor_class):
             dtype = made.tensor_meta.dtype
-            made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
+            made.allocation.known = Uniform(known_values.in_dtype(value(args), dtype), dtype)
         return made
 
     def _values_unchanged(self, op: Op, at: int, *args: TorchAny) -> TorchAny:

@@ -31,15 +31,7 @@ from replayer.prediction.retiming import Retiming
 from replayer.prediction.scaling import ScaledOp, Scaling, calls_of, parameter_bytes, recorded_batch
 from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
-from traces.figures.measure import (
-    busy_ns,
-    launch_phase_names,
-    launch_steps,
-    memory_peaks,
-    profiled_steps,
-    steady_steps,
-    window_ns,
-)
+from traces.figures import measure
 from traces.figures.pace import DEVICE, pace, pace_series, step_times
 from traces.figures.problems import serious_problems, why_work_is_hidden
 from traces.model.json_facts import Json
@@ -108,7 +100,8 @@ class Predictor:
         self.calls = calls_of(recorded)
         self._retiming = Retiming(recorded)
         self._step_ns, self._gpu_ns = step_ns(recorded), gpu_ns(recorded, recorded)
-        self._peak_bytes = max((peak.peak_allocated_bytes for peak in memory_peaks(recorded).values()), default=0) or None
+        peaks = measure.memory_peaks(recorded).values()
+        self._peak_bytes = max((peak.peak_allocated_bytes for peak in peaks), default=0) or None
         self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}
         self._splits: dict[Conditions, TensorSplit] = {}
 
@@ -214,8 +207,8 @@ class Predictor:
         return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))
 
     def _forward_passes(self) -> int:
-        steps = launch_steps(self.recorded)
-        return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps != NONE)])), 1)
+        steps = measure.launch_steps(self.recorded)
+        return max(len(np.unique(steps[(measure.launch_phase_names(self.recorded) == "forward") & (steps != NONE)])), 1)
 
     def _host_ns(self, phase: str) -> float:
         steps = [self.recording.steps[i] for i in self.recording.choice.cycle]
@@ -271,20 +264,20 @@ def step_ns(trace: Trace) -> float:
     trace's duration."""
     found = pace(trace)
     if found is None:
-        first_ns, last_ns = window_ns(trace)
+        first_ns, last_ns = measure.window_ns(trace)
         return float(last_ns - first_ns)
     return float((found.mean or found).pace_ns)
 
 
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
-    found, after, rows = pace(recorded), pace(predicted), steady_steps(recorded)
+    found, after, rows = pace(recorded), pace(predicted), measure.steady_steps(recorded)
     if found is None or after is None:
         return step_ns(predicted)
     before = found.mean or found
     series = pace_series(step_times(predicted), rows)
     mean_ns = None if found.mean is None or series is None else float(series.interval_ns[series.rows].mean())
     pace_ns = float(after.pace_ns) if mean_ns is None else mean_ns
-    if before.busy_share is None or after.busy_share is None or np.isin(profiled_steps(recorded), rows).any():
+    if before.busy_share is None or after.busy_share is None or np.isin(measure.profiled_steps(recorded), rows).any():
         return pace_ns
     before_ns, after_ns = before.busy_share * before.pace_ns, after.busy_share * pace_ns
     if before.limit == DEVICE:
@@ -297,10 +290,10 @@ def gpu_ns(trace: Trace, recorded: Trace) -> float:
     the trace's GPU time."""
     found, before = pace(trace), pace(recorded)
     if found is None or found.gpu_time_ns is None:
-        return float(busy_ns(trace))
+        return float(measure.busy_ns(trace))
     if before is None or before.mean is None:
         return float(found.gpu_time_ns)
-    return float(step_times(trace).gpu_time_ns[profiled_steps(recorded)].mean())
+    return float(step_times(trace).gpu_time_ns[measure.profiled_steps(recorded)].mean())
 
 
 def _shares(trace: Trace) -> dict[Origin, float]:
@@ -315,13 +308,13 @@ def _shares(trace: Trace) -> dict[Origin, float]:
 
 def _work_of_steps(recorded: Trace) -> tuple[Column, int]:
     work = np.flatnonzero(recorded.device.is_work)
-    of = launch_steps(recorded)[work]
+    of = measure.launch_steps(recorded)[work]
     launched = of != NONE
     return (work[launched], len(np.unique(of[launched]))) if launched.any() else (work, 1)
 
 
 def _by_phase(recorded: Trace, scaling: Scaling, work: Column, steps: int) -> dict[str, PredictedTime]:
-    keys = [name or "other" for name in launch_phase_names(recorded)[work].tolist()]
+    keys = [name or "other" for name in measure.launch_phase_names(recorded)[work].tolist()]
     return _sums(keys, recorded.device.duration_ns[work], scaling.durations_ns[work], steps)
 
 

@@ -34,16 +34,7 @@ from functools import cache
 
 import numpy as np
 
-from replayer.cost_model.constants import (
-    EDGE_EXPLAINS_NS,
-    LAUNCH_EXPLAINS_NS,
-    LAUNCH_QUEUE_DEPTH,
-    LEAST_SHARE_OF_BUSIEST,
-    NEAR_LAUNCHES,
-    QUEUE_EXPLAINS_NS,
-    TYPICAL_GAP_NS,
-    TYPICAL_LATENCY_NS,
-)
+from replayer.cost_model import constants
 from replayer.cost_model.copy_costs import directions_of
 from replayer.recording.data_parallel_stages import nccl_ops, recorded_stages
 from replayer.recording.match_keys import RecordedKeys
@@ -67,8 +58,8 @@ class RecordingIndexer:
     def __init__(self, trace: Trace, rank: int, keys: RecordedKeys, slowdown: float = 1.0) -> None:
         self._keys = keys
         self._slowdown = slowdown
-        self.latency_ns = TYPICAL_LATENCY_NS
-        self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
+        self.latency_ns = constants.TYPICAL_LATENCY_NS
+        self.launch_queue_depth = constants.LAUNCH_QUEUE_DEPTH
         self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str, str]] = {}
         self.directions = directions_of(trace)
         self.trace, self.rank = trace, rank
@@ -92,7 +83,7 @@ class RecordingIndexer:
         unlaunched = self.launch_row == NONE
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
-        self.first_ordinal = int(np.argmax(counts / max(counts.max(), 1) >= LEAST_SHARE_OF_BUSIEST))
+        self.first_ordinal = int(np.argmax(counts / max(counts.max(), 1) >= constants.LEAST_SHARE_OF_BUSIEST))
         self._cut_by_step(rank)
         self._queue_depth()
         self._blocked()
@@ -105,7 +96,7 @@ class RecordingIndexer:
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows
-        return np.where(launch != NONE, called_ns, device.start_ns[rows] - TYPICAL_LATENCY_NS)
+        return np.where(launch != NONE, called_ns, device.start_ns[rows] - constants.TYPICAL_LATENCY_NS)
 
     def _cut_by_step(self, rank: int) -> None:
         trace = self.trace
@@ -192,14 +183,14 @@ class RecordingIndexer:
         usual = (start - self.launched_ns)[idle & (start > self.launched_ns)]
         if len(usual) >= 20:
             self.latency_ns = int(np.percentile(usual, 5))
-        queued_gaps = gap[~idle & (gap >= 0) & (gap < QUEUE_EXPLAINS_NS)]
-        usual_gap_ns = int(np.percentile(queued_gaps, 5)) if len(queued_gaps) >= 20 else TYPICAL_GAP_NS
+        queued_gaps = gap[~idle & (gap >= 0) & (gap < constants.QUEUE_EXPLAINS_NS)]
+        usual_gap_ns = int(np.percentile(queued_gaps, 5)) if len(queued_gaps) >= 20 else constants.TYPICAL_GAP_NS
         usual_latency = np.maximum(self.latency_ns - in_call, 0)
         self.latency = np.where(idle, np.maximum(latency, 0), usual_latency)
         self.gap = np.where(idle, usual_gap_ns, np.clip(gap, 0, None))
         self.edge = np.full(n, NONE)
         self.edge_gap = np.zeros(n, dtype=np.int64)
-        unexplained = (latency > LAUNCH_EXPLAINS_NS) & (gap > QUEUE_EXPLAINS_NS)
+        unexplained = (latency > constants.LAUNCH_EXPLAINS_NS) & (gap > constants.QUEUE_EXPLAINS_NS)
         ends = np.concatenate((end, device.end_ns[self.communication]))
         streams = np.concatenate((self.stream, device.stream[self.communication]))
         ordinals = [*self.ordinals.tolist(), *(self.device_ordinals[int(d)] for d in device.device[self.communication])]
@@ -207,7 +198,7 @@ class RecordingIndexer:
         sorted_end = ends[by_end]
         for i in np.flatnonzero(unexplained):
             j = int(np.searchsorted(sorted_end, start[i], side="right")) - 1
-            while j >= 0 and start[i] - sorted_end[j] <= EDGE_EXPLAINS_NS:
+            while j >= 0 and start[i] - sorted_end[j] <= constants.EDGE_EXPLAINS_NS:
                 cause = by_end[j]
                 if (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
                     if cause < n:
@@ -225,7 +216,7 @@ class RecordingIndexer:
         waits &= device.name == self.trace.strings.find("Stream Wait Event")
         for row in np.flatnonzero(waits).tolist():
             called = int(np.searchsorted(self.launched_ns, host.start_ns[device.launch[row]]))
-            near = np.arange(max(called - NEAR_LAUNCHES, 0), min(called + NEAR_LAUNCHES, len(start)))
+            near = np.arange(max(called - constants.NEAR_LAUNCHES, 0), min(called + constants.NEAR_LAUNCHES, len(start)))
             ordinal = self.device_ordinals[int(device.device[row])]
             is_own = (self.stream[near] == device.stream[row]) & (self.ordinals[near] == ordinal)
             later = near[is_own & (near >= called)]

@@ -45,22 +45,8 @@ from traces.comparison.program.verdict import Evidence, Verdict
 from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from traces.compiled.compilations import compilations
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
+from traces.figures import measure
 from traces.figures.bottleneck import bottleneck_of, slowdown_of
-from traces.figures.measure import (
-    busy_by_device,
-    busy_by_stream,
-    busy_ns,
-    by_label,
-    device_time_by_origin,
-    evaluation_steps,
-    gpus_per_rank,
-    memory_peaks,
-    profiled_steps,
-    ran_under_profiler,
-    run_peaks,
-    steady_steps,
-    step_windows,
-)
 from traces.figures.pace import (
     HOST,
     PaceSeries,
@@ -116,7 +102,7 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     if not len(timed) and not len(timed_other):
         paces = Both(pace(recorded), pace(other))
-    steady = steady_steps(recorded)
+    steady = measure.steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
     # Most replays load data at the speed of the replaying machine, not at the recorded speed.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
@@ -139,7 +125,7 @@ def compare(
         steps_compared=Both(len(timed), len(timed_other)),
         gpu_time_steps=len(theirs) if len(theirs) < min(len(repeating), len(timed_other)) else None,
         ranks=Both(len(recorded.ranks), len(other.ranks)),
-        gpus=Both(gpus_per_rank(recorded), gpus_per_rank(other)),
+        gpus=Both(measure.gpus_per_rank(recorded), measure.gpus_per_rank(other)),
         gpu_names=Both(*(", ".join(sorted({gpu.name for gpu in trace.devices})) for trace in (recorded, other))),
         batch_sizes=_batch_sizes(recorded, other) or (Both(*verdict.batch_sizes) if verdict.batch_sizes else None),
         paces=paces,
@@ -283,7 +269,7 @@ def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -
     texts = [of.text for of in serious_problems(trace)]
     # `trace record` also records steps while the profiler is off, but all steps of an imported profile are profiled.
     sources = [_paced_by(of) for of in (trace, beside)]
-    if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
+    if sources == [KINETO, RECORDER] and not measure.ran_under_profiler(beside)[measure.steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)
     longer = of.mean.pace_ns / of.pace_ns - 1 if of is not None and of.mean is not None and not steps.has_means else 0
     if abs(longer) > DEFAULT_TOLERANCE:
@@ -306,7 +292,7 @@ def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] 
 
 
 def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evaluation | None:
-    ours, theirs = evaluation_steps(recorded), evaluation_steps(other)
+    ours, theirs = measure.evaluation_steps(recorded), measure.evaluation_steps(other)
     if not len(ours) and not len(theirs):
         return None
     source = other.steps.recorded_step[theirs]
@@ -322,10 +308,10 @@ def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evalua
 
 def _busy_spread(worked: Both[Trace], ours: Column, theirs: Column) -> Spread:
     if not len(ours):
-        a, b = map(busy_ns, worked)
+        a, b = map(measure.busy_ns, worked)
         return Spread(a, b, relative_error(a, b), None, None, None, None, None)
     times = Both(step_times(worked.recorded), step_times(worked.replayed))
-    return _spread(times, ours, theirs, profiled_steps(worked.recorded), _gpu_time_series)
+    return _spread(times, ours, theirs, measure.profiled_steps(worked.recorded), _gpu_time_series)
 
 
 def _gpu_time_series(times: StepTimes, rows: Column) -> PaceSeries | None:
@@ -406,8 +392,8 @@ def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
     # see Note [Idle time of clean steps] in traces/analyses/idle.py
     shares: dict[str, dict[int, float]] = {}
     steps = step_times(trace).comparable(np.unique(steps)) if len(steps) else counted_steps(trace)
-    windows, busy_of, timed = device_windows(trace, steps), busy_by_device(trace), busy_times(trace)
-    for (device, stream), busy in busy_by_stream(trace).items():
+    windows, busy_of, timed = device_windows(trace, steps), measure.busy_by_device(trace), busy_times(trace)
+    for (device, stream), busy in measure.busy_by_stream(trace).items():
         share = 0.0
         if (window := windows.get(device)) is not None and device in timed:
             own_ns, busy_ns_ = (int(of.within(window.start_ns, window.end_ns).sum()) for of in (busy, busy_of[device]))
@@ -418,7 +404,7 @@ def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
 
 
 def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | None:
-    times = {origin.name.lower(): ns for origin, ns in device_time_by_origin(replay).items()}
+    times = {origin.name.lower(): ns for origin, ns in measure.device_time_by_origin(replay).items()}
     times["unmatched"] = notes.uncharged_ns if notes is not None else 0
     kinds = (*_COVERAGE, "curve") if times.get("curve") else _COVERAGE
     total = sum(times.get(kind, 0) for kind in kinds)
@@ -429,9 +415,10 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
     first = _first_with_memory(recorded) if other.is_replay_of(recorded) else 0
     kinds = _kinds_with_memory(recorded) & _kinds_with_memory(other)
     sides = (recorded, _memory_steps(recorded, 0, kinds)), (other, _memory_steps(other, first, kinds))
-    a, b = (by_label(trace, memory_peaks(trace, steps)) for trace, steps in sides)
-    runs_a, runs = (by_label(trace, memory_peaks(trace) | run_peaks(trace)) for trace in (recorded, other))
-    rises_a, rises_b = (by_label(trace, step_rises(trace)) for trace in (recorded, other))
+    a, b = (measure.by_label(trace, measure.memory_peaks(trace, steps)) for trace, steps in sides)
+    both = ((trace, measure.memory_peaks(trace) | measure.run_peaks(trace)) for trace in (recorded, other))
+    runs_a, runs = (measure.by_label(trace, peaks) for trace, peaks in both)
+    rises_a, rises_b = (measure.by_label(trace, step_rises(trace)) for trace in (recorded, other))
     uses = {
         other.device_label(row): use
         for row, use in enumerate(notes.memory if notes is not None else ())
@@ -469,7 +456,7 @@ def _first_with_memory(trace: Trace) -> int:
 def _kinds_with_memory(trace: Trace) -> set[bool]:
     events = trace.memory.take(trace.memory.device != NONE)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
-    steps = step_windows(trace).holding(events.time_ns, ranks)
+    steps = measure.step_windows(trace).holding(events.time_ns, ranks)
     return set((trace.steps.kind[steps[steps != NONE]] == StepKind.EVALUATION).tolist())
 
 

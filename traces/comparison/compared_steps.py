@@ -12,15 +12,7 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from traces.comparison.thresholds import MATCHED_STEP
-from traces.figures.measure import (
-    clean_steps,
-    evaluation_steps,
-    launch_steps,
-    passes_of_steps,
-    profiled_steps,
-    ran_under_profiler,
-    work_rows,
-)
+from traces.figures import measure
 from traces.model.trace import NONE, STEP_MARKS, Column, Origin, StepKind, Trace
 
 _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
@@ -39,10 +31,10 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         has_several = any(len(trace.steps) > len(trace.ranks) for trace in (recorded, other))
         if lacks_marks[0] != lacks_marks[1] and has_several:
             return without
-        return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
+        return _same_kinds(recorded, measure.profiled_steps(recorded), other, measure.profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    like = np.isin(source, evaluation_steps(recorded))
+    like = np.isin(source, measure.evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
 
@@ -51,7 +43,7 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
     """Choose the steps for a comparison of kernels. Replayed steps with mostly estimated kernel times are left out."""
     if not np.array_equal(other.steps.recorded_step[theirs], ours):
         return ours, theirs
-    rows, step_of = work_rows(other), launch_steps(other)
+    rows, step_of = measure.work_rows(other), measure.launch_steps(other)
     rows = rows[step_of[rows] != NONE]
     steps, duration_ns = step_of[rows], other.device.duration_ns[rows]
     is_recorded = np.isin(other.device.origin[rows], (Origin.EXACT, Origin.EQUIVALENT, Origin.PHASE))
@@ -59,7 +51,7 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
     matched = (recorded_ns >= MATCHED_STEP * whole_ns)[theirs]
     if matched.any():
         ours, theirs = ours[matched], theirs[matched]
-    step_of = launch_steps(recorded)[work_rows(recorded)]
+    step_of = measure.launch_steps(recorded)[measure.work_rows(recorded)]
     launched = np.bincount(step_of[step_of != NONE], minlength=len(recorded.steps))
     is_own = other.steps.number[theirs] == recorded.steps.number[ours]
     return (ours[is_own], theirs[is_own]) if len(np.unique(launched[ours])) > 1 and is_own.any() else (ours, theirs)
@@ -71,14 +63,15 @@ def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)
-    if other.is_replay and (same != NONE).all() and (passes_of_steps(recorded)[rows] == passes_of_steps(other)[same]).all():
+    passes = measure.passes_of_steps
+    if other.is_replay and (same != NONE).all() and (passes(recorded)[rows] == passes(other)[same]).all():
         return rows, same
     return _same_kinds(recorded, ours, other, theirs)
 
 
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
     rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
-    kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
+    kinds = [measure.passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
     if len(set(kinds[0])) < 2 or set(kinds[0]) != set(kinds[1]):
         return ours, theirs
     at, there, count = SequenceMatcher(a=kinds[0], b=kinds[1], autojunk=False).find_longest_match()
@@ -88,11 +81,11 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def without_profiler(trace: Trace, rows: Column) -> Column:
-    profiled = ran_under_profiler(trace)
-    clean = clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
+    profiled = measure.ran_under_profiler(trace)
+    clean = measure.clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
     if not len(clean) or not profiled[rows].any():
         return rows
-    passes = passes_of_steps(trace)
+    passes = measure.passes_of_steps(trace)
     kinds, counts = np.unique(passes[rows], return_counts=True)
     if len(kinds) == 1 or not np.isin(kinds, passes[clean]).all():
         return clean

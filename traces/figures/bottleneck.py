@@ -33,28 +33,8 @@ from traces.analyses.analyse import Analyses
 from traces.analyses.communication import Communication, communication_kernels, exposed_copies_ns
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
-from traces.comparison.thresholds import (
-    ALWAYS_BUSY,
-    CAUGHT_UP_NS,
-    CAUGHT_UP_SHARE,
-    DEFAULT_TOLERANCE,
-    MOSTLY_MARKED,
-    MUCH_DATA,
-    MUCH_LATE,
-    MUCH_SPREAD,
-    NOTICEABLE_WAIT,
-    STEPS_FALLING_BEHIND,
-    STEPS_OF_A_LEVEL,
-)
-from traces.figures.measure import (
-    device_time_by_origin,
-    launch_steps,
-    launches_without_work,
-    profiled_steps,
-    rank_of_device,
-    steady_steps,
-    work_rows,
-)
+from traces.comparison import thresholds
+from traces.figures import measure
 from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
 from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden
@@ -107,7 +87,7 @@ class CaughtUp:
 
 def caught_up(trace: Trace) -> CaughtUp | None:
     # see Note [Without kernels]
-    steps, phases = steady_steps(trace), trace.phases
+    steps, phases = measure.steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
         return None
     timed = np.isin(phases.step, steps) & (phases.device_end_ns != NONE) & (phases.origin == Origin.MEASURED)
@@ -118,7 +98,8 @@ def caught_up(trace: Trace) -> CaughtUp | None:
             continue
         lasted_ns = int(np.median(phases.duration_ns[rows]))
         behind_ns = int(np.median(phases.device_end_ns[rows] - phases.end_ns[rows]))
-        if lasted_ns >= 10 * CAUGHT_UP_NS and behind_ns <= max(CAUGHT_UP_NS, CAUGHT_UP_SHARE * lasted_ns):
+        near_ns = max(thresholds.CAUGHT_UP_NS, thresholds.CAUGHT_UP_SHARE * lasted_ns)
+        if lasted_ns >= 10 * thresholds.CAUGHT_UP_NS and behind_ns <= near_ns:
             found[lasted_ns] = CaughtUp(name, max(behind_ns, 0))
     return found[max(found)] if found else None
 
@@ -127,23 +108,23 @@ def caught_up(trace: Trace) -> CaughtUp | None:
 def why_idle_is_unknown(trace: Trace) -> str:
     if reason := why_work_is_hidden(trace):
         return reason
-    lost_ns = trace.host.start_ns[launches_without_work(trace)]
-    steps = steady_steps(trace)
+    lost_ns = trace.host.start_ns[measure.launches_without_work(trace)]
+    steps = measure.steady_steps(trace)
     if len(steps) and (trace.steps.end_ns[steps] > lost_ns.min(initial=np.iinfo(np.int64).max)).all():
         return "the recording ends before the GPU has finished" + " any of the steps" * (len(trace.steps) > 1)
     if _works_after_the_steps(trace, steps):
         return "the calls that launched the GPU's work are missing, and the GPU works long after the last step"
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
     if notes is not None and notes.config.clock == "recorded":
-        origins = device_time_by_origin(trace).keys()
+        origins = measure.device_time_by_origin(trace).keys()
         if origins <= set(ESTIMATED) and origins != {Origin.PUBLISHED}:  # A published phase time includes host time.
             return "the times are estimates of GPU time, and an estimate has no recorded host pace"
     return ""
 
 
 def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
-    rows = work_rows(trace)
-    rows = rows[(launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
+    rows = measure.work_rows(trace)
+    rows = rows[(measure.launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
     rows = rows[trace.device.start_ns[rows] >= trace.steps.end_ns.max(initial=0)]
     if not len(steps) or not len(rows):
         return False
@@ -161,11 +142,12 @@ def bottleneck_of(
     if pace is None or of is None or of.gain_ns is None or late is None:
         return of
     # see Note [A late rank]
-    rows = (found[trace.steps.rank[found] == late.rank] for found in (steady_steps(trace), profiled_steps(trace)))
+    kinds = measure.steady_steps(trace), measure.profiled_steps(trace)
+    rows = (found[trace.steps.rank[found] == late.rank] for found in kinds)
     mine, profiled = rows
     step_ns = (pace.mean or pace).pace_ns
     late_ns = min(late.late_ns // max(int((trace.steps.rank == late.rank).sum()), 1), step_ns)
-    if late_ns < MUCH_LATE * step_ns or (of.limit not in (OTHER_RANKS, DEVICE) and late_ns < of.gain_ns):
+    if late_ns < thresholds.MUCH_LATE * step_ns or (of.limit not in (OTHER_RANKS, DEVICE) and late_ns < of.gain_ns):
         return of
     own_idle = {label: idle[label] for rank, label in busiest.items() if rank == late.rank}
     own = bottleneck(pace_of_steps(trace, mine, with_kernels=profiled), own_idle, None)
@@ -174,7 +156,7 @@ def bottleneck_of(
 
 def _busiest_gpus(trace: Trace, idle: Mapping[str, IdleTime]) -> dict[int, str]:
     """For each rank, return the label of its busiest GPU."""
-    ranks = {trace.device_label(row): rank_of_device(trace, row) for row in range(len(trace.devices))}
+    ranks = {trace.device_label(row): measure.rank_of_device(trace, row) for row in range(len(trace.devices))}
     return {ranks[label]: label for label in sorted(idle, key=lambda label: idle[label].busy_ns)}
 
 
@@ -198,7 +180,7 @@ def bottleneck(
     # A step takes at least as long as its GPU work.
     busy_ns = min(round(max([step.busy_share, *shares]) * step.pace_ns), step.pace_ns)
     exposed_ns = 0 if between_ranks is None else min(between_ranks.exposed_per_step_ns, busy_ns)
-    copies_ns = min(copies_ns, busy_ns - exposed_ns) if copies_ns >= NOTICEABLE_WAIT * step.pace_ns else 0
+    copies_ns = min(copies_ns, busy_ns - exposed_ns) if copies_ns >= thresholds.NOTICEABLE_WAIT * step.pace_ns else 0
     idle_ns = step.pace_ns - busy_ns
     waits_ns = idle_ns + exposed_ns + copies_ns
     rest_ns = max(idle_ns - data_ns, 0)
@@ -212,7 +194,7 @@ def bottleneck(
     lost_ns[HOST] = waits_ns - sum(lost_ns.values())
     limit = max(lost_ns, key=lambda name: lost_ns[name])
     gain_ns, reason = lost_ns[limit], "the GPU is idle without a visible reason" * (limit == UNKNOWN)
-    take_turns = limit == OTHER_GPUS and busy_ns < ALWAYS_BUSY * step.pace_ns
+    take_turns = limit == OTHER_GPUS and busy_ns < thresholds.ALWAYS_BUSY * step.pace_ns
     if step.limit == DEVICE and step.pace_ns - waits_ns >= lost_ns[limit] and not take_turns:
         limit, gain_ns, reason = DEVICE, waits_ns - round(rest_ns * _share_of(idle, "unknown")), ""
     return PaceLimit(limit, gain_ns, gain_ns / step.pace_ns, reason, exposed_ns, copies_ns=copies_ns or None)
@@ -221,7 +203,7 @@ def bottleneck(
 def _without_kernels(pace: StepPace, step: StepPace | MeanStep, data_ns: int, keeps_up: CaughtUp | None) -> PaceLimit:
     if pace.host_runs_ahead:
         return PaceLimit(DEVICE, None, None)
-    if data_ns >= MUCH_DATA * step.pace_ns:
+    if data_ns >= thresholds.MUCH_DATA * step.pace_ns:
         return PaceLimit(DATA, data_ns, data_ns / step.pace_ns)
     if pace.device_ns is None:
         return PaceLimit(HOST, None, None)
@@ -237,14 +219,14 @@ def _share_of(idle: Mapping[str, IdleTime], *reasons: str) -> float:
 
 def slowdown_of(trace: Trace) -> Slowdown | None:
     # see Note [Slower kernels]
-    steps = profiled_steps(trace)
+    steps = measure.profiled_steps(trace)
     steps = steps[trace.steps.rank[steps] == trace.ranks[0]] if trace.ranks else steps[:0]
-    rows = work_rows(trace)
+    rows = measure.work_rows(trace)
     rows = rows[(trace.device.kind[rows] == DeviceKind.KERNEL) & ~communication_kernels(trace)[rows]]
     rows = rows[trace.device.origin[rows] != Origin.PHASE]
-    of_step = launch_steps(trace)[rows]
+    of_step = measure.launch_steps(trace)[rows]
     rows, of_step = rows[np.isin(of_step, steps)], of_step[np.isin(of_step, steps)]
-    if len(steps) < 2 * STEPS_OF_A_LEVEL or not len(rows):
+    if len(steps) < 2 * thresholds.STEPS_OF_A_LEVEL or not len(rows):
         return None
     place, name = np.searchsorted(steps, of_step), trace.device.name[rows]
     counts = np.bincount(place, minlength=len(steps))
@@ -262,10 +244,10 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
     before_ns, after_ns = float(np.median(sums_ns[:at])), float(np.median(sums_ns[at:]))
     middle_ns = (before_ns + after_ns) / 2
     on_their_side = min((sums_ns[:at] < middle_ns).mean(), (sums_ns[at:] > middle_ns).mean())
-    if after_ns < (1 + MUCH_SPREAD) * before_ns or on_their_side < STEPS_FALLING_BEHIND:
+    if after_ns < (1 + thresholds.MUCH_SPREAD) * before_ns or on_their_side < thresholds.STEPS_FALLING_BEHIND:
         return None
-    is_alike = np.abs(after * before_ns - before * after_ns) <= DEFAULT_TOLERANCE * before * after_ns
-    alike = bool(before[is_alike].sum() >= MOSTLY_MARKED * before.sum())
+    is_alike = np.abs(after * before_ns - before * after_ns) <= thresholds.DEFAULT_TOLERANCE * before * after_ns
+    alike = bool(before[is_alike].sum() >= thresholds.MOSTLY_MARKED * before.sum())
     return Slowdown(int(trace.steps.number[steps[at]]), round(before_ns), round(after_ns), alike)
 
 
@@ -274,4 +256,5 @@ def _change_of_level(values: Column) -> int:
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))
-    return STEPS_OF_A_LEVEL + int(drift[STEPS_OF_A_LEVEL - 1 : len(values) - STEPS_OF_A_LEVEL].argmax())
+    least = thresholds.STEPS_OF_A_LEVEL
+    return least + int(drift[least - 1 : len(values) - least].argmax())

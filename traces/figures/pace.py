@@ -61,27 +61,8 @@ from functools import cached_property
 
 import numpy as np
 
-from traces.comparison.thresholds import (
-    ALWAYS_BUSY,
-    DEFAULT_TOLERANCE,
-    FALLS_BEHIND_SHARE,
-    MUCH_SPREAD,
-    RUNS_AHEAD,
-    STEPS_FALLING_BEHIND,
-)
-from traces.figures.measure import (
-    backlog,
-    device_ranks,
-    launch_steps,
-    launch_time_ns,
-    passes_of_steps,
-    phase_times,
-    profiled_steps,
-    ran_under_profiler,
-    rank_of_device,
-    steady_steps,
-    work_rows,
-)
+from traces.comparison import thresholds
+from traces.figures import measure
 from traces.figures.spread import mean, means_of_periods, median_per_step, noise_floor, period_of, varies_much
 from traces.model.intervals import Intervals, union_by_group
 from traces.model.result_cache import cached_result
@@ -129,7 +110,7 @@ class StepTimes:
         for rank, own in by_value(self.rank[rows]).items():
             following = rows[own][self.follows[rows[own]]]
             waits = (_without_queue(self, device, following) for device, of in self.device_ranks.items() if of == rank)
-            is_queued = any(waits_ns <= (1 - ALWAYS_BUSY) * lasted_ns for waits_ns, lasted_ns in waits if lasted_ns)
+            is_queued = any(waits_ns <= (1 - thresholds.ALWAYS_BUSY) * lasted_ns for waits_ns, lasted_ns in waits if lasted_ns)
             kept.append(following if is_queued else rows[own])
         return np.sort(np.concatenate(kept)) if kept else rows
 
@@ -182,7 +163,7 @@ def step_times(trace: Trace) -> StepTimes:
     steps = trace.steps
     order = np.lexsort((steps.start_ns, steps.rank))
     before, follows = _predecessors(trace, order)
-    step_of, work = launch_steps(trace), work_rows(trace)
+    step_of, work = measure.launch_steps(trace), measure.work_rows(trace)
     has_work = np.zeros(len(steps) + 1, dtype=bool)
     has_work[step_of[work]] = True
     has_work = has_work[:-1]
@@ -194,7 +175,7 @@ def step_times(trace: Trace) -> StepTimes:
     completion_ns, interval_ns, launches, device_ranks = {}, {}, {}, {}
     end_ns = steps.end_ns.copy()
     for device, latest_ns in ends.items():
-        rank = device_ranks[device] = rank_of_device(trace, device)
+        rank = device_ranks[device] = measure.rank_of_device(trace, device)
         mine = order[steps.rank[order] == rank]
         done_ns = np.full(len(steps), _LONG_AGO, dtype=np.int64)
         done_ns[mine] = np.maximum.accumulate(latest_ns[mine])
@@ -224,7 +205,7 @@ def step_times(trace: Trace) -> StepTimes:
         launches=launches,
         data_wait_ns=_data_waits(trace, work, by_events),
         loader_ns=_loader_ns(trace),
-        passes=passes_of_steps(trace),
+        passes=measure.passes_of_steps(trace),
         follows=follows,
         host_end_ns=steps.end_ns,
         rank=steps.rank,
@@ -287,7 +268,7 @@ def median_ns(times: StepTimes, rows: Column) -> int | None:
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
     """Return the median step times, or None if there are no steps. `rows` selects the steps (default: `steady_steps`)."""
     if rows is None:
-        rows, with_kernels = steady_steps(trace), profiled_steps(trace)
+        rows, with_kernels = measure.steady_steps(trace), measure.profiled_steps(trace)
     return pace_of(step_times(trace), rows, rows if with_kernels is None else with_kernels)
 
 
@@ -316,12 +297,12 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)
     waits_ns, profiled_ns = (0, 0) if slowest is None else _without_queue(times, slowest.device, comparable)
-    is_queued = device_ns is not None and waits_ns <= (1 - ALWAYS_BUSY) * profiled_ns
-    runs_ahead = is_queued and (device_ns or 0) - host_ns > max(RUNS_AHEAD * host_ns, waits_ns)
+    is_queued = device_ns is not None and waits_ns <= (1 - thresholds.ALWAYS_BUSY) * profiled_ns
+    runs_ahead = is_queued and (device_ns or 0) - host_ns > max(thresholds.RUNS_AHEAD * host_ns, waits_ns)
     falls_behind_ns = _falls_behind(times, rows, slowest.device, pace_ns) if slowest is not None and is_queued else 0
     noise = noise_floor(chosen.interval_ns[chosen.rows])
     mean_step = None
-    differs = abs(mean_ns - pace_ns) > (DEFAULT_TOLERANCE if noise is None else MUCH_SPREAD) * pace_ns
+    differs = abs(mean_ns - pace_ns) > (thresholds.DEFAULT_TOLERANCE if noise is None else thresholds.MUCH_SPREAD) * pace_ns
     if differs or varies_much(chosen.interval_ns[chosen.rows]):
         share = max(mean_busy, default=None)
         mean_step = MeanStep(mean_ns, _limit(runs_ahead, share), share, mean(chosen.without_data_ns[whole]))
@@ -353,12 +334,12 @@ def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, in
 
 
 def _limit(runs_ahead: bool, busy_share: float | None) -> str:
-    return DEVICE if runs_ahead or (busy_share or 0) >= ALWAYS_BUSY else HOST
+    return DEVICE if runs_ahead or (busy_share or 0) >= thresholds.ALWAYS_BUSY else HOST
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
     times = times or step_times(trace)
-    decides = pace_series(times, steady_steps(trace))
+    decides = pace_series(times, measure.steady_steps(trace))
     if decides is None or decides.device == NONE:
         return times.host_interval_ns
     longest_ns = np.full(len(trace.steps), NONE, dtype=np.int64)
@@ -370,7 +351,7 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 @cached_result
 def counted_steps(trace: Trace) -> Column:
     """Return the steps in which busy and idle time are measured."""
-    times, profiled = step_times(trace), profiled_steps(trace)
+    times, profiled = step_times(trace), measure.profiled_steps(trace)
     kept = [profiled[:0]]
     for own in by_value(times.rank[profiled]).values():
         rows = times.comparable(profiled[own])
@@ -387,7 +368,7 @@ def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Interv
     # see Note [A step's time]
     rows = counted_steps(trace) if rows is None else rows
     if not len(rows):
-        spans = trace.device.take(work_rows(trace))
+        spans = trace.device.take(measure.work_rows(trace))
         own = by_value(spans.device)
         return {device: Intervals([spans.start_ns[of].min()], [spans.end_ns[of].max()]) for device, of in own.items()}
     times = step_times(trace)
@@ -408,7 +389,7 @@ def _falls_behind(times: StepTimes, rows: Column, device: int, pace_ns: int) -> 
     # time for which the GPU still computes after the host has finished the step
     lag_ns = np.maximum(times.completion_ns[device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
-    if len(grown_ns) < 2 or (grown_ns > FALLS_BEHIND_SHARE * pace_ns).mean() < STEPS_FALLING_BEHIND:
+    if len(grown_ns) < 2 or (grown_ns > thresholds.FALLS_BEHIND_SHARE * pace_ns).mean() < thresholds.STEPS_FALLING_BEHIND:
         return 0
     return median_per_step(grown_ns) or 0
 
@@ -420,14 +401,14 @@ def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:
     here, last = order[1:], order[:-1]
     same_rank = steps.rank[here] == steps.rank[last]
     before[here] = np.where(same_rank, last, NONE)
-    profiled = ran_under_profiler(trace)
+    profiled = measure.ran_under_profiler(trace)
     numbered = np.isin(steps.number[here] - steps.number[last], (0, 1))
     follows[here] = same_rank & numbered & (profiled[here] == profiled[last])
     return before, follows
 
 
 def _timed_by_events(trace: Trace, has_work: Column) -> Column:
-    profiled = ran_under_profiler(trace)
+    profiled = measure.ran_under_profiler(trace)
     clean = ~profiled & profiled.any()
     return np.asarray(~has_work & (clean | (trace.grain == "phase") | (trace.steps.duration_ns == 0)))
 
@@ -448,7 +429,7 @@ def _latest_ends(trace: Trace, work: Column, step_of: Column, by_events: Column)
 
 
 def _ends_outside_steps(trace: Trace, rows: Column) -> Column:
-    launched_ns = np.where(backlog(trace)[rows], _LONG_AGO, launch_time_ns(trace)[rows])
+    launched_ns = np.where(measure.backlog(trace)[rows], _LONG_AGO, measure.launch_time_ns(trace)[rows])
     order = np.argsort(launched_ns, kind="stable")
     rows = rows[order]
     ends_ns = np.append(_LONG_AGO, np.maximum.accumulate(trace.device.start_ns[rows] + trace.device.duration_ns[rows]))
@@ -468,7 +449,7 @@ def _by_device(trace: Trace, rows: Column) -> dict[int, Column]:
 
 
 def _queued_since(trace: Trace) -> Column:
-    launched_ns = np.where(backlog(trace), trace.steps.start_ns.min(initial=0), launch_time_ns(trace))
+    launched_ns = np.where(measure.backlog(trace), trace.steps.start_ns.min(initial=0), measure.launch_time_ns(trace))
     return np.asarray(np.minimum(launched_ns, trace.device.start_ns))
 
 
@@ -487,7 +468,7 @@ def _queued_ns(
 def _busy_within(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -> dict[int, Column]:
     found, start_ns, end_of_work_ns = {}, trace.device.start_ns, trace.device.end_ns
     for device, own in _by_device(trace, rows).items():
-        mine = np.flatnonzero(trace.steps.rank == rank_of_device(trace, device))
+        mine = np.flatnonzero(trace.steps.rank == measure.rank_of_device(trace, device))
         within_ns = np.zeros(len(trace.steps), dtype=np.int64)
         within_ns[mine] = Intervals(start_ns[own], end_of_work_ns[own]).within(begin_ns[mine], end_ns[mine])
         found[device] = within_ns
@@ -501,7 +482,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
     if not len(loads):
         return found
     exposed_ns = phases.duration_ns[loads].copy()
-    ranks = device_ranks(trace)[work]
+    ranks = measure.device_ranks(trace)[work]
     launched_ns = _queued_since(trace)[work]
     end_ns = trace.device.end_ns[work]
     for of in grouped(ranks):
@@ -517,7 +498,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
 
 
 def _loader_ns(trace: Trace) -> Column:
-    times = phase_times(trace).get("loader")
+    times = measure.phase_times(trace).get("loader")
     return np.zeros(len(trace.steps), dtype=np.int64) if times is None else times.host_ns
 
 

@@ -23,16 +23,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traces.comparison.thresholds import (
-    FEWEST_PAIRS,
-    FEWEST_STEADY,
-    LONGEST_PERIOD,
-    MUCH_SPREAD,
-    REPEATS_WITHIN,
-    SLOW_START,
-    SLOW_STEP,
-    STEPS_FOR_NOISE,
-)
+from traces.comparison import thresholds
 from traces.model.json_facts import OMITTED_IF_NONE
 from traces.model.trace import Column
 
@@ -108,7 +99,7 @@ def _usual(values: Column) -> Column:
 
 def are_usual(values: Column) -> Column:
     # see Note [Means of varying steps]
-    usual = np.asarray(values < SLOW_STEP * np.percentile(values, 75)) if len(values) else np.zeros(0, dtype=bool)
+    usual = np.asarray(values < thresholds.SLOW_STEP * np.percentile(values, 75)) if len(values) else np.zeros(0, dtype=bool)
     return usual if usual.any() else np.ones(len(values), dtype=bool)
 
 
@@ -120,26 +111,26 @@ def median_per_step(values: Column) -> int | None:
 def period_of(values: Column) -> int:
     """Return the length of a repeating pattern: 10 if every tenth value is large, or 1 if no pattern is found."""
     # see Note [Periodic steps]
-    most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
+    most = min(len(values) // 2, len(values) - thresholds.FEWEST_PAIRS, thresholds.LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0
-    if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:
+    if mean <= 0 or _differ_by(values, 1) <= thresholds.MUCH_SPREAD * mean:
         return 1
-    repeated = (period for period in range(2, most + 1) if _differ_by(values, period) <= REPEATS_WITHIN * mean)
+    repeated = (period for period in range(2, most + 1) if _differ_by(values, period) <= thresholds.REPEATS_WITHIN * mean)
     return next((period for period in repeated if _changes_repeat(values, period, mean)), 1)
 
 
 def _changes_repeat(values: Column, period: int, mean: float) -> bool:
     changes = np.diff(values)
-    is_alike = np.abs(changes[period:] - changes[:-period]) <= REPEATS_WITHIN * mean
+    is_alike = np.abs(changes[period:] - changes[:-period]) <= thresholds.REPEATS_WITHIN * mean
     unknown = np.ones(period, dtype=bool)
     repeats = np.append(is_alike, unknown) & np.append(unknown, is_alike)
-    return bool(np.median(repeats[np.abs(changes) > MUCH_SPREAD * mean]) == 1)
+    return bool(np.median(repeats[np.abs(changes) > thresholds.MUCH_SPREAD * mean]) == 1)
 
 
 def slow_starts(values: Column) -> int:
     """Return how many of the first steps are slow. For example, the first steps compile code."""
-    most = max(len(values) - FEWEST_STEADY, 0)
-    return next((i for i in range(most) if values[i] < SLOW_START * np.median(values[i + 1 :])), most)
+    most = max(len(values) - thresholds.FEWEST_STEADY, 0)
+    return next((i for i in range(most) if values[i] < thresholds.SLOW_START * np.median(values[i + 1 :])), most)
 
 
 def means_of_periods(values: Column, period: int | None = None) -> Column:
@@ -173,7 +164,7 @@ def _percentiles(values: Column, period: int) -> list[int] | list[None]:
 
 
 def noise_floor(values: Column) -> float | None:
-    if len(values) < STEPS_FOR_NOISE:
+    if len(values) < thresholds.STEPS_FOR_NOISE:
         return None
     lower, median, upper = np.percentile(means_of_periods(values), (25, 50, 75))
     return float((upper - lower) / 2 / median) if median else None
@@ -181,4 +172,4 @@ def noise_floor(values: Column) -> float | None:
 
 def varies_much(values: Column) -> bool:
     # see Note [Means of varying steps]
-    return (noise_floor(values) or 0) >= MUCH_SPREAD
+    return (noise_floor(values) or 0) >= thresholds.MUCH_SPREAD

@@ -15,30 +15,9 @@ from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import CollectiveTotals, Communication, collective_totals, communicates, communication
 from traces.analyses.idle import busy_times
 from traces.comparison.thresholds import MUCH_SPREAD
+from traces.figures import measure
 from traces.figures.bottleneck import PaceLimit, Slowdown, bottleneck_of, slowdown_of
 from traces.figures.input_pipeline import InputPipeline, input_pipeline
-from traces.figures.measure import (
-    Counts,
-    HostOpSum,
-    MemoryPeak,
-    WorkSum,
-    backlog,
-    busy_by_device,
-    busy_by_stream,
-    busy_ns,
-    by_label,
-    counts_of,
-    gpu_names,
-    host_op_table,
-    kernel_table,
-    memory_peaks,
-    op_of,
-    op_table,
-    profiled_steps,
-    steady_steps,
-    window_ns,
-    work_rows,
-)
 from traces.figures.pace import StepPace, StepTimes, device_windows, median_ns, pace_intervals, pace_of, step_times
 from traces.figures.phase_medians import PhaseMedians, phase_medians
 from traces.figures.problems import problems_of, why_work_is_hidden
@@ -104,7 +83,7 @@ class Summary:
     grain: str  # "kernel", or "phase" if only the times of phases were recorded
     ranks: list[int]  # numbers of the recorded ranks
     devices: list[DeviceSummary]  # the GPUs of all ranks
-    counts: Counts  # numbers of rows in the trace
+    counts: measure.Counts  # numbers of rows in the trace
     window_ns: int  # from the first to the last event
     gpu_busy_ns: int  # time in which GPUs run kernels, copies or memsets, summed over all GPUs
     without_op_ns: int  # device time that no recorded op launched
@@ -125,12 +104,12 @@ class Summary:
     input_pipeline: InputPipeline | None
     collectives: list[CollectiveTotals]
     communication: Communication | None  # time that the GPUs spend on communication
-    kernels: list[WorkSum]
-    ops: list[WorkSum]  # innermost ops around kernel launches, at most TOP
-    calls: list[WorkSum]  # outermost ops around kernel launches, at most TOP
-    host_ops: list[HostOpSum]  # ops with the most time on the host, at most TOP; only for traces without GPU work
+    kernels: list[measure.WorkSum]
+    ops: list[measure.WorkSum]  # innermost ops around kernel launches, at most TOP
+    calls: list[measure.WorkSum]  # outermost ops around kernel launches, at most TOP
+    host_ops: list[measure.HostOpSum]  # ops with the most time on the host, at most TOP; only for traces without GPU work
     host_ops_ns: int  # time of all ops on the host, without the ops that they call
-    memory: dict[str, MemoryPeak]  # by device label
+    memory: dict[str, measure.MemoryPeak]  # by device label
     lacks: list[str]  # missing data, such as "shapes"
     problems: dict[str, int]  # number of problems of each kind
     machine: Machine  # the machine of the first rank
@@ -140,13 +119,13 @@ class Summary:
     estimate_error: EstimateError | None  # of a replay's estimated times
     slowdown: Slowdown | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
     # all kernels of the steps counted in `analyses.idle`, if these steps launched less than half of the GPU's work
-    step_kernels: list[WorkSum] | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
+    step_kernels: list[measure.WorkSum] | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
     # if only one step counts: its GPU time that was launched before the recording began, if that is a large part of the step
     earlier_work_ns: int | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
 
     @property
     def gpu_names(self) -> str:
-        return gpu_names(device.name for device in self.devices)
+        return measure.gpu_names(device.name for device in self.devices)
 
     @property
     def busy_shares(self) -> dict[str, float]:
@@ -176,10 +155,10 @@ class Outline:
     ranks: list[int]
     shown_ranks: list[int]  # the ranks that the median, the busy shares and the memory peaks cover
     devices: list[DeviceSummary]
-    counts: Counts
+    counts: measure.Counts
     step_median_ns: int | None
     busy_shares: dict[str, float]
-    memory: dict[str, MemoryPeak]
+    memory: dict[str, measure.MemoryPeak]
     problems: dict[str, int]
     run: Run
 
@@ -193,10 +172,10 @@ def outline(trace: Trace, whole: Trace | None = None) -> Outline:
         ranks=(whole or trace).ranks,
         shown_ranks=trace.ranks,
         devices=_devices(whole or trace),
-        counts=counts_of(whole or trace),
-        step_median_ns=median_ns(step_times(trace), steady_steps(trace)),
+        counts=measure.counts_of(whole or trace),
+        step_median_ns=median_ns(step_times(trace), measure.steady_steps(trace)),
         busy_shares={trace.device_label(row): own.busy_ns / own.window_ns for row, own in busy.items() if own.window_ns},
-        memory=by_label(trace, memory_peaks(trace)),
+        memory=measure.by_label(trace, measure.memory_peaks(trace)),
         problems=dict(trace.problems),
         run=trace.run_of(trace.ranks[0]),
     )
@@ -215,26 +194,26 @@ def _ms(time_ns: int | None) -> str:
 
 @result_cache()
 def summarize(trace: Trace, *, details: bool = True) -> Summary:
-    start_ns, end_ns = window_ns(trace)
+    start_ns, end_ns = measure.window_ns(trace)
     times = step_times(trace)
-    pace = pace_of(times, steady_steps(trace), profiled_steps(trace))
+    pace = pace_of(times, measure.steady_steps(trace), measure.profiled_steps(trace))
     analyses = analyse(trace, details=details)
     between_ranks = communication(trace) if communicates(trace) else None
     run = trace.run_of(trace.ranks[0])
-    work = work_rows(trace)
+    work = measure.work_rows(trace)
     durations_ns = trace.device.duration_ns[work]
-    host_ops = [] if len(work) else host_op_table(trace)
-    of_steps = kernel_table(trace, profiled_steps(trace)) if analyses.idle and len(trace.steps) else []
+    host_ops = [] if len(work) else measure.host_op_table(trace)
+    of_steps = measure.kernel_table(trace, measure.profiled_steps(trace)) if analyses.idle and len(trace.steps) else []
     few = 0 < 2 * sum(row.device_ns for row in of_steps) < int(durations_ns.sum())
     return Summary(
         version=VERSION,
         grain=trace.grain,
         ranks=trace.ranks,
         devices=_devices(trace),
-        counts=counts_of(trace),
+        counts=measure.counts_of(trace),
         window_ns=end_ns - start_ns,
-        gpu_busy_ns=busy_ns(trace),
-        without_op_ns=int(durations_ns[op_of(trace)[work] == NONE].sum()),
+        gpu_busy_ns=measure.busy_ns(trace),
+        without_op_ns=int(durations_ns[measure.op_of(trace)[work] == NONE].sum()),
         work_ns=int(durations_ns.sum()),
         gpus=_gpus(trace, analyses),
         steps=_steps(trace, times),
@@ -248,19 +227,19 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         host_scale=run.host_scale or None,
         profiler_cost=run.profiler_cost,
         recorder=run.recorder,
-        phases=phase_medians(trace, steady_steps(trace), profiled_steps(trace)),
+        phases=phase_medians(trace, measure.steady_steps(trace), measure.profiled_steps(trace)),
         parts=stage_medians(trace),
         input_pipeline=input_pipeline(trace),
         collectives=collective_totals(trace),
         communication=between_ranks,
-        kernels=kernel_table(trace)[:TOP],
+        kernels=measure.kernel_table(trace)[:TOP],
         step_kernels=of_steps if few else None,
         earlier_work_ns=_earlier_work_ns(trace) if pace is not None and pace.steps == 1 else None,
-        ops=op_table(trace)[:TOP] if details else [],
-        calls=op_table(trace, outermost=True)[:TOP] if details else [],
+        ops=measure.op_table(trace)[:TOP] if details else [],
+        calls=measure.op_table(trace, outermost=True)[:TOP] if details else [],
         host_ops=host_ops[:TOP],
         host_ops_ns=sum(row.self_ns for row in host_ops),
-        memory=by_label(trace, memory_peaks(trace)),
+        memory=measure.by_label(trace, measure.memory_peaks(trace)),
         lacks=list(trace.lacks),
         problems=dict(trace.problems),
         machine=trace.machine_of(trace.ranks[0]),
@@ -275,7 +254,7 @@ def _earlier_work_ns(trace: Trace) -> int | None:
     windows, device = device_windows(trace), trace.device
     earlier_ns = all_ns = 0
     for row, of in windows.items():
-        mine = np.flatnonzero(backlog(trace) & (device.device == row))
+        mine = np.flatnonzero(measure.backlog(trace) & (device.device == row))
         earlier = Intervals(device.start_ns[mine], device.end_ns[mine])
         earlier_ns += int(earlier.within(of.start_ns, of.end_ns).sum())
         all_ns += of.total_ns
@@ -306,9 +285,9 @@ def _steps(trace: Trace, times: StepTimes) -> list[StepSummary]:
 
 
 def _gpus(trace: Trace, analyses: Analyses) -> dict[str, GpuUse]:
-    streams = busy_by_stream(trace)
+    streams = measure.busy_by_stream(trace)
     found = {}
-    for device, busy in busy_by_device(trace).items():
+    for device, busy in measure.busy_by_device(trace).items():
         label = trace.device_label(device)
         idle = analyses.idle.get(label)
         found[label] = GpuUse(

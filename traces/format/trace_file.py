@@ -22,21 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from traces.format.frames import (
-    DATA,
-    DEFLATED,
-    END,
-    HEADER,
-    LZMA_PLANES,
-    LZMA_TEXT,
-    STORED,
-    Damaged,
-    FrameWriter,
-    Scan,
-    check_header,
-    compress,
-    scan,
-)
+from traces.format import frames
 from traces.format.item_reading import table_head
 from traces.format.items import (
     TRACKS,
@@ -66,19 +52,19 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
-    writer = FrameWriter(parts.append)
+    writer = frames.FrameWriter(parts.append)
     try:
-        contents = [(LZMA_TEXT, content) for content in _shared(text_items(trace))]
-        contents += [(LZMA_PLANES, content) for content in _shared(number_items(trace))]
+        contents = [(frames.LZMA_TEXT, content) for content in _shared(text_items(trace))]
+        contents += [(frames.LZMA_PLANES, content) for content in _shared(number_items(trace))]
         with ThreadPoolExecutor(_WORKERS) as pool:
             for (_, content), (codec, payload) in zip(contents, pool.map(_smallest, contents), strict=True):
-                writer.add(DATA, content, codec, payload)
+                writer.add(frames.DATA, content, codec, payload)
         unpacked = max(unpacked_bytes(trace), sum(len(content) for _, content in contents))
         if (lacking_bytes := UnpackLimit.least_file_bytes(unpacked) - sum(map(len, parts))) > 0:
-            writer.add(DATA, header_item(trace, row_counts(trace), blanks=lacking_bytes))
+            writer.add(frames.DATA, header_item(trace, row_counts(trace), blanks=lacking_bytes))
     except (TypeError, ValueError) as error:  # the provenance is not JSON, or a text is larger than a frame
         raise TraceWriteError(path, str(error)) from error
-    writer.add(END, end_item(len(trace.strings), row_counts(trace)))
+    writer.add(frames.END, end_item(len(trace.strings), row_counts(trace)))
     with _as_write_error(path):
         _replace(Path(os.path.realpath(path)), b"".join(parts))
 
@@ -90,13 +76,13 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool =
     try:
         data = _read(Path(path))
         limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))
-        found = scan(data)
+        found = frames.scan(data)
         if not is_lazy or found.end is None:
             return _assemble(found, limit, Assembly(limit))
         return _lazy(path, found, limit)
     except TooLarge as error:
-        raise TraceFormatError(path, HEADER.size, str(error)) from error
-    except Damaged as error:
+        raise TraceFormatError(path, frames.HEADER.size, str(error)) from error
+    except frames.Damaged as error:
         raise TraceFormatError(path, error.offset_bytes, error.reason) from error
 
 
@@ -110,7 +96,7 @@ class TraceStream:
         self.strings = 0
         with _as_write_error(path):
             self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        self._writer = FrameWriter(self._write)
+        self._writer = frames.FrameWriter(self._write)
 
     def header(self, trace: Trace) -> None:
         """Write the header of `trace`. Readers use only the last header."""
@@ -139,15 +125,15 @@ class TraceStream:
         """Mark the file as complete. After a failed write, do nothing."""
         if self._file is None:
             return
-        self._writer.add(END, end_item(self.strings, self.rows))
+        self._writer.add(frames.END, end_item(self.strings, self.rows))
         with _as_write_error(self.path):
             os.fsync(self._file)
             os.close(self._file)
         self._file = None
 
     def _append(self, content: bytes) -> None:
-        codec = STORED if len(content) <= _STORED_BYTES else DEFLATED
-        self._writer.add(DATA, content, codec, compress(codec, content, level=1))
+        codec = frames.STORED if len(content) <= _STORED_BYTES else frames.DEFLATED
+        self._writer.add(frames.DATA, content, codec, frames.compress(codec, content, level=1))
 
     def _write(self, frame: bytes) -> None:
         if self._file is None:
@@ -173,15 +159,15 @@ def _shared(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 def _smallest(task: tuple[int, bytes]) -> tuple[int, bytes]:
     usual, content = task
-    codecs = (usual,) if len(content) > _SHARED_BYTES else (DEFLATED, LZMA_TEXT, LZMA_PLANES)
-    return min(((codec, compress(codec, content)) for codec in codecs), key=lambda tried: len(tried[1]))
+    codecs = (usual,) if len(content) > _SHARED_BYTES else (frames.DEFLATED, frames.LZMA_TEXT, frames.LZMA_PLANES)
+    return min(((codec, frames.compress(codec, content)) for codec in codecs), key=lambda tried: len(tried[1]))
 
 
-def _lazy(path: str | os.PathLike[str], found: Scan, limit: UnpackLimit) -> Trace:
+def _lazy(path: str | os.PathLike[str], found: frames.Scan, limit: UnpackLimit) -> Trace:
     assembly = Assembly(limit, is_lazy=True)
     try:
         trace = _assemble(found, limit, assembly)
-    except Damaged:
+    except frames.Damaged:
         return _assemble(found, limit, Assembly(limit))  # with a message about the first damaged frame
     limits = checks.column_limits(trace)
     for name in TABLES:
@@ -189,7 +175,7 @@ def _lazy(path: str | os.PathLike[str], found: Scan, limit: UnpackLimit) -> Trac
     return trace
 
 
-def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
+def _assemble(found: frames.Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     contents_bytes = sum(frame.content_bytes for frame in found.frames)
     limit.check(contents_bytes, f"frames of {size_text(contents_bytes)}")
     pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="trace-decompress")
@@ -216,7 +202,7 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
         trace.problems["truncated-file"] = 1
         trace.lacks.append(f"the end of the recording: the file is truncated at byte {limit.file_bytes}{assembly.missing()}")
     if reason := checks.fault_outside_tables(trace) if assembly.is_lazy else checks.fault(trace):
-        raise Damaged(reason, HEADER.size)
+        raise frames.Damaged(reason, frames.HEADER.size)
     return trace
 
 
@@ -235,10 +221,10 @@ def _checked_when_read(
                 values = getattr(stored, column)
                 if column == TRACKS.get(name, ("", ""))[1]:
                     assembly.check_tracks(tracks, {name: stored})
-            except Damaged as error:
+            except frames.Damaged as error:
                 raise TraceFormatError(path, error.offset_bytes, error.reason) from error
             if reason := checks.fault_of_column(stored, name, column, limits):
-                raise TraceFormatError(path, HEADER.size, reason)
+                raise TraceFormatError(path, frames.HEADER.size, reason)
             return {column: values}
 
         return TABLES[name].deferred(len(stored), column, lambda rows: checked(stored.take(rows)))
@@ -250,13 +236,13 @@ def _read(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise Damaged("it is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
+            raise frames.Damaged("it is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
         with path.open("rb") as file:
-            check_header(file.read(HEADER.size))
+            frames.check_header(file.read(frames.HEADER.size))
             file.seek(0)
             return file.read()
     except OSError as error:
-        raise Damaged(error.strerror or str(error)) from error
+        raise frames.Damaged(error.strerror or str(error)) from error
 
 
 def _replace(target: Path, data: bytes) -> None:

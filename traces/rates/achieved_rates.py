@@ -42,26 +42,7 @@ from traces.names.cards import UNKNOWN_CARD, Card, card_of
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, shapes_of_canonical
 from traces.names.launch_configs import grid_of
-from traces.rates.op_cost import (
-    ATTENTION_LAYOUTS,
-    SCALED_PRODUCTS,
-    attention_flops,
-    compute_unit,
-    flops,
-    is_attention_backward,
-    itemsize,
-)
-from traces.rates.op_traffic import (
-    Operand,
-    Traffic,
-    indexed_traffic,
-    is_inductor_kernel,
-    is_resize,
-    moved_once,
-    output_gradient,
-    traffic,
-    triton_traffic,
-)
+from traces.rates import op_cost, op_traffic
 from traces.rates.paged_attention import PagedAttention
 
 _COMMUNICATION = ("record_param_comms",)
@@ -183,7 +164,7 @@ class _LikeCalls:
     name: str  # the recorded name, without namespace, of the op with the shapes
     compared_shapes: str
     dtype: str
-    operands: tuple[Operand, ...]
+    operands: tuple[op_traffic.Operand, ...]
     output: Shape | None  # the output shape of a convolution or a resize, if another op shows it
     count: int
     calls: int  # calls as in `traces.comparison.op_calls`; an op inside a call of the same name belongs to the call's first op
@@ -219,14 +200,14 @@ class _Rated:
         peak_ns = total / (self._peak(call, total) * 1000) if self.peaks else 0.0
         if winograd:
             peak_ns *= _needed_share(call)
-        if peak_ns > call.device_ns and call.name in ATTENTION_LAYOUTS:
+        if peak_ns > call.device_ns and call.name in op_cost.ATTENTION_LAYOUTS:
             total, peak_ns, bounded = total // 2, peak_ns / 2, False
         if peak_ns > call.device_ns:
             return work
         return replace(work, flops=total, flops_ns=call.device_ns, peak_ns=peak_ns, bounded=bounded, winograd=winograd)
 
     def _peak(self, call: _LikeCalls, total: int) -> float:
-        unit = compute_unit(call.op, call.dtype, self.settings)
+        unit = op_cost.compute_unit(call.op, call.dtype, self.settings)
         peak = self.peaks.get(unit, self.peaks.get("fp32", 0.0))
         if unit == "fp32" and "tf32" in self.peaks:
             is_tf32 = any(_TF32_KERNEL.search(kernel) for kernel in call.kernels) or total / call.device_ns / 1000 > peak
@@ -295,15 +276,16 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
         known = [word for word in names if word]
         floating = next((word for word in known if "float" in word), known[0] if known else "float32" if parsed else "")
         names = names if len(names) == len(parsed) else [floating] * len(parsed)
-        sizes = [itemsize(word or floating) for word in names]
-        output = _consumed(trace, int(op[row]), parsed, kind) if parsed and (kind == "convolution" or is_resize(kind)) else None
+        sizes = [op_cost.itemsize(word or floating) for word in names]
+        needs_output = parsed and (kind == "convolution" or op_traffic.is_resize(kind))
+        output = _consumed(trace, int(op[row]), parsed, kind) if needs_output else None
         config = device.config[rows[row]]
         yield _LikeCalls(
             op=kind,
             name=strings[int(host.name[with_shapes[row]])].rpartition("::")[2] if with_shapes[row] != NONE else "",
             compared_shapes=compared_text(kind, text) if has_shapes else text,
             dtype=floating,
-            operands=tuple(Operand(*of) for of in zip(parsed, sizes, strict=True)),
+            operands=tuple(op_traffic.Operand(*of) for of in zip(parsed, sizes, strict=True)),
             output=output,
             count=int(counts[place]),
             calls=int(calls[place]),
@@ -364,7 +346,7 @@ def _works_within(trace: Trace) -> Column:
 
 def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...], kind: str) -> Shape | None:
     wide = [shape for shape in shapes if len(shape) > 2]
-    resizes = is_resize(kind)
+    resizes = op_traffic.is_resize(kind)
     if len(wide) < (1 if resizes else 2):
         return None
     image, weight = wide[0], wide[-1 if resizes else 1]
@@ -397,42 +379,43 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
     wide = [shape for shape in call.parsed if len(shape) > 2]
     if (paged := PagedAttention.of(call.name, call.parsed)) is not None:
         return paged.flops, True
-    if call.name in ATTENTION_LAYOUTS:
-        return attention_flops(call.name, call.parsed)
-    if call.op in SCALED_PRODUCTS and len(call.parsed) >= 2:
-        return flops("mm", call.parsed[:2]), False
+    if call.name in op_cost.ATTENTION_LAYOUTS:
+        return op_cost.attention_flops(call.name, call.parsed)
+    if call.op in op_cost.SCALED_PRODUCTS and len(call.parsed) >= 2:
+        return op_cost.flops("mm", call.parsed[:2]), False
     if call.op == "convolution" and len(wide) >= 2:
         if call.output is None:
-            return flops(call.op, (wide[0], wide[1])), True
+            return op_cost.flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     images = [of for of in call.operands if len(of.shape) > 2]
-    if call.op == "convolution_backward" and len(images) >= 3 and (found := output_gradient(images)) is not None:
+    if call.op == "convolution_backward" and len(images) >= 3 and (found := op_traffic.output_gradient(images)) is not None:
         gradient, weight = found
         return (1 if call.is_half else 2) * _convolution_flops(gradient.shape, weight.shape), False
-    return flops(call.op, call.parsed), call.op.startswith("convolution")
+    return op_cost.flops(call.op, call.parsed), call.op.startswith("convolution")
 
 
 def _convolution_flops(output: Shape, weight: Shape) -> int:
     return 2 * prod(output) * prod(weight[1:])
 
 
-def _bytes(call: _LikeCalls) -> Traffic | None:
+def _bytes(call: _LikeCalls) -> op_traffic.Traffic | None:
     if call.copied_bytes is not None:
-        return moved_once(call.copied_bytes)
+        return op_traffic.moved_once(call.copied_bytes)
     if call.is_half:  # two halves correspond to one op in newer releases
-        whole = traffic(call.op, call.name, call.operands) if call.operands else None
-        return None if whole is None else moved_once(whole.moved_bytes // 2)
-    if is_inductor_kernel(call.op):
-        return triton_traffic(call.op, call.operands, prod(call.grid) if call.grid else None)
+        whole = op_traffic.traffic(call.op, call.name, call.operands) if call.operands else None
+        return None if whole is None else op_traffic.moved_once(whole.moved_bytes // 2)
+    if op_traffic.is_inductor_kernel(call.op):
+        return op_traffic.triton_traffic(call.op, call.operands, prod(call.grid) if call.grid else None)
     if call.around and call.operands:  # the gradient of a mean has one number per sum, expanded to the recorded shape
-        return moved_once(call.operands[0].bytes)
+        return op_traffic.moved_once(call.operands[0].bytes)
     if (paged := PagedAttention.of(call.name, call.parsed)) is not None:
         query, cache = [of.itemsize for of in call.operands if len(of.shape) > 2][:2]
         moved = paged.moved_bytes(query, cache)
-        return None if moved is None else moved_once(moved)
-    if call.name in ATTENTION_LAYOUTS:
-        return traffic("attention_backward" if is_attention_backward(call.name) else "attention", call.name, call.operands)
-    of = traffic(call.op, call.name, call.operands, call.output)
+        return None if moved is None else op_traffic.moved_once(moved)
+    if call.name in op_cost.ATTENTION_LAYOUTS:
+        attention = "attention_backward" if op_cost.is_attention_backward(call.name) else "attention"
+        return op_traffic.traffic(attention, call.name, call.operands)
+    of = op_traffic.traffic(call.op, call.name, call.operands, call.output)
     if of is None and call.op in _INDEXES and call.operands and call.kernels:
-        return indexed_traffic(call.operands[0], call.kernels[0], call.grid)
+        return op_traffic.indexed_traffic(call.operands[0], call.kernels[0], call.grid)
     return of

@@ -32,19 +32,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
 from traces.model.layouts import Shape
-from traces.script.patching import (
-    PATCHES,
-    Argument,
-    Keywords,
-    PhaseListener,
-    PhaseScope,
-    Positional,
-    argument,
-    patch,
-    patch_around,
-    stands_for,
-    when_imported,
-)
+from traces.script import patching
 from traces.script.step_rule import CompiledCallable, Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
@@ -66,7 +54,7 @@ _EMPTY = CellType()  # a variable of an outer function that has no value
 SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are global
 
 
-class CallListener(PhaseListener, Protocol):
+class CallListener(patching.PhaseListener, Protocol):
     def module_called(self, module: object, grad_enabled: bool) -> None: ...
 
     @property
@@ -102,11 +90,11 @@ class ScriptHooks:
 
     def backward(self) -> None:
         autograd = self._torch.autograd
-        scope = PhaseScope("backward", self._listener)
+        scope = patching.PhaseScope("backward", self._listener)
         nodes, since = autograd._get_sequence_nr, SINCE_BACKWARD
 
-        def begins(builds_graph: Argument) -> Callable[..., None]:
-            def begin(listener: CallListener, args: Positional, kwargs: Keywords) -> None:
+        def begins(builds_graph: patching.Argument) -> Callable[..., None]:
+            def begin(listener: CallListener, args: patching.Positional, kwargs: patching.Keywords) -> None:
                 if since.nodes is not None:
                     self.report_forward_pass(listener)
                 since.built_graph = bool(builds_graph(args, kwargs))
@@ -118,14 +106,14 @@ class ScriptHooks:
             if listener.workload.is_open:
                 listener.workload.backward_passed()
 
-        patch(
+        patching.patch(
             autograd,
-            backward=scope.wrap(autograd.backward, passed, begins(argument(autograd.backward, "create_graph"))),
-            grad=scope.wrap(autograd.grad, passed, begins(argument(autograd.grad, "create_graph"))),
+            backward=scope.wrap(autograd.backward, passed, begins(patching.argument(autograd.backward, "create_graph"))),
+            grad=scope.wrap(autograd.grad, passed, begins(patching.argument(autograd.grad, "create_graph"))),
         )
         run = scope.wrap(autograd.graph._engine_run_backward, passed, begins(lambda args, _: args[3]))
         for module in (autograd.graph, autograd):
-            patch(module, _engine_run_backward=run)
+            patching.patch(module, _engine_run_backward=run)
 
     def report_forward_pass(self, listener: CallListener) -> None:
         # see Note [After a backward pass] in phase_rule.py
@@ -134,7 +122,7 @@ class ScriptHooks:
 
     def loading(self, fetch: Call) -> Call:
         """Wrap the `__next__` of a DataLoader's iterator. Each call becomes a phase "loader"."""
-        waiting = PhaseScope("loader", self._listener).wrap(fetch)
+        waiting = patching.PhaseScope("loader", self._listener).wrap(fetch)
 
         @wraps(fetch)
         def next_batch(iterator: Any) -> Any:
@@ -164,7 +152,7 @@ class ScriptHooks:
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
-        stepping, zeroing = PhaseScope("optimizer", self._listener), PhaseScope("zero_grad", self._listener)
+        stepping, zeroing = patching.PhaseScope("optimizer", self._listener), patching.PhaseScope("zero_grad", self._listener)
         known, seen = self._optimizers, WeakSet[type]()
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes; hooks of parameters run inside
 
@@ -176,7 +164,7 @@ class ScriptHooks:
 
         def with_closure(call: Call) -> Call:
             # see Note [Closures]
-            @stands_for(call)
+            @patching.stands_for(call)
             def stepping_with(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
                 if args and callable(args[0]):
                     args = (stepping.wrap_callback(closure(args[0])), *args[1:])
@@ -203,13 +191,13 @@ class ScriptHooks:
             step_before = own.step
             patch_class(optimizer)
             if own.step is not step_before:
-                PATCHES.on_undo(lambda: setattr(own, "step", hooked(wrap_step, step_before)))
+                patching.PATCHES.on_undo(lambda: setattr(own, "step", hooked(wrap_step, step_before)))
             known.add(optimizer)
             if own not in seen and own is not cls and "zero_grad" in vars(own):
                 seen.add(own)
-                patch(own, zero_grad=zeroing.wrap(vars(own)["zero_grad"]))
+                patching.patch(own, zero_grad=zeroing.wrap(vars(own)["zero_grad"]))
 
-        patch(
+        patching.patch(
             cls,
             profile_hook_step=staticmethod(wrap_step_with_phase),
             _patch_step_function=patch_class_with_phase,
@@ -217,19 +205,20 @@ class ScriptHooks:
         )
         for earlier in _subclasses(cls):  # classes of optimizers that the script made before the hooks
             if getattr(vars(earlier).get("step"), "hooked", False):
-                patch(earlier, step=hooked(wrap_step_with_phase, vars(earlier)["step"].__wrapped__))
+                patching.patch(earlier, step=hooked(wrap_step_with_phase, vars(earlier)["step"].__wrapped__))
 
     def module_calls(self, calls: ModuleCalls) -> None:
         # see Note [Outermost calls]
         cls = self._torch.nn.Module
-        patch(cls, __call__=self.module_call(cls.__call__, calls))
+        patching.patch(cls, __call__=self.module_call(cls.__call__, calls))
 
         def make(init: Call, compiled: Any, *args: Any, **kwargs: Any) -> None:
             init(compiled, *args, **kwargs)
             if not compiled.export:
                 compiled.enter_exit_hooks.append(partial(self._compiled_call, CompiledCallable(), calls))
 
-        when_imported("torch._dynamo.eval_frame", lambda module: patch_around(module.OptimizeContext, __init__=make))
+        frame = "torch._dynamo.eval_frame"
+        patching.when_imported(frame, lambda module: patching.patch_around(module.OptimizeContext, __init__=make))
 
     def _compiled_call(self, function: CompiledCallable, calls: ModuleCalls) -> Callable[[], None]:
         # see Note [Compiled functions] in step_rule.py
@@ -251,7 +240,7 @@ class ScriptHooks:
         within, since_backward = calls.within, SINCE_BACKWARD
 
         # The argument must be called `self`, because torch.profiler looks for a local variable with this name.
-        @stands_for(call)
+        @patching.stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:
                 if inside is not True:

@@ -110,7 +110,7 @@ def test_small_content_gets_the_codec_with_the_smallest_result(monkeypatch: pyte
     """All codecs are tried for content of at most 5 bytes, and one codec for larger content."""
     results = {DEFLATED: b"aaa", LZMA_TEXT: b"bb", LZMA_PLANES: b"c"}
     monkeypatch.setattr(trace_file, "_SHARED_BYTES", 5)
-    monkeypatch.setattr(trace_file, "compress", lambda codec, content: results[codec])
+    monkeypatch.setattr(frames, "compress", lambda codec, content: results[codec])
     assert trace_file._smallest((LZMA_TEXT, b"12345")) == (LZMA_PLANES, b"c")
     assert trace_file._smallest((LZMA_TEXT, b"123456")) == (LZMA_TEXT, b"bb")
 

@@ -15,19 +15,7 @@ from itertools import takewhile
 import numpy as np
 
 from traces.analyses.communication import communication_kernels, data_parallel_kernels
-from traces.figures.measure import (
-    copies_of_hooks,
-    enclosing,
-    host_ranks,
-    launch_phase_names,
-    launch_steps,
-    launches_without_work,
-    op_of,
-    phase_names,
-    phase_windows,
-    step_windows,
-    work_rows,
-)
+from traces.figures import measure
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
@@ -75,7 +63,7 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     known = np.append(np.isin(canonical[:-1], [number[name] for name in names if name in number]), False)
     known[:-1] &= host.kind == HostKind.OP
     named = known.copy()
-    parent = np.append(np.where(copies_of_hooks(trace), NONE, host.earlier_parent), NONE)
+    parent = np.append(np.where(measure.copies_of_hooks(trace), NONE, host.earlier_parent), NONE)
     is_copy = np.append(host.name == trace.strings.find("aten::copy_"), False)  # a call of copy_ may contain two calls of copy_
     at = parent[rows]
     while (at != NONE).any():
@@ -96,16 +84,16 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
 
 def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = True) -> tuple[Column, Column]:
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
-    rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
+    rows = np.setdiff1d(measure.work_rows(trace), np.flatnonzero(between))
     if not casts:
         rows = rows[~_casts(trace, rows)]
-    op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phase_names(trace)[rows]
-    if len(lost := launches_without_work(trace)):
+    op, step, phase = measure.op_of(trace)[rows], measure.launch_steps(trace)[rows], measure.launch_phase_names(trace)[rows]
+    if len(lost := measure.launches_without_work(trace)):
         host = trace.host
-        at_ns, ranks = host.start_ns[lost], host_ranks(trace)[lost]
-        op = np.append(op, enclosing(host, host.kind == HostKind.OP)[lost])
-        step = np.append(step, step_windows(trace).holding(at_ns, ranks))
-        phase = np.append(phase, phase_names(trace)[phase_windows(trace).holding(at_ns, ranks)])
+        at_ns, ranks = host.start_ns[lost], measure.host_ranks(trace)[lost]
+        op = np.append(op, measure.enclosing(host, host.kind == HostKind.OP)[lost])
+        step = np.append(step, measure.step_windows(trace).holding(at_ns, ranks))
+        phase = np.append(phase, measure.phase_names(trace)[measure.phase_windows(trace).holding(at_ns, ranks)])
     keep = (op != NONE) & (np.isin(step, steps) if len(steps) else True)
     if len(trace.phases) and len(other.phases):
         in_forward = np.isin(phase, ("forward", "loss"))
@@ -118,7 +106,7 @@ def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = Tr
 def _casts(trace: Trace, rows: Column) -> Column:
     """Mark the kernels that change the dtype of a tensor. If dtypes were not recorded, every kernel of `aten::copy_` counts as
     a conversion between dtypes."""
-    host, op = trace.host, op_of(trace)[rows]
+    host, op = trace.host, measure.op_of(trace)[rows]
     dtypes = {of: trace.strings[of].split(";")[:2] for of in np.unique(host.dtypes).tolist()}
     changing = [of for of, pair in dtypes.items() if pair == [""] or (len(set(pair)) == 2 and set(pair) <= set(FLOATING))]
     of_copies = (host.name == trace.strings.find("aten::copy_")) & np.isin(host.dtypes, changing)
@@ -172,8 +160,8 @@ def _dtype(dtypes: str) -> str | None:
 
 
 def work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
-    rows = work_rows(trace)
-    inside = np.isin(launch_steps(trace)[rows], steps) if len(steps) else np.ones(len(rows), bool)
+    rows = measure.work_rows(trace)
+    inside = np.isin(measure.launch_steps(trace)[rows], steps) if len(steps) else np.ones(len(rows), bool)
     return np.asarray(rows[(trace.device.kind[rows] == kind) & inside])
 
 

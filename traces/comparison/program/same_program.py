@@ -15,20 +15,10 @@ from functools import partial
 
 import numpy as np
 
+from traces.comparison.program import device_ops
 from traces.comparison.program.batch_sizes import batch_sizes
 from traces.comparison.program.compiled_programs import otherwise_compiled
 from traces.comparison.program.despite_same_ops import lone_phase, otherwise_made
-from traces.comparison.program.device_ops import (
-    FLOATING,
-    DeviceOp,
-    Nesting,
-    alike_nested,
-    launching_ops,
-    names_of,
-    shape_text,
-    with_fused_bias,
-    work_of,
-)
 from traces.comparison.program.op_numbers import other_numbers, similarity, step_counts
 from traces.comparison.program.parallel_programs import Launched, otherwise_parallel, verdict_on_parallel
 from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
@@ -53,18 +43,19 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     sides = (recorded, recorded_steps), (other, other_steps)
     launched = _launched(*sides)
-    verdict = _compared(*sides, *alike_nested(*launched, nesting=Nesting.SHARED))
-    for nesting in (Nesting.INNERMOST, Nesting.WITHOUT_PARTS):
+    verdict = _compared(*sides, *device_ops.alike_nested(*launched, nesting=device_ops.Nesting.SHARED))
+    for nesting in (device_ops.Nesting.INNERMOST, device_ops.Nesting.WITHOUT_PARTS):
         if verdict.sameness is Sameness.OTHER_PROGRAM:
-            again = _compared(*sides, *alike_nested(*launched, nesting=nesting))
+            again = _compared(*sides, *device_ops.alike_nested(*launched, nesting=nesting))
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:  # Some PyTorch releases add biases in a separate op
-        again = _compared(*sides, *map(with_fused_bias, alike_nested(*launched, nesting=Nesting.SHARED)))
+        nested = device_ops.alike_nested(*launched, nesting=device_ops.Nesting.SHARED)
+        again = _compared(*sides, *map(device_ops.with_fused_bias, nested))
         verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:
         verdict = otherwise_parallel(launched, partial(_compared, *sides)) or verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:  # Mixed precision adds casts.
-        again = _compared(*sides, *alike_nested(*_launched(*sides, casts=False), nesting=Nesting.SHARED))
+        again = _compared(*sides, *device_ops.alike_nested(*_launched(*sides, casts=False), nesting=device_ops.Nesting.SHARED))
         verdict = again if again.sameness is Sameness.OTHER_DTYPES else verdict
     if verdict.sameness in (Sameness.OTHER_PROGRAM, Sameness.CANNOT_BE_TOLD):
         verdict = otherwise_compiled(recorded, other, recorded_steps, other_steps) or verdict
@@ -87,7 +78,8 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdict:
     """If CUDA graphs run most of the GPU work of a trace, compare kernels instead of ops, because CUDA graphs contain no
     ops."""
-    ours, theirs = (names_of(trace, work_of(trace, steps, DeviceKind.KERNEL)) for trace, steps in (recorded, other))
+    works = ((trace, device_ops.work_of(trace, steps, DeviceKind.KERNEL)) for trace, steps in (recorded, other))
+    ours, theirs = (device_ops.names_of(trace, work) for trace, work in works)
     alike = similarity(ours, theirs, step_counts(recorded[1], other[1]))
     reason = f"the {which} trace launches most work by CUDA graphs without ops"
     reason = f"{reason}, and {percent(alike)} of the kernels have the same names"
@@ -97,21 +89,21 @@ def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdi
 
 
 def _graph_kernels(trace: Trace, steps: Column) -> tuple[list[str], float]:
-    rows = work_of(trace, steps, DeviceKind.KERNEL)
+    rows = device_ops.work_of(trace, steps, DeviceKind.KERNEL)
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():
         return [], 1.0
     outside_ns = int(time_ns[~in_graph].sum())
-    return names_of(trace, rows[in_graph]), outside_ns / max(int(time_ns.sum()), 1)
+    return device_ops.names_of(trace, rows[in_graph]), outside_ns / max(int(time_ns.sum()), 1)
 
 
 def _launched(a: _Side, b: _Side, *, casts: bool = True) -> tuple[Launched, Launched]:
     (first, steps), (second, other_steps) = a, b
-    ours = launching_ops(first, steps, second, casts=casts)
-    return (first, *ours), (second, *launching_ops(second, other_steps, first, casts=casts))
+    ours = device_ops.launching_ops(first, steps, second, casts=casts)
+    return (first, *ours), (second, *device_ops.launching_ops(second, other_steps, first, casts=casts))
 
 
-def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) -> Verdict:
+def _compared(a: _Side, b: _Side, ours: list[device_ops.DeviceOp], theirs: list[device_ops.DeviceOp]) -> Verdict:
     (recorded, recorded_steps), (other, other_steps) = a, b
     if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
         return _without_ops(recorded, other)
@@ -162,14 +154,14 @@ def _compared(a: _Side, b: _Side, ours: list[DeviceOp], theirs: list[DeviceOp]) 
     return same_program_verdict(Evidence.OPS_AND_SHAPES, f"{reason}, {percent(names)} the same names", lacking)
 
 
-def _channels_last_share(calls: list[DeviceOp]) -> float | None:
+def _channels_last_share(calls: list[device_ops.DeviceOp]) -> float | None:
     is_channels_last = [call.layout == CHANNELS_LAST for call in calls if call.layout in (CHANNELS_LAST, CONTIGUOUS)]
     return sum(is_channels_last) / len(is_channels_last) if is_channels_last else None
 
 
 def _by_names_alone(
-    recorded: tuple[Trace, list[DeviceOp]],
-    other: tuple[Trace, list[DeviceOp]],
+    recorded: tuple[Trace, list[device_ops.DeviceOp]],
+    other: tuple[Trace, list[device_ops.DeviceOp]],
     names: float,
     steps: tuple[int, int],
     rows: tuple[Column, Column],
@@ -201,15 +193,15 @@ def _by_names_alone(
 
 
 def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
-    rows = work_of(trace, steps, DeviceKind.MEMCPY)
+    rows = device_ops.work_of(trace, steps, DeviceKind.MEMCPY)
     copies = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
     return [size for size, name in copies if size != NONE and copy_direction(trace.strings[name]) == "h2d"]
 
 
-def _half_share(trace: Trace, calls: list[DeviceOp], steps: Column) -> float | None:
-    is_half = [call.dtype in _HALVES for call in calls if call.dtype in FLOATING]
+def _half_share(trace: Trace, calls: list[device_ops.DeviceOp], steps: Column) -> float | None:
+    is_half = [call.dtype in _HALVES for call in calls if call.dtype in device_ops.FLOATING]
     if not is_half:
-        names = names_of(trace, work_of(trace, steps, DeviceKind.KERNEL))
+        names = device_ops.names_of(trace, device_ops.work_of(trace, steps, DeviceKind.KERNEL))
         is_half = [bool(half) for half, single in ((_HALF.search(n), _SINGLE.search(n)) for n in names) if half or single]
     return sum(is_half) / len(is_half) if is_half else None
 
@@ -255,7 +247,7 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
     return Verdict(match.sameness, Evidence.WORKLOAD_SIGNATURE, reason)
 
 
-def _dtype_similarity(ours: list[DeviceOp], theirs: list[DeviceOp], steps: tuple[int, int]) -> float:
+def _dtype_similarity(ours: list[device_ops.DeviceOp], theirs: list[device_ops.DeviceOp], steps: tuple[int, int]) -> float:
     known = {call.canonical for call in ours if call.dtype} & {call.canonical for call in theirs if call.dtype}
     a, b = ([(c.canonical, c.dtype) for c in calls if c.dtype and c.canonical in known] for calls in (ours, theirs))
     return similarity(a, b, steps) if known else 1.0
@@ -268,8 +260,8 @@ def _backward_passes(trace: Trace) -> int | None:
     return int(np.median(counts[counts > 0])) if counts.any() else None
 
 
-def _example(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
-    waiting: dict[str, list[DeviceOp]] = {}
+def _example(ours: list[device_ops.DeviceOp], theirs: list[device_ops.DeviceOp]) -> str:
+    waiting: dict[str, list[device_ops.DeviceOp]] = {}
     for call in theirs:
         if call.step == theirs[0].step and call.shape is not None:
             waiting.setdefault(call.canonical, []).append(call)
@@ -277,5 +269,6 @@ def _example(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
         if call.shape is not None and (same := waiting.get(call.canonical)):
             here = same.pop(0)
             if here.shape is not None and here.shape != call.shape:
-                return f"{call.name} {shape_text(call.shape)} in the first trace, {shape_text(here.shape)} in the second"
+                first, second = device_ops.shape_text(call.shape), device_ops.shape_text(here.shape)
+                return f"{call.name} {first} in the first trace, {second} in the second"
     return ""

@@ -13,20 +13,9 @@ import numpy as np
 
 from traces.model.trace import Column
 from tui.formatting import size_text
+from tui.view.scene import character_rows
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.categories import Category
-from tui.view.scene.character_rows import (
-    Busy,
-    CharacterRow,
-    blank,
-    busy,
-    curve_characters,
-    curve_difference,
-    curve_values,
-    difference_characters,
-    dominant,
-    lane_characters,
-)
 from tui.view.scene.compared import mark_gaps, sign_columns
 from tui.view.scene.lanes import Curve
 from tui.view.scene.scene import Scene, SceneRow
@@ -42,7 +31,7 @@ class Drawing:
         self._of: tuple[object, ...] | None = None
         self._parts: dict[tuple[object, ...], object] = {}
 
-    def frame(self, window: Window) -> list[tuple[WindowLine, CharacterRow]]:
+    def frame(self, window: Window) -> list[tuple[WindowLine, character_rows.CharacterRow]]:
         return [(window.rows.lines[n], self.line(window, window.rows.lines[n])) for n in window.visible]
 
     def _look_again(self, window: Window) -> None:
@@ -50,7 +39,7 @@ class Drawing:
         if self._of is None or of[0] is not self._of[0] or of[1:] != self._of[1:]:
             self._of, self._parts = of, {}
 
-    def line(self, window: Window, line: WindowLine) -> CharacterRow:
+    def line(self, window: Window, line: WindowLine) -> character_rows.CharacterRow:
         self._look_again(window)
         row, edges = window.scene.rows[line.row], window.edges_ns
         if line.part is LinePart.DIFFERENCE:
@@ -59,7 +48,7 @@ class Drawing:
         hanging = window.rows.mirrored and line.part is (LinePart.FIRST if window.rows.swapped else LinePart.SECOND)
         track = row.tracks[side]
         if track is None:
-            return blank(window.columns)
+            return character_rows.blank(window.columns)
         view, lines = window.axis.sides[side], window.rows.heights[line.row]
         lane = track.lane
         if isinstance(lane, Curve):
@@ -67,14 +56,14 @@ class Drawing:
             kinds = self._phase_kinds(window, row, side)
             parts = self._once(
                 (line.row, side, hanging, lines),
-                lambda: curve_characters(lane, view, edges, top, lines, hanging=hanging, kinds=kinds),
+                lambda: character_rows.curve_characters(lane, view, edges, top, lines, hanging=hanging, kinds=kinds),
             )
             return parts[line.level]
         name_of = partial(window.scene.span_name, side, track)
         found = self.busy(window, line.row, side)
         return self._once(
             (line.row, side, hanging, lines),
-            lambda: lane_characters(lane, view, edges, name_of, lines=lines, hanging=hanging, found=found),
+            lambda: character_rows.lane_characters(lane, view, edges, name_of, lines=lines, hanging=hanging, found=found),
         )[line.level]
 
     def _phase_kinds(self, window: Window, row: SceneRow, side: int) -> Column | None:
@@ -83,28 +72,28 @@ class Drawing:
         found = None if number is None else self.busy(window, number, side)
         if found is None:
             return None
-        return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
+        return np.where(found.total_ns > 0, character_rows.dominant(found), np.uint16(Category.MEMORY))
 
-    def busy(self, window: Window, row: int, side: int) -> Busy | None:
+    def busy(self, window: Window, row: int, side: int) -> character_rows.Busy | None:
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)
-        return self._once((row, side, "busy"), lambda: busy(lane, window.axis.sides[side], window.edges_ns))
+        return self._once((row, side, "busy"), lambda: character_rows.busy(lane, window.axis.sides[side], window.edges_ns))
 
-    def _difference(self, window: Window, number: int, row: SceneRow, edges: Column) -> CharacterRow:
+    def _difference(self, window: Window, number: int, row: SceneRow, edges: Column) -> character_rows.CharacterRow:
         sides = window.axis.sides
         if row.tracks[0] is None or row.tracks[1] is None:
-            return blank(window.columns)
+            return character_rows.blank(window.columns)
         if row.is_curve:
             curves = [track.lane for track in row.tracks if track is not None and isinstance(track.lane, Curve)]
-            values = [curve_values(curve, side, edges) for curve, side in zip(curves, sides, strict=True)]
+            values = [character_rows.curve_values(curve, side, edges) for curve, side in zip(curves, sides, strict=True)]
             offset = window.scene.unrecorded_bytes(number)
-            return curve_difference(values[0], values[1], window.scene.top_bytes(number), offset)
+            return character_rows.curve_difference(values[0], values[1], window.scene.top_bytes(number), offset)
         first, second = (self.busy(window, number, side) for side in (0, 1))
         assert first is not None and second is not None
         sums = window.scene.sums(number)
         if sums is None:
-            cells = difference_characters(first, second, edges)
+            cells = character_rows.difference_characters(first, second, edges)
         else:
             of_columns = sums[0].columns(sides[0], edges), sums[1].columns(sides[1], edges)
             by_place = window.alignment is not Alignment.COUNTERPART
