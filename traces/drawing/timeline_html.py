@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,40 +24,6 @@ _COLOURS = {
     "host": ("#8fb8de", "#f2c57c", "#a8d5ba", "#d7a9c9", "#c9c2b8"),
     "gpu": ("#3f8f6b", "#5aa9a0", "#2f6f8f", "#7a9e3f"),
 }
-_SCRIPT = """
-(function () {
-  const box = document.getElementById("ID"), view = box.querySelector("svg"), said = box.querySelector("output");
-  const all = [0, TOTAL]; let shown = [...all], held = null;
-  const units = [[1e9, " s"], [1e6, " ms"], [1e3, " µs"]];
-  const text = ns => { const [size, unit] = units.find(of => ns >= of[0]) || units[2]; return (ns / size).toFixed(3) + unit; };
-  const show = () => {
-    view.setAttribute("viewBox", shown[0] / SCALE + " 0 " + (shown[1] - shown[0]) / SCALE + " HEIGHT");
-    said.textContent = text(shown[0]) + " to " + text(shown[1]);
-  };
-  const at = event => {
-    const area = view.getBoundingClientRect();
-    return shown[0] + (shown[1] - shown[0]) * (event.clientX - area.left) / area.width;
-  };
-  const move = (start, width) => {
-    width = Math.min(width, all[1]);
-    start = Math.max(0, Math.min(start, all[1] - width));
-    shown = [start, start + width];
-    show();
-  };
-  view.addEventListener("wheel", event => {
-    event.preventDefault();
-    const factor = event.deltaY < 0 ? 0.8 : 1.25, here = at(event), width = Math.max((shown[1] - shown[0]) * factor, 1000);
-    move(here - (here - shown[0]) * width / (shown[1] - shown[0]), width);
-  }, {passive: false});
-  view.addEventListener("pointerdown", event => { held = at(event); view.setPointerCapture(event.pointerId); });
-  view.addEventListener("pointermove", event => {
-    if (held !== null) move(shown[0] + held - at(event), shown[1] - shown[0]);
-  });
-  view.addEventListener("pointerup", () => { held = null; });
-  view.addEventListener("dblclick", () => move(0, all[1]));
-  show();
-})();
-"""
 
 
 @dataclass(frozen=True)
@@ -84,7 +51,7 @@ def timeline_html(title: str, lanes: Sequence[BarLane]) -> str:
     labels = "".join(f'<div style="{style}">{escape(lane.label)}</div>' for lane in lanes)
     name = f"trace-{uuid4().hex[:12]}"
     values = {"ID": name, "TOTAL": str(total_ns), "SCALE": repr(scale), "HEIGHT": str(height)}
-    script = _SCRIPT
+    script = Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
     for word, value in values.items():
         script = script.replace(word, value)
     left_out = int((durations < least_ns).sum())
@@ -94,7 +61,7 @@ def timeline_html(title: str, lanes: Sequence[BarLane]) -> str:
         f'<div style="display:flex"><div style="flex:none;padding-right:8px;white-space:nowrap">{labels}</div>'
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" preserveAspectRatio="none" '
         f'style="flex:1;height:{height}px;touch-action:none;cursor:grab" role="img">{rows}</svg></div></div>'
-        f"<script>{script}</script>"
+        f"<script>\n{script}</script>"
     )
 
 

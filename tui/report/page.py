@@ -9,6 +9,8 @@ The page is a single file without scripts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from traces.analyses.stragglers import without_similar_ranks
@@ -62,7 +64,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05, note: str 
     title = f"trace report: {', '.join(side.name for side in sides)}"
     page = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
     page += '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    return f"{page}<style>{_STYLE}</style></head><body><main>{''.join(filter(None, body))}</main></body></html>\n"
+    return f"{page}<style>{_style()}</style></head><body><main>{''.join(filter(None, body))}</main></body></html>\n"
 
 
 def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None, note: str) -> str:
@@ -219,35 +221,8 @@ def _side(at: int, left: int) -> str:
     return ' class="left"' if at < left else ""
 
 
-# Blue, orange and the Okabe-Ito palette are suitable for colour-blind readers.
-_STYLE = (
-    """
-:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;
---good:#157a3c;--bad:#c02626;--band:#0b6bcb22;--busy:#3f8f6b;--r0:#e69f00;--r1:#d55e00;--r2:#cc79a7;--r3:#56b4e9;--r4:#0072b2;
---r5:#f0e442;--r6:#9aa5b1;--r7:#6b7280}
-@media screen and (prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ec;--dim:#98a3ae;--line:#333b44;--card:#1d232a;
---a:#5aa9f5;--b:#f0a052;--good:#4cc27d;--bad:#f17171;--band:#5aa9f522;--busy:#57b58c}}
-body{background:var(--bg);color:var(--fg);font:15px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif;margin:0}
-main{max-width:960px;margin:0 auto;padding:24px}
-h1{font-size:21px;margin:0 0 6px}h1.green{color:var(--good)}h1.red{color:var(--bad)}
-h2{font-size:16px;margin:28px 0 8px}p{margin:3px 0}.note,ul{color:var(--dim);font-size:13px}ul{padding-left:20px}
-.part{margin-left:20px}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;margin:14px 0}
-.cards div{background:var(--card);border-radius:6px;padding:10px 12px}
-.cards span,.cards small{display:block;color:var(--dim);font-size:12px}.cards strong{font-size:17px}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
-th,td{padding:3px 8px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;width:1%}
-th{color:var(--dim);font-weight:500}
-.left{text-align:left;white-space:pre-wrap;overflow-wrap:anywhere;width:auto;min-width:11em}
-figure{margin:0;overflow-x:auto}svg{width:100%;height:auto;display:block}
-figcaption span{margin-right:14px;font-size:13px;color:var(--dim)}
-.key{display:inline-block;width:11px;height:11px;margin-right:5px;border-radius:2px}
-.line{fill:none;stroke-width:1.6}.grid{stroke:var(--line)}.limit{stroke:var(--bad);stroke-dasharray:5 4}.band{fill:var(--band)}
-.line.a{stroke:var(--a)}.line.b{stroke:var(--b)}.dot.a,.bar.a{fill:var(--a)}.dot.b,.bar.b{fill:var(--b)}.faded{opacity:.35}
-.key.a{background:var(--a)}.key.b{background:var(--b)}text{fill:var(--fg);font-size:12px}.tick{fill:var(--dim);font-size:11px}
-@media screen and (max-width:640px){main{padding:14px}svg{min-width:620px}}
-@media print{body{font-size:11px}main{max-width:none;padding:0}figure,tr,.cards{break-inside:avoid}h2{break-after:avoid}
-*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
-""".replace("\n", "")
-    + "".join(f".{name}{{fill:var(--{name})}}.key.{name}{{background:var(--{name})}}" for name in IDLE_COLOURS.values())
-)
+@cache
+def _style() -> str:
+    # Blue, orange and the Okabe-Ito palette are suitable for colour-blind readers.
+    reasons = (f".{name}{{fill:var(--{name})}}.key.{name}{{background:var(--{name})}}" for name in IDLE_COLOURS.values())
+    return Path(__file__).with_name("page.css").read_text(encoding="utf-8").replace("\n", "") + "".join(reasons)
