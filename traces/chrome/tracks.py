@@ -71,7 +71,7 @@ def _parts(trace: Trace) -> Iterator[SideTrack]:
 
 
 def _on_devices(name: str, tid: int, table: Any, names: list[str]) -> Iterator[SideTrack]:
-    timed = (table.device != NONE) & (table.device_start_ns != NONE) & (table.device_end_ns != NONE)
+    timed = (table.device != NONE) & table.is_timed
     for device in np.unique(table.device[timed]).tolist():
         rows = np.flatnonzero(timed & (table.device == device))
         starts, ends = table.device_start_ns[rows], table.device_end_ns[rows]

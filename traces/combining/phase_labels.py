@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from traces.comparison.thresholds import MOST_NUMBERED_PHASES
+from traces.model.row_order import differs
 from traces.model.trace import Column, Trace
 
 LOADER = "loader"  # time in this phase is either CPU work or waiting for a batch
@@ -63,8 +64,7 @@ def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
 def _occurrences(trace: Trace) -> tuple[Column, Column]:
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.name, phases.step))
-    step, name = phases.step[order], phases.name[order]
-    is_first = np.append(True, (step[1:] != step[:-1]) | (name[1:] != name[:-1]))[: len(order)]
+    is_first = differs(phases.step[order], phases.name[order])
     group, firsts = np.cumsum(is_first) - 1, np.flatnonzero(is_first)
     place, count = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
     place[order] = np.arange(len(order)) - firsts[group] + 1

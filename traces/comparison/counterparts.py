@@ -163,25 +163,22 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     fresh[1:] = begin[1:] > begin[:-1]
     rows = np.flatnonzero(fresh)
     values = then[rows]
-    if (values[1:] > values[:-1]).all():
-        return rows
-    tails: list[int] = []
-    at: list[int] = []
-    back: list[int] = []
-    for number, value in enumerate(values.tolist()):
-        place = bisect_left(tails, value)
-        back.append(at[place - 1] if place else NONE)
-        if place == len(tails):
-            tails.append(value)
-            at.append(number)
-        else:
-            tails[place], at[place] = value, number
-    chosen = []
-    number = at[-1] if at else NONE
-    while number != NONE:
-        chosen.append(number)
-        number = back[number]
-    return rows[np.array(chosen[::-1], dtype=np.int64)]
+    return rows if (values[1:] > values[:-1]).all() else rows[longest_rising(values.tolist())]
+
+
+def longest_rising(values: Sequence[int]) -> list[int]:
+    """Return the places of the longest sequence of values that rises strictly."""
+    ends: list[int] = []  # the smallest last value of a rising sequence of each length
+    lengths = []
+    for value in values:
+        at = bisect_left(ends, value)
+        ends[at : at + 1] = [value]
+        lengths.append(at + 1)
+    found: list[int] = []
+    for place in range(len(values) - 1, -1, -1):
+        if lengths[place] == len(ends) - len(found) and (not found or values[place] < values[found[-1]]):
+            found.append(place)
+    return found[::-1]
 
 
 # The strictest level is tried first.

@@ -8,7 +8,7 @@ The name of an Inductor kernel lists the ops that the kernel runs.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from traces.comparison.changed_ops import named_ops, ops_in_name
-from traces.comparison.counterparts import counterparts
+from traces.comparison.counterparts import counterparts, longest_rising
 from traces.figures.measure import launch_steps, launch_time_ns, op_of, work_rows
 from traces.model.trace import NONE, Column, Trace
 from traces.names.equivalent_ops import canonical_op
@@ -56,7 +56,7 @@ def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int
     both = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
     places = [(place_of[0].get(a), place_of[1].get(b)) for a, b in both]
     shared = sorted((a, b) for a, b in places if a is not None and b is not None and not is_fused[b])
-    anchors = _rising(shared)
+    anchors = [shared[at] for at in longest_rising([b for _, b in shared])]
     launched = _launching_ops(eager, ours)
     stretches = _stretches(compiled, theirs, is_fused, {kind for kinds, _, _ in launched for kind in kinds})
     rest = _Stretch()
@@ -108,20 +108,6 @@ def _launching_ops(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]
         name = canonical_op(strings[host.name[op]]) if op != NONE else strings[trace.device.name[row]]
         found.append(({canonical_op(strings[host.name[at]]) for at in host.outward(op)}, name, op))
     return found
-
-
-def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    ends: list[int] = []
-    lengths = []
-    for _, other in pairs:
-        at = bisect_left(ends, other)
-        ends[at : at + 1] = [other]
-        lengths.append(at + 1)
-    found: list[tuple[int, int]] = []
-    for pair, length in zip(reversed(pairs), reversed(lengths), strict=True):
-        if length == len(ends) - len(found) and (not found or pair[1] < found[-1][1]):
-            found.append(pair)
-    return found[::-1]
 
 
 def _distance(anchors: list[tuple[int, int]], place: int, stretch: _Stretch) -> int:

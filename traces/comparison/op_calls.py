@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.figures.measure import enclosing
+from traces.figures.measure import enclosing, first_marked
 from traces.model.trace import NONE, Column, HostKind, Trace
 from traces.names.equivalent_ops import canonical_op
 
@@ -22,12 +22,4 @@ def calls_of(trace: Trace, ops: Column) -> Column:
     innermost = np.append(enclosing(host, is_op), NONE)
     above = innermost[host.parent]  # the op around each span; the last row stands for NONE
     is_outermost = is_op & ((above == NONE) | (name[above] != name))
-    return np.asarray(np.append(_first_marked(above, is_outermost), NONE)[ops])
-
-
-def _first_marked(above: Column, marked: Column) -> Column:
-    rows = np.arange(len(above))
-    at = np.append(np.where(marked, rows, np.where(above == NONE, len(above), above)), len(above))
-    while ((further := at[at]) != at).any():
-        at = further
-    return np.where(at[:-1] < len(above), at[:-1], NONE)
+    return np.asarray(np.append(first_marked(above, is_outermost), NONE)[ops])

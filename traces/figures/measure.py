@@ -192,7 +192,7 @@ class PhaseTimes:
 def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
     phases, steps = trace.phases, len(trace.steps)
     names, first = np.unique(phases.name, return_index=True)
-    timed = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
+    timed = phases.is_timed
     elapsed_ns = np.where(timed, phases.device_end_ns - phases.device_start_ns, 0)
     found = {}
     for name in names[np.argsort(first)]:
@@ -257,7 +257,7 @@ def launch_time_ns(trace: Trace) -> Column:
 def _start_of_phase_ns(trace: Trace) -> Column:
     # see Note [A step's time] in traces/figures/pace.py
     found, spans, phases = np.full(len(trace.device), NONE, dtype=np.int64), trace.device, trace.phases
-    timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
+    timed = np.flatnonzero((phases.device != NONE) & phases.is_timed)
     own, end_ns = by_value(spans.device), spans.end_ns
     for device, on in by_value(phases.device[timed]).items():
         rows = timed[on][np.argsort(phases.start_ns[timed[on]], kind="stable")]
@@ -375,9 +375,13 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 def enclosing(host: HostSpans, wanted: Column) -> Column:
     """For each CPU event, return the nearest enclosing event of the mask `wanted`, or NONE (-1). A marked event encloses
     itself."""
-    parent = np.append(host.earlier_parent, NONE)
-    found = _last_of_chain(np.where(np.append(wanted, True), np.arange(len(parent)), parent))[:-1]
-    return np.where(found < len(host), found, NONE)
+    return first_marked(host.earlier_parent, wanted)
+
+
+def first_marked(above: Column, marked: Column) -> Column:
+    """Return the first marked row on the way from each row to the row above, or NONE."""
+    found = _last_of_chain(np.append(np.where(marked, np.arange(len(above)), above), NONE))[:-1]
+    return np.where(found < len(above), found, NONE)
 
 
 def _last_of_chain(following: Column) -> Column:
@@ -512,8 +516,7 @@ def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
             rows = rows[in_steps]
         origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
     else:
-        phases = trace.phases.take((trace.phases.device_start_ns != NONE) & (trace.phases.device_end_ns != NONE))
-        phases = phases.take(np.isin(phases.step, steps))
+        phases = trace.phases.take(trace.phases.is_timed & np.isin(trace.phases.step, steps))
         origin, duration_ns = phases.origin, phases.device_end_ns - phases.device_start_ns
     sums = sum_by(origin, duration_ns, len(Origin))
     return {kind: int(sums[kind]) for kind in Origin if sums[kind]}

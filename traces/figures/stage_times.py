@@ -90,5 +90,4 @@ def _error(ours: Parts | None, theirs: Parts | None) -> StageError:
 
 
 def _device_median(parts: Parts) -> int | None:
-    timed = (parts.device_start_ns != NONE) & (parts.device_end_ns != NONE)
-    return median((parts.device_end_ns - parts.device_start_ns)[timed])
+    return median((parts.device_end_ns - parts.device_start_ns)[parts.is_timed])

@@ -31,6 +31,7 @@ from traces.format.step_block import StepBlock, unpack_block
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model.json_facts import Json
 from traces.model.machine import Machine, from_kineto, to_kineto
+from traces.model.row_order import differs
 from traces.model.run import Run
 from traces.model.trace import TABLES, Device, PhaseTiming, Strings, Table, Thread, Trace
 from traces.model.typed_json import from_json, to_json
@@ -234,7 +235,7 @@ class Assembly:
 
 def _pairs(table: Table, owner: str, number: str) -> int:
     pairs = getattr(table, number) + (getattr(table, owner).astype(np.int64) << 40)
-    return len(np.unique(pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]))
+    return len(np.unique(pairs[differs(pairs)]))
 
 
 def _pack(kind: str, value: Any) -> bytes:

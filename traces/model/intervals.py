@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.model.row_order import grouped, sum_by
+from traces.model.row_order import differs, grouped, sum_by
 from traces.model.trace import NONE, Column
 
 _LONG_AGO = np.int64(-(2**62))
@@ -99,6 +99,6 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     first_of_group = group * np.int64(len(order))
     latest_ns = end_ns[by_end][np.maximum.accumulate(first_of_group + rank) - first_of_group] if len(order) else end_ns
     covered_until_ns = np.append(np.int64(_LONG_AGO), latest_ns[:-1])
-    covered_until_ns[np.append(True, group[1:] != group[:-1])[: len(order)]] = _LONG_AGO
+    covered_until_ns[differs(group)] = _LONG_AGO
     added_ns = np.maximum(latest_ns - np.maximum(start_ns, covered_until_ns[: len(order)]), 0)
     return sum_by(group, added_ns, groups)

@@ -53,7 +53,7 @@ def _host_order(host: HostSpans) -> Column:
 def _called_before_longer(host: HostSpans, order: Column) -> Column:
     # see Note [Calls that take no time]
     rows, thread, start_ns = np.arange(len(host)), host.thread[order], host.start_ns[order]
-    begins = np.append(True, (thread[1:] != thread[:-1]) | (start_ns[1:] != start_ns[:-1]))[: len(host)]
+    begins = differs(thread, start_ns)
     longest = np.empty_like(rows)
     longest[order] = order[np.maximum.accumulate(np.where(begins, rows, 0))]
     takes_no_time = (host.kind == HostKind.OP) & (host.duration_ns == 0)
@@ -122,11 +122,16 @@ def grouped(*columns: Column) -> list[Column]:
     if is_sorted:
         return np.split(np.arange(len(columns[0])), np.flatnonzero(changes) + 1)
     order = np.lexsort([_narrow(column) for column in columns[::-1]])
-    changes = np.zeros(len(order) - 1, dtype=bool)
+    return np.split(order, np.flatnonzero(differs(*(column[order] for column in columns)))[1:])
+
+
+def differs(*columns: Column) -> Column:
+    """Mark the rows in which a column differs from the row before. The first row is always marked."""
+    found = np.zeros(len(columns[0]), dtype=bool)
+    found[:1] = True
     for column in columns:
-        ordered = column[order]
-        changes |= ordered[1:] != ordered[:-1]
-    return np.split(order, np.flatnonzero(changes) + 1)
+        found[1:] |= column[1:] != column[:-1]
+    return found
 
 
 def distinct(column: Column) -> tuple[Column, Column, Column]:

@@ -278,6 +278,17 @@ class _Spans(Table):
         return np.asarray(self.start_ns + self.duration_ns)
 
 
+class _SpansOnDevice(_Spans):
+    device: Column
+    device_start_ns: Column
+    device_end_ns: Column
+
+    @property
+    def is_timed(self) -> Column:
+        """Mark the rows whose time on the device is known."""
+        return np.asarray((self.device_start_ns != NONE) & (self.device_end_ns != NONE))
+
+
 class Untimed(IntEnum):
     NO = 0
     CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
@@ -297,7 +308,7 @@ class Steps(_Spans):
 
 
 @dataclass
-class Phases(_Spans):
+class Phases(_SpansOnDevice):
     """Stores the phases of training steps, which cover a step without gaps. Without a GPU, the GPU times are NONE (-1)."""
 
     step: STEP
@@ -311,7 +322,7 @@ class Phases(_Spans):
 
 
 @dataclass
-class Parts(_Spans):
+class Parts(_SpansOnDevice):
     """Stores the stages of nn.DataParallel, which may run concurrently. The stages of the forward pass are "scatter",
     "replicate", "parallel_apply" and "gather". The stages of the backward pass are "gather_backward" and
     "broadcast_backward"."""
@@ -610,16 +621,9 @@ class Trace:
 
 
 TABLES: dict[str, type[Table]] = {
-    "steps": Steps,
-    "phases": Phases,
-    "host": HostSpans,
-    "device": DeviceSpans,
-    "memory": MemoryEvents,
-    "values": Values,
-    "parts": Parts,
-    "batches": Batches,
-    "collectives": Collectives,
-    "sizes": Sizes,
+    name: kind
+    for name, kind in get_annotations(Trace, eval_str=True).items()
+    if isinstance(kind, type) and issubclass(kind, Table)
 }
 
 

@@ -16,6 +16,7 @@ from traces.comparison.counterparts import Counterparts, KernelChange, pairs_in_
 from traces.comparison.thresholds import LEAST_PHASE_NS, SAME_KERNEL_SHARE
 from traces.figures.measure import device_ranks, launch_phases, op_of, work_rows
 from traces.model.intervals import Intervals
+from traces.model.row_order import differs
 from traces.model.trace import NONE, Column, StepKind, Trace
 from tui.view.scene.alignment import ANCHOR_NS, phase_rows
 from tui.view.scene.difference import Difference
@@ -135,8 +136,7 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
         ]
     begin = spans.start_ns[rows]
     before = np.concatenate([begin[:1], spans.end_ns[rows[:-1]]])
-    first = np.ones(len(rows), dtype=bool)
-    first[1:] = pair[1:] != pair[:-1]
+    first = differs(pair)
     if steps:
         before[first] = trace.steps.start_ns[np.array(steps)[pair[first]]]
     before = np.minimum(before, begin)

@@ -148,7 +148,7 @@ def _merged(label: str, tracks: list[Track]) -> Track:
 
 def _phases_on_devices(trace: Trace) -> Tracks:
     phases, found = trace.phases, Tracks()
-    timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
+    timed = np.flatnonzero((phases.device != NONE) & phases.is_timed)
     for (device,), rows in rows_by_key(timed, phases.device[timed]):
         of = trace.devices[device]
         label = f"{trace.device_label(device)} phases"
