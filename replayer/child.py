@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +30,7 @@ from replayer.tensor.planning import mixed_devices
 from replayer.tensor.tensor import VirtualTensor
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.timeline.timeline_writer import TimelineWriter
+from traces.bootstrap._trace_tracebacks import showing_own_place
 from traces.compiled.compiled_code import compiled_code
 from traces.format.trace_file import TraceStream, load
 from traces.model.layouts import Shape
@@ -37,7 +39,7 @@ from traces.model.trace import Trace, TraceError, shapes_text
 from traces.model.typed_json import from_json
 from traces.script.configuration import SANITIZER, ReplayConfig, ReplaySession
 from traces.script.deferred_signals import at_exit, at_script_end
-from traces.script.patching import PATCHES, patch_around
+from traces.script.patching import OUR_MODULES, PATCHES, patch_around
 from traces.stalls.storage_server import StorageClient
 
 # maximum number of listed calls that the recording lacks; other calls are only counted
@@ -61,6 +63,7 @@ def start_here(session: Mapping[str, Any]) -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
     _start(replace(replay_session, launcher=os.getppid()), None, _patched_time(replay_session.config))
+    PATCHES.set(warnings, "_showwarnmsg", showing_own_place(warnings, OUR_MODULES))
     PATCHES.extend_to_importers()
 
 

@@ -29,6 +29,8 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
+import torch
+
 from traces.model.layouts import Shape
 
 _FOLDER = str(Path(__file__).parent)
@@ -45,6 +47,16 @@ def warn_at_script(text: str) -> None:
         frame = frame.f_back
     shown = frame.f_globals.setdefault("__warningregistry__", {})
     warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=shown)
+
+
+_WARNED: set[str] = set()
+
+
+def warn_once_at_script(text: str) -> None:
+    """See TORCH_WARN_ONCE in c10/util/Exception.h."""
+    if text not in _WARNED or torch.is_warn_always_enabled():
+        _WARNED.add(text)
+        warn_at_script(text)
 
 
 class NotEmulated(NotImplementedError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from math import nan
 
 import torch
 
@@ -18,12 +17,12 @@ from replayer.ops.copies import Copies
 from replayer.tensor.allocation import Uniform, allocate, make
 from replayer.tensor.device_args import index_of
 from replayer.tensor.planning.cuda_dtypes import no_kernel, scalar_type
+from replayer.tensor.planning.deterministic import fills_memory, value_of_filled
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.tensor.values.known_values import in_dtype, set_known_values
 from replayer.torch_types import Op, TorchAny, TorchFunction
 
-_DETERMINISTIC: TorchAny = torch.utils.deterministic
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
 SPARSE_FACTORIES = {"Sparse": ("empty.memory_format", "_sparse_coo_tensor_with_dims"), "SparseCsr": ("empty.memory_format",)}
 
@@ -71,11 +70,10 @@ class Factories:
         return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
 
     def _filled(self, made: TorchAny) -> TorchAny:
-        """See `fill_empty_deterministic_` in PyTorch."""
-        if torch.are_deterministic_algorithms_enabled() and _DETERMINISTIC.fill_uninitialized_memory:
-            floating = made.dtype.is_floating_point or made.dtype.is_complex
-            value = nan if floating else made.dtype is torch.bool or torch.iinfo(made.dtype).max
-            self._dispatch(torch.ops.aten.fill_.Scalar, (), (made, value), {})
+        if fills_memory():
+            self._dispatch(torch.ops.aten.fill_.Scalar, (), (made, value_of_filled(made.dtype)), {})
+        if made.dtype is torch.complex32:
+            torch.empty(0, dtype=torch.complex32, device="meta")  # warns once that this dtype is experimental
         return made
 
     def zeros(self, size: TorchAny, **options: TorchAny) -> TorchAny:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import os
 import re
 import uuid
-import warnings
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
 from types import ModuleType
 from typing import Self
 
 import torch
 
 from replayer.cuda_error import CudaError
+from replayer.errors import warn_once_at_script
 from replayer.state import STATE, describe_gpu, gpu, host_memory, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
 from replayer.tensor.device_args import checked_index
@@ -295,19 +294,12 @@ def _sleep(cycles: int) -> None:
 
 
 def _set_sync_debug_mode(mode: int) -> None:
-    _warn_of_prototype()
+    warn_once_at_script(
+        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+    )
     if mode not in (0, 1, 2):
         raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
     STATE.sync_debug_mode = mode
-
-
-@cache
-def _warn_of_prototype() -> None:
-    warnings.warn(
-        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
-        UserWarning,
-        stacklevel=4,
-    )
 
 
 def _compiled_version() -> int:

@@ -8,13 +8,12 @@ isinstance(valid, torch.cuda.FloatTensor)   # True
 
 from __future__ import annotations
 
-import warnings
-from functools import cache
 from importlib import import_module
 from types import ModuleType
 
 import torch
 
+from replayer.errors import warn_once_at_script
 from replayer.tensor.tensor import TYPES, VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
@@ -31,18 +30,14 @@ class _TensorType(type):
         return instance.layout is cls.layout
 
 
-@cache
-def _warn_of_legacy_constructors() -> None:
-    warnings.warn(
-        "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as"
-        " torch.tensor(data, dtype=*, device='cuda') to create tensors.",
-        UserWarning,
-        stacklevel=3,
-    )
+_LEGACY = (
+    "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as torch.tensor(data,"
+    " dtype=*, device='cuda') to create tensors."
+)
 
 
 def _make(cls: _TensorType, *args: TorchAny, device: TorchAny = None) -> torch.Tensor:
-    _warn_of_legacy_constructors()
+    warn_once_at_script(_LEGACY)
     if device is not None and torch.device(device).type != "cuda":
         raise RuntimeError(f"legacy constructor expects device type: cuda but device type: {torch.device(device)} was passed")
     return _of_type(cls.dtype, *args)
@@ -53,7 +48,7 @@ def _of_type(dtype: torch.dtype, *args: TorchAny) -> torch.Tensor:
 
 
 def _make_sparse(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
-    _warn_of_legacy_constructors()
+    warn_once_at_script(_LEGACY)
     if len(args) > 1 and isinstance(args[0], torch.Tensor):
         return torch.sparse_coo_tensor(*args, dtype=cls.dtype, device="cuda")
     size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
@@ -49,8 +48,9 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module.utils, swap_tensors=swapped)
     patch(torch_module, tensor=_from_data(with_pin_memory(_on_backend_device(torch.tensor))))
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
-    patch_around(torch._C, _set_default_dtype=_clear_plans, _set_default_tensor_type=_clear_plans)
-    patch_around(torch._C, _set_deterministic_algorithms=_clear_plans)
+    deterministic = "deterministic_algorithms", "deterministic_fill_uninitialized_memory"
+    settings = [f"_set_{name}" for name in ("default_dtype", "default_tensor_type", *deterministic)]
+    patch_around(torch._C, **dict.fromkeys(settings, _clear_plans))
     checks = [name for name in dir(torch_module) if name.startswith("_validate_sparse_")]
     patch_around(torch_module, **dict.fromkeys(checks, _check_on_host))
 
@@ -153,32 +153,16 @@ def _unbound(of_host: TorchFunction, name: str) -> TorchFunction:
 
 
 def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    has_read_with_grad = False
-
     @stands_for(read)
     def read_in_python(*args: TorchAny) -> TorchAny:
-        nonlocal has_read_with_grad
         reading = STATE.reading
         before, reading.within = reading.within, True
         try:
-            if has_read_with_grad or not args or has_torch_function_unary(args[0]) or not args[0].requires_grad:
-                return read(*args)
-            has_read_with_grad = not torch.is_warn_always_enabled()
-            return _warning_the_caller(read, *args)
+            return read(*args)
         finally:
             reading.within = before
 
     return read_in_python
-
-
-def _warning_the_caller(read: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-    """Let a warning show the script's line."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        value = read(*args)
-    for of in caught:
-        warnings.warn(of.message, of.category, stacklevel=3)
-    return value
 
 
 def _refuse_quantized(device: TorchAny) -> None:
@@ -213,7 +197,7 @@ def _install_changes_of_data(torch_module: TorchAny) -> None:
 
     def has_compatible_shallow_copy_type(compatible: TorchAny, one: TorchAny, other: TorchAny) -> bool:
         if isinstance(one, VirtualTensor) is not isinstance(other, VirtualTensor):
-            return {one.device.type, other.device.type} <= {"cpu", "cuda"}
+            return one.layout is other.layout is torch.strided and {one.device.type, other.device.type} <= {"cpu", "cuda"}
         return bool(compatible(one, other))
 
     def set_grad(self: TorchAny, gradient: TorchAny) -> None:

@@ -36,6 +36,7 @@ class VirtualStorage(torch.UntypedStorage):
 
     @classmethod
     def made_of(cls, host: torch.UntypedStorage, index: int) -> Self:
+        host = host.cpu()  # type: ignore[no-untyped-call]  # raises PyTorch's error for a meta storage
         made = cls.over(allocate(gpu(), index, host.nbytes()), index)
         made.receive(host)
         return made
@@ -82,7 +83,12 @@ class VirtualStorage(torch.UntypedStorage):
         if not isinstance(size_bytes, int):
             raise RuntimeError(f"resize_ expects an int, but got {type_name(size_bytes)}")
         if size_bytes != self.allocation.size_bytes:
-            self.allocation.exchange(allocate(gpu(), self._index, size_bytes & LARGEST))
+            resized = VirtualStorage.over(allocate(gpu(), self._index, size_bytes & LARGEST), self._index)
+            kept = min(size_bytes, self.nbytes())
+            if kept:
+                resized.as_bytes()[:kept].copy_(self.as_bytes()[:kept])
+            self.allocation.exchange(resized.allocation)
+            self.allocation.known = resized.allocation.known
         return self
 
     def cpu(self) -> torch.UntypedStorage:

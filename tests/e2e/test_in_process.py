@@ -85,6 +85,55 @@ def run(source: str, folder: Path, *words: str, stdin: str | None = None) -> str
     return done.stdout
 
 
+def test_warnings_show_lines_of_the_script(tmp_path: Path) -> None:
+    """C++ code of PyTorch warns at the line of its Python caller, which may be a function of the virtual GPU."""
+    source = """
+import warnings
+import torch, trace_replay
+
+def lines(*calls):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for call in calls:
+            call()
+    return [(each.filename.rpartition("/")[2], each.lineno) for each in caught]
+
+with trace_replay.gpu("a100", values="compute"):
+    torch.set_warn_always(True)
+    x = torch.ones(1, device="cuda", requires_grad=True)
+    out = torch.empty(5)
+    found = lines(
+        lambda: torch.arange(3, out=out),
+        lambda: float(x),
+        lambda: torch.cuda.FloatTensor([0]),
+        lambda: torch.cuda.FloatTensor([0]),
+        lambda: torch.empty(2, dtype=torch.chalf, device="cuda"),
+    )
+    assert found == [("script.py", number) for number in range(17, 22)], found
+show = warnings._showwarnmsg
+with trace_replay.gpu("a100"):
+    assert warnings._showwarnmsg is not show
+assert warnings._showwarnmsg is show
+"""
+    run(source, tmp_path)
+
+
+def test_a_storage_keeps_its_values_when_it_is_resized(tmp_path: Path) -> None:
+    source = """
+import torch, trace_replay
+
+with trace_replay.gpu("a100", values="compute"):
+    for device in ("cpu", "cuda"):
+        x = torch.arange(3.0, device=device)
+        x.untyped_storage().resize_(20)
+        longer = x.as_strided((5,), (1,))
+        assert x.tolist() == [0, 1, 2] and longer.fill_(4).tolist() == [4] * 5
+        x.untyped_storage().resize_(8)
+        assert x[:2].tolist() == [4, 4]
+"""
+    run(source, tmp_path)
+
+
 def test_stop_restores_torch_and_a_second_gpu_can_start(tmp_path: Path) -> None:
     source = """
 import json, warnings

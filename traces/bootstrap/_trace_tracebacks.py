@@ -42,6 +42,11 @@ def install(prefix: str) -> None:
         _shorten_in_threads(sys.modules["threading"], prefix)
         _filter_stacks(sys.modules["traceback"], prefix)
     warnings: Any = sys.modules["warnings"]
+    warnings._showwarnmsg = showing_own_place(warnings, prefix)
+
+
+def showing_own_place(warnings: Any, prefix: str | tuple[str, ...]) -> Any:
+    """Wrap the function that shows warnings, so that warnings show lines of the script instead of lines of this tool."""
     show = warnings._showwarnmsg  # CPython 3.6 to 3.14
 
     def show_at_own_place(message: WarningMessage) -> None:
@@ -60,7 +65,7 @@ def install(prefix: str) -> None:
         place = theirs.f_code.co_filename, line, theirs.f_globals.get("__name__"), shown
         warnings.warn_explicit(message.message, message.category, *place, source=message.source)
 
-    warnings._showwarnmsg = show_at_own_place
+    return show_at_own_place
 
 
 def _shorten_in_threads(threading: Any, prefix: str) -> None:
@@ -85,7 +90,7 @@ def _filter_stacks(traceback: Any, prefix: str) -> None:
     traceback.StackSummary._extract_from_extended_frame_gen = classmethod(extract_others)
 
 
-def _places(message: WarningMessage, caller: FrameType | None, prefix: str) -> tuple[Place, Place] | None:
+def _places(message: WarningMessage, caller: FrameType | None, prefix: str | tuple[str, ...]) -> tuple[Place, Place] | None:
     """Return where a warning points, and where the warning would point without this tool's frames. Return None if both are the
     same place. `caller` is the frame that called `warnings.warn`."""
     frames: list[Place] = []
@@ -103,7 +108,7 @@ def _places(message: WarningMessage, caller: FrameType | None, prefix: str) -> t
     return (frames[level], others[level - start]) if level - start < len(others) else None
 
 
-def _is_own(frame: FrameType, prefix: str) -> bool:
+def _is_own(frame: FrameType, prefix: str | tuple[str, ...]) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(prefix)
 
 

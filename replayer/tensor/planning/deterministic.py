@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import nan
 
 import torch
 
 from replayer.errors import warn_at_script
-from replayer.torch_types import Kwargs, Op, TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
+
+aten = torch.ops.aten
 
 _NAMES = {
     "max_unpool2d": "max_unpooling2d_forward_out",
@@ -90,6 +93,53 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
     "scatter_reduce_": _scatter_reduce,
     "nll_loss2d_forward": _nll_loss2d,
 }
+
+
+def fills_memory() -> bool:
+    return torch.are_deterministic_algorithms_enabled() and torch._C._get_deterministic_fill_uninitialized_memory()
+
+
+def value_of_filled(dtype: torch.dtype) -> float:
+    """See `fill_empty_deterministic_` in ATen/native/TensorFactories.h."""
+    return nan if dtype.is_floating_point or dtype.is_complex else dtype is torch.bool or torch.iinfo(dtype).max
+
+
+def _filled_like(data: torch.Tensor, *size: TorchAny, dtype: torch.dtype | None = None, **options: TorchAny) -> TorchAny:
+    fill: TorchFunction = aten.new_full.default if size else aten.full_like.default
+    return fill(data, *size, value_of_filled(dtype or data.dtype), dtype=dtype, **options)
+
+
+def _filled_strided(data: torch.Tensor, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:
+    options = {name: options.get(name) or getattr(data, name) for name in ("dtype", "device")}
+    return torch.empty_strided(*shape, **options)
+
+
+def _resized(data: TorchAny, size: TorchAny, memory_format: torch.memory_format = torch.contiguous_format) -> TorchAny:
+    if data.shape == torch.Size(size):
+        return data
+    resized = torch.empty(size, dtype=data.dtype, device="meta", memory_format=memory_format)
+    storage, offset = data.untyped_storage(), data.storage_offset()
+    before, needed = storage.nbytes(), (offset + resized.numel()) * data.itemsize
+    if needed > before:
+        storage.resize_(needed)
+        new = data.new_empty(0).set_(storage, before // data.itemsize, ((needed - before) // data.itemsize,), (1,))
+        new.fill_(value_of_filled(data.dtype))
+    return data.set_(storage, offset, resized.shape, resized.stride())
+
+
+_FILLED: dict[Op, TorchFunction] = {
+    aten.empty_like.default: _filled_like,
+    aten.new_empty.default: _filled_like,
+    aten.new_empty_strided.default: _filled_strided,
+    aten.resize_.default: _resized,
+    aten.resize_as_.default: lambda data, of, **options: _resized(data, of.shape, **options),
+}
+
+
+def filling(func: Op) -> TorchFunction | None:
+    """Return a function that runs `func` and fills uninitialized memory, or None if `func` leaves no memory uninitialized."""
+    by = _FILLED.get(func)
+    return None if by is None or not fills_memory() else lambda _, args, kwargs: by(*args, **kwargs)
 
 
 def without_alerts() -> AbstractContextManager[None]:

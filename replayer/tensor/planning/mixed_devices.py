@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 from replayer.errors import warn_at_script
 from replayer.state import computing
 from replayer.tensor.generators import is_random, require_device
-from replayer.tensor.planning.deterministic import alert_not_deterministic
+from replayer.tensor.planning.deterministic import alert_not_deterministic, filling
 from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn, require_dtypes
 from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
@@ -66,6 +66,8 @@ def runner(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchFunction 
         _require_no_cpu_library(func)
     if torch.are_deterministic_algorithms_enabled():
         alert_not_deterministic(func, args, kwargs)
+        if (fill := filling(func)) is not None:
+            return fill
     tensors = _tensors([*args, *kwargs.values()])
     if len({tensor.device for tensor in tensors}) < 2 and func not in _ALWAYS:
         require_dtypes(func, args, kwargs)

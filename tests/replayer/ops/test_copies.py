@@ -235,6 +235,15 @@ def test_tensors_on_cpu_and_meta_stay_ordinary_tensors() -> None:
     assert type(torch.ones(3).type_as(torch.ones(1, device="cuda"))) is VirtualTensor
 
 
+def test_a_sparse_gradient_moves_with_its_module() -> None:
+    use()
+    table = torch.nn.Embedding(10, 4, sparse=True)
+    table(torch.tensor([1, 2])).sum().backward()
+    for device in ("cuda:0", "cpu"):
+        grad: Any = table.to(device).weight.grad
+        assert grad.is_sparse and str(grad.device) == device and grad.shape == (10, 4)
+
+
 def test_a_sparse_gradient_is_made_of_its_parts_without_a_kernel() -> None:
     """GIVEN an embedding with sparse gradients WHEN its gradient is made THEN no kernel joins the indices with the values."""
     gpu = use()

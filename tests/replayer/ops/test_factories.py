@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -59,6 +60,35 @@ def test_deterministic_algorithms_fill_new_memory(name: str, number: str) -> Non
     finally:
         torch.use_deterministic_algorithms(False)
     assert [str(value) for value in made.tolist()] == [number] * 2
+
+
+def test_deterministic_algorithms_fill_the_memory_of_tensors_made_like_others() -> None:
+    """See `fill_empty_deterministic_` and `fill_resize_deterministic_` in PyTorch."""
+    use()
+    x: Any = torch.zeros(2, 3, device="cuda")
+    setting: Any = torch.utils.deterministic
+    calls: list[Callable[[], torch.Tensor]] = [
+        lambda: torch.empty_like(x),
+        lambda: torch.empty_like(x, device="cpu"),
+        lambda: x.new_empty(4),
+        lambda: x.new_empty_strided((2, 2), (1, 2)),
+        lambda: torch.empty_permuted((2, 1), (1, 0), device="cuda"),
+        lambda: torch.zeros(0, device="cuda").resize_(3),
+        lambda: torch.zeros(0, device="cuda").resize_as_(x),
+    ]
+    torch.use_deterministic_algorithms(True)
+    try:
+        filled = [call() for call in calls]
+        before = x.data_ptr()
+        assert x.resize_(3, 2).data_ptr() == before and x.stride() == (2, 1)
+        setting.fill_uninitialized_memory = False
+        unfilled = torch.empty_like(x)
+    finally:
+        setting.fill_uninitialized_memory = True
+        torch.use_deterministic_algorithms(False)
+    assert all(str(value) == "nan" for made in filled for value in made.flatten().tolist())
+    assert filled[3].stride() == (1, 2) and filled[6].shape == (2, 3)
+    assert "nan" not in str(unfilled.tolist())
 
 
 @pytest.mark.parametrize("name", ["tril_indices", "triu_indices"])

@@ -674,6 +674,8 @@ def test_wrong_arguments_of_storages_have_the_error_messages_of_pytorch() -> Non
         with pytest.raises(of_host.type) as of_device:
             call(storage)
         assert str(of_device.value) == str(of_host.value), call
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        torch.UntypedStorage(4, device="meta").to(device=storage.device)
     for too_large in (lambda: storage.resize_(-1), lambda: torch.UntypedStorage(-1, device="cuda")):
         with pytest.raises(torch.OutOfMemoryError, match="more than 1EB"):
             too_large()
