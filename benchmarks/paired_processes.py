@@ -7,7 +7,8 @@ While one process runs for 128 steps or half a second (a turn), the other proces
 every 128 steps and twice a second, so it reads CUDA events in every turn. The recorded turn is compared with the unrecorded
 turns before and after it, to cancel slow changes of the machine's speed. The result is the median of these differences.
 Processor times are those of the script's thread. Processor times depend less on the machine's other programs than elapsed
-times. The processor time of the recorder's own thread, which writes to the file, is measured separately.
+times. The fast steps of the fastest turn depend on other programs the least (LOW). The processor time of the recorder's own
+thread, which writes to the file, is measured separately.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from statistics import mean, median, quantiles
+from statistics import mean, median
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from traces.script.patching import OUR_MODULES
 
 SETTLING, SETTLING_S = 128, 1.0  # steps before the first turn; fewer if they take longer than this
 IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # steps, and how long a turn should at least last
+LOW = 0.1  # the quantile of the steps of a turn that stands for its fast steps
 LEAST_TURNS = 6
 COUNTED = 5  # steps whose calls are counted; the smallest count is used, because some steps also read CUDA events
 LIMIT_S = 300.0  # for the start of a process, and for a turn
@@ -38,20 +39,22 @@ Step = Callable[[], tuple[int, int]]  # a training step; returns the time of oth
 
 
 class Turn(NamedTuple):
-    """Contains the mean times of the steps in one turn, in microseconds."""
+    """Contains the mean times of the steps in one turn, in microseconds, and the time of a fast step."""
 
     clock_us: float  # without the other work
     processor_us: float  # without the other work
     whole_us: float
+    low_us: float  # elapsed time of a fast step, without the other work
     writer_us: float  # processor time of the recorder's threads since the turn before
 
 
 @dataclass(frozen=True)
 class Added:
-    """Contains the time in microseconds that the recorder adds to a step: medians, and the quartiles of elapsed time."""
+    """Contains the time in microseconds that the recorder adds to a step: medians of the differences between turns, except for
+    `low_us` and `writer_us`."""
 
     clock_us: float
-    clock_quartiles_us: tuple[float, float]
+    low_us: float  # difference between the fast steps of the fastest turns
     processor_us: float
     writer_us: float  # mean processor time of the recorder's threads
 
@@ -102,9 +105,15 @@ def serve(step: Step, address: str) -> None:
 
 
 def _writer_ns() -> int:
-    ours = [thread for thread in threading.enumerate() if thread.name.startswith("trace-")]
-    clocks = [time.pthread_getcpuclockid(thread.ident) for thread in ours if thread.ident is not None]
-    return sum(map(time.clock_gettime_ns, clocks))
+    first = {thread: _outermost(frame) for thread, frame in sys._current_frames().items()}
+    ours = [thread for thread, frame in first.items() if frame.f_globals.get("__name__", "").startswith(OUR_MODULES)]
+    return sum(map(time.clock_gettime_ns, map(time.pthread_getcpuclockid, ours)))
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def _calls(step: Step) -> Calls:
@@ -123,15 +132,20 @@ def _calls(step: Step) -> Calls:
 
 def _turn(step: Step, steps: int) -> Turn:
     step()  # its caches are cold
-    filled_ns = filled_processor_ns = 0
-    start_ns, start_processor_ns = now_ns(), time.thread_time_ns()
+    filled_processor_ns = 0
+    own_ns: list[int] = []  # of each step, without the other work
+    start_ns = before_ns = now_ns()
+    start_processor_ns = time.thread_time_ns()
     for _ in range(steps):
-        clock_ns, processor_ns = step()
-        filled_ns += clock_ns
+        filled_ns, processor_ns = step()
         filled_processor_ns += processor_ns
-    processor_ns, whole_ns = time.thread_time_ns() - start_processor_ns, now_ns() - start_ns
-    found_ns = whole_ns - filled_ns, processor_ns - filled_processor_ns, whole_ns, 0
-    return Turn(*(of / steps / 1e3 for of in found_ns))
+        after_ns = now_ns()
+        own_ns.append(after_ns - before_ns - filled_ns)
+        before_ns = after_ns
+    processor_ns = time.thread_time_ns() - start_processor_ns
+    low_ns = sorted(own_ns)[int(LOW * steps)]
+    found_ns = sum(own_ns) / steps, (processor_ns - filled_processor_ns) / steps, (before_ns - start_ns) / steps, low_ns, 0
+    return Turn(*(of / 1e3 for of in found_ns))
 
 
 def measure(words: list[str], seconds: float, on: str = "") -> Paired:
@@ -159,45 +173,38 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
 
         bare_process = _Process(bare_command, words, folder, "bare")
         with bare_process as bare, _Process(recorded_command, words, folder, "recorded") as recorded:
-            added, turns = _alternate(bare.turn, recorded.turn, seconds)
+            turns, bares = _alternate(bare.turn, recorded.turn, seconds)
             calls = recorded.calls()
         notes = load(recording).run_of(0).recorder
     if notes is None:
         raise MeasurementError("the recorder noted nothing of its cost")
     return Paired(
-        len(added),
-        median(turn.clock_us for turn in turns),
-        median(turn.whole_us for turn in turns),
-        _summary(added),
+        len(turns),
+        median(turn.clock_us for turn in bares),
+        median(turn.whole_us for turn in bares),
+        _summary(turns, bares),
         notes.overhead_ns_per_step / 1e3,
         calls,
     )
 
 
-def _alternate(
-    bare: Callable[[int], Turn], recorded: Callable[[int], Turn], seconds: float
-) -> tuple[list[tuple[float, float, float]], list[Turn]]:
-    """Return the added elapsed time, the added processor times of the script's and the recorder's threads, and the unrecorded
-    turns."""
-    added: list[tuple[float, float, float]] = []
+def _alternate(bare: Callable[[int], Turn], recorded: Callable[[int], Turn], seconds: float) -> tuple[list[Turn], list[Turn]]:
+    """Return the turns with the recorder, and the turns before, between and after them without the recorder."""
     in_turn = min(max(round(IN_TURN_US / bare(LEAST_IN_TURN).whole_us), LEAST_IN_TURN), IN_TURN)
     recorded(in_turn)
-    turns = [bare(in_turn)]
+    with_recorder, bares = list[Turn](), [bare(in_turn)]
     until = time.monotonic() + seconds
-    while time.monotonic() < until or len(added) < LEAST_TURNS:
-        with_recorder = recorded(in_turn)
-        turns.append(bare(in_turn))
-        before, after = turns[-2:]
-        clock_us = with_recorder.clock_us - (before.clock_us + after.clock_us) / 2
-        processor_us = with_recorder.processor_us - (before.processor_us + after.processor_us) / 2
-        added.append((clock_us, processor_us, with_recorder.writer_us))
-    return added, turns
+    while time.monotonic() < until or len(with_recorder) < LEAST_TURNS:
+        with_recorder.append(recorded(in_turn))
+        bares.append(bare(in_turn))
+    return with_recorder, bares
 
 
-def _summary(added: list[tuple[float, float, float]]) -> Added:
-    clock_us, processor_us, writer_us = zip(*added, strict=True)
-    lower, middle, upper = quantiles(clock_us, n=4)
-    return Added(middle, (lower, upper), median(processor_us), mean(writer_us))
+def _summary(with_recorder: list[Turn], bares: list[Turn]) -> Added:
+    turns = list(zip(with_recorder, bares[:-1], bares[1:], strict=True))
+    clock_us, processor_us = (median(turn[of] - (before[of] + after[of]) / 2 for turn, before, after in turns) for of in (0, 1))
+    low_us = min(turn.low_us for turn in with_recorder) - min(turn.low_us for turn in bares)
+    return Added(clock_us, low_us, processor_us, mean(turn.writer_us for turn in with_recorder))
 
 
 class _Process:
