@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from traces.format.column_encoding import MAX_ROWS, pack_numbers, unpack_column
+from traces.format.column_encoding import pack_numbers, unpack_column
 from traces.format.frames import Damaged
 from traces.model.trace import NONE, Column, Phases, Steps
 
@@ -102,7 +102,7 @@ def unpack_block(packed: Any) -> StepBlock:
             raise Damaged(f"a block of steps without {name!r}")
         return unpack_column(of[name], rows, _I8, name)
 
-    steps, times = number("steps", 1, MAX_ROWS + 1), number("times", 1, _MOST)
+    steps, times = number("steps", 1, _MOST), number("times", 1, _MOST)
     device, device_times = number("device", NONE, _MOST), number("device_times", 0, _MOST)
     phases = len(of["names"]) if isinstance(of["names"], list) else 0
     on_device = phases if device != NONE else 0

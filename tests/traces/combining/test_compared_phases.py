@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.traces.profiled_traces import UNIX_NS, add_ops, clean_phases, recorded
+from tests.traces.profiled_traces import UNIX_NS, Step, add_ops, clean_phases, recorded
 from traces.analyses.waits import host_waits
-from traces.combining.compared_phases import noise_of_median_ns
+from traces.combining.compared_phases import comparable_steps, noise_of_median_ns
+from traces.combining.profiled_steps import HostEvents, ProfiledSteps
 from traces.combining.profiler_cost import with_clean_pace
-from traces.comparison.thresholds import LEAST_NOISE
+from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_NOISE, STEPS_BEFORE_WINDOW
 from traces.model.run import Run
 from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind
 
@@ -93,6 +94,40 @@ def test_a_phase_that_occurs_only_in_the_profile_is_added_to_the_previous_phase(
     trace = recorded([(StepKind.STEADY, clean), (StepKind.STEADY, clean), (StepKind.PROFILED, profiled)])
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
     assert run.host_scale == pytest.approx(scale)
+
+
+FORWARD: list[tuple[str, int]] = [("forward", 100)]
+UPDATE: list[tuple[str, int]] = [*FORWARD, ("backward", 100), ("optimizer", 50)]
+
+
+def compared(trace: Trace) -> list[tuple[list[int], list[int]]]:
+    steps = ProfiledSteps(trace, 0, HostEvents.of(trace, 0))
+    return [(profiled.tolist(), clean.tolist()) for profiled, clean in comparable_steps(trace, 0, steps)]
+
+
+@pytest.mark.parametrize(("clean", "profiled"), [(3, 3), (2, 3), (3, 2)])
+def test_steps_of_a_rarer_kind_are_compared_if_there_are_three_of_them(clean: int, profiled: int) -> None:
+    """GIVEN four clean and four profiled steps that update parameters, and fewer steps that do not."""
+    assert FEWEST_ALIKE == 3
+    steps: list[Step] = [(StepKind.STEADY, UPDATE)] * 4 + [(StepKind.STEADY, FORWARD)] * clean
+    steps += [(StepKind.PROFILED, UPDATE)] * 4 + [(StepKind.PROFILED, FORWARD)] * profiled
+    begin = 4 + clean
+    usual, rare = ([*range(begin, begin + 4)], [0, 1, 2, 3]), ([*range(begin + 4, begin + 4 + profiled)], [*range(4, begin)])
+    assert compared(recorded(steps)) == ([usual, rare] if clean == profiled == 3 else [usual])
+
+
+def test_clean_steps_are_compared_with_the_last_profile_before_them_if_profiles_ran_other_ops() -> None:
+    """GIVEN two profiles of three steps, of which the second profile contains another op WHEN eight clean steps lie before it,
+    and the last three of these lie at most three steps before it THEN the first profile is compared with the other five."""
+    assert STEPS_BEFORE_WINDOW == 3
+    clean, profiled = (StepKind.STEADY, UPDATE), (StepKind.PROFILED, UPDATE)
+    trace = recorded([clean] * 2 + [profiled] * 3 + [clean] * 6 + [profiled] * 3)
+    begins_ns = (trace.steps.start_ns - UNIX_NS).tolist()
+    add_ops(trace, [(begins_ns[row], 1) for row in (2, 3, 4)], name="aten::mul")
+    add_ops(trace, [(begins_ns[row], 1) for row in (11, 12, 13)], name="aten::div")
+    assert compared(trace) == [([2, 3, 4], [0, 1, 5, 6, 7])]
+    trace.host.name[:] = trace.host.name[0]  # the same op in both profiles
+    assert compared(trace) == [([2, 3, 4, 11, 12, 13], [0, 1, *range(5, 11)])]
 
 
 def test_the_noise_of_a_median_is_its_standard_error_but_at_least_1_percent() -> None:

@@ -43,7 +43,19 @@ from traces.kineto import read_kineto
 from traces.model.intervals import Intervals
 from traces.model.row_order import by_value
 from traces.model.run import ProfilerUse, Run
-from traces.model.trace import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
+from traces.model.trace import (
+    NONE,
+    Device,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    MemoryEvents,
+    Origin,
+    StepKind,
+    Steps,
+    Trace,
+)
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
 
@@ -183,6 +195,23 @@ def test_memory_peaks_are_computed_from_allocations_if_totals_are_missing() -> N
     bare = Trace(memory=MemoryEvents.of(device=[0] * 4, time_ns=[4, 1, 2, 3], bytes=[200, -300, 100, -50]))
     peak = memory_peaks(bare)[0]
     assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.source) == (300, None, "summed")
+
+
+def test_the_peak_of_some_steps_counts_only_totals_recorded_in_them() -> None:
+    """GIVEN a device with totals in two steps, one without totals, and one with a total only after the second step WHEN the
+    second step is asked for THEN the first has its peak in it, the second the sum of its events, and the third its whole peak."""
+    start_ns = [1, 2, 11, 12, 1, 2, 21]
+    trace = Trace(
+        devices=[Device(0, 0, "GPU"), Device(1, 0, "GPU"), Device(2, 0, "GPU")],
+        steps=Steps.of(rank=[0, 0], number=[5, 6], start_ns=[0, 10], duration_ns=[10, 10]),
+        memory=MemoryEvents.of(
+            device=[0, 0, 0, 0, 1, 1, 2], time_ns=start_ns, bytes=[70, 20, -60, 5, 30, -10, 8],
+            allocated_bytes=[70, 90, 30, 35, NONE, NONE, 8], reserved_bytes=[100, 110, 120, 115, NONE, NONE, 64],
+        ),
+    )  # fmt: skip
+    peaks = {device: (of.peak_allocated_bytes, of.peak_reserved_bytes) for device, of in memory_peaks(trace, np.array([1])).items()}
+    assert peaks == {0: (35, 120), 1: (30, None), 2: (8, 64)}
+    assert memory_peaks(trace)[0].peak_allocated_bytes == 90
 
 
 def test_the_origins_of_times_are_weighted_by_gpu_time_or_else_by_phase_time() -> None:

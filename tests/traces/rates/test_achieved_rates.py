@@ -196,12 +196,12 @@ def test_the_output_shape_of_a_convolution_is_not_taken_from_its_bias() -> None:
 
 
 def test_the_output_size_of_an_interpolation_is_taken_from_the_next_op() -> None:
-    """GIVEN a resize of an image of 1 x 4 x 8 x 8, followed by a convolution of 1 x 4 x 16 x 16 THEN the resize reads 1024
-    bytes and writes 4096."""
+    """GIVEN a resize of an image of 1 x 4 x 8 x 8, followed by a convolution of 1 x 4 x 16 x 16 that begins when
+    the resize ends THEN the resize reads 1024 bytes and writes 4096."""
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
     add = trace.strings.add
     trace.host = HostSpans.of(
-        thread=[0, 0, 0], kind=[HostKind.OP, HostKind.RUNTIME, HostKind.OP], start_ns=[0, US, 20 * US],
+        thread=[0, 0, 0], kind=[HostKind.OP, HostKind.RUNTIME, HostKind.OP], start_ns=[0, US, 9 * US],
         name=[add("aten::upsample_nearest2d"), add("cudaLaunchKernel"), add("aten::conv2d")], duration_ns=[9 * US, US, 9 * US],
         parent=[-1, 0, -1], shapes=[add("1,4,8,8"), -1, add("1,4,16,16;4,4,3,3")], dtypes=[-1, -1, -1],
     )  # fmt: skip

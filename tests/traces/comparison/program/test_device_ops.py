@@ -10,6 +10,7 @@ import pytest
 from tests.traces.comparison.program.verdicts import verdict_of
 from tests.traces.handmade import Call, training
 from traces.comparison.compare import compare
+from traces.comparison.program.device_ops import launching_ops
 from traces.kineto import read_kineto_bytes
 from traces.model.trace import NONE, Collectives, HostKind, Trace
 from traces.model.workload import Sameness
@@ -220,3 +221,14 @@ def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> N
     assert verdict_of(recorded, replayed)[0] is True
     recorded.collectives = Collectives.of(rank=[0], name=[recorded.strings.add("all_gather")], start_ns=[0], duration_ns=[1])
     assert verdict_of(recorded, replayed)[0] is True
+
+
+def test_the_ops_of_lost_kernels_are_known_from_their_launches() -> None:
+    """GIVEN a trace that lost a third of its kernels THEN the same ops of the same steps launched work as in the whole trace."""
+    whole, trace = training(steps=3), training(steps=3)
+    lost = np.flatnonzero(trace.device.is_work)[1::3]
+    trace.device = trace.device.take(np.setdiff1d(np.arange(len(trace.device)), lost))
+    trace.problems = {"lost-kernel": len(lost)}
+    for steps in ([], [1]):
+        ops = [[of.tolist() for of in launching_ops(one, np.array(steps, int), whole)] for one in (whole, trace)]
+        assert ops[0] == ops[1] and len(ops[0][0]) == (2 if steps else 6)
