@@ -201,6 +201,16 @@ def test_the_error_names_what_cannot_be_scaled_without_kernels_or_shapes() -> No
     assert "unknown error, because 80.0 % of the recorded GPU time has no shapes" in said and "expected error" not in said
 
 
+@pytest.mark.parametrize(("took_ns", "known"), [(5_000, True), (5_001, False)])
+def test_the_error_is_unknown_if_more_than_a_twentieth_of_the_gpu_time_has_no_shapes(took_ns: int, known: bool) -> None:
+    """GIVEN a step of 100 us of GPU time, in which the last kernel's op has no shapes."""
+    trace = training(steps=1)
+    trace.host.shapes[trace.host.name == trace.strings.find("aten::add_")] = NONE
+    trace.device.duration_ns[:] = [20_000, 20_000, 20_000, 100_000 - 60_000 - took_ns, took_ns]
+    found = predict(trace, Conditions(gpu="Tesla T4"))
+    assert found.unscaled_share == took_ns / 100_000 and (found.expected_error is not None) is known
+
+
 def test_every_predicted_figure_is_marked_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(training(), tmp_path / "t.msgpack")
     assert run(["predict", str(tmp_path / "t.msgpack"), "--on-gpu", "A100"]) == 0

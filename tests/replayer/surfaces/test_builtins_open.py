@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import pickle
 import tarfile
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -144,6 +146,17 @@ def test_the_time_to_pin_a_batch_is_measured_once() -> None:
     builtins_open.install(torch, storage)
     assert len(list(DataLoader(Files(folder, Path.read_bytes), batch_size=2, pin_memory=True))) == 3
     assert storage.loading.pinned == 3 and storage.loading.pin_ns > 0
+
+
+def test_the_computing_time_of_fetching_and_pinning_is_the_difference_of_the_threads_clock() -> None:
+    """GIVEN a clock of the thread that is 700 ns later at each look."""
+    use()
+    storage: Any = Storage()
+    builtins_open.install(torch, storage)
+    with mock.patch.object(time, "thread_time_ns", side_effect=itertools.count(5_000, 700)):
+        list(DataLoader([1.0, 2.0, 3.0], batch_size=3, pin_memory=True))  # type: ignore[arg-type]
+    assert (storage.loading.batches, storage.loading.samples, storage.loading.pinned) == (1, 3, 1)
+    assert storage.loading.cpu_ns == storage.loading.pin_cpu_ns == 700
 
 
 def test_time_that_a_data_set_waits_without_a_core_is_measured() -> None:

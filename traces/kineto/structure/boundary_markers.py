@@ -34,11 +34,9 @@ class Markers:
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
         order = np.argsort(launched_ns, kind="stable")
         self._launched_ns = launched_ns[order]
-        self._ended_ns = np.maximum.accumulate(device.end_ns[work][order])
+        self._ended_ns = np.append(0, np.maximum.accumulate(device.end_ns[work][order]))  # after so many launches
 
     def at(self, times_ns: Column) -> Column:
         if self.device == NONE:
             return np.full(len(times_ns), NONE)
-        before = np.searchsorted(self._launched_ns, times_ns)
-        ended_ns = np.where(before > 0, self._ended_ns[np.maximum(before, 1) - 1], 0)
-        return np.asarray(np.maximum(times_ns, ended_ns))
+        return np.asarray(np.maximum(times_ns, self._ended_ns[np.searchsorted(self._launched_ns, times_ns)]))
