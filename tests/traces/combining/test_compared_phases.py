@@ -12,7 +12,7 @@ from traces.combining.profiled_steps import HostEvents, ProfiledSteps
 from traces.combining.profiler_cost import with_clean_pace
 from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_NOISE, STEPS_BEFORE_WINDOW
 from traces.model.run import Run
-from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind
+from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind, Trace
 
 
 @pytest.mark.parametrize(

@@ -198,8 +198,8 @@ def test_memory_peaks_are_computed_from_allocations_if_totals_are_missing() -> N
 
 
 def test_the_peak_of_some_steps_counts_only_totals_recorded_in_them() -> None:
-    """GIVEN a device with totals in two steps, one without totals, and one with a total only after the second step WHEN the
-    second step is asked for THEN the first has its peak in it, the second the sum of its events, and the third its whole peak."""
+    """GIVEN device 0 with totals in both steps, device 1 without totals, and device 2 with a total after the second step THEN
+    the peak of device 0 is that of the second step. The other peaks count all events of their device."""
     start_ns = [1, 2, 11, 12, 1, 2, 21]
     trace = Trace(
         devices=[Device(0, 0, "GPU"), Device(1, 0, "GPU"), Device(2, 0, "GPU")],
@@ -209,8 +209,8 @@ def test_the_peak_of_some_steps_counts_only_totals_recorded_in_them() -> None:
             allocated_bytes=[70, 90, 30, 35, NONE, NONE, 8], reserved_bytes=[100, 110, 120, 115, NONE, NONE, 64],
         ),
     )  # fmt: skip
-    peaks = {device: (of.peak_allocated_bytes, of.peak_reserved_bytes) for device, of in memory_peaks(trace, np.array([1])).items()}
-    assert peaks == {0: (35, 120), 1: (30, None), 2: (8, 64)}
+    peaks = memory_peaks(trace, np.array([1]))
+    assert {device: (of.peak_allocated_bytes, of.peak_reserved_bytes) for device, of in peaks.items()} == {0: (35, 120), 1: (30, None), 2: (8, 64)}
     assert memory_peaks(trace)[0].peak_allocated_bytes == 90
 
 

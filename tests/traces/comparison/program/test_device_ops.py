@@ -224,7 +224,7 @@ def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> N
 
 
 def test_the_ops_of_lost_kernels_are_known_from_their_launches() -> None:
-    """GIVEN a trace that lost a third of its kernels THEN the same ops of the same steps launched work as in the whole trace."""
+    """GIVEN a trace that lost a third of its kernels THEN the same ops of the same steps launched work as before."""
     whole, trace = training(steps=3), training(steps=3)
     lost = np.flatnonzero(trace.device.is_work)[1::3]
     trace.device = trace.device.take(np.setdiff1d(np.arange(len(trace.device)), lost))
