@@ -27,7 +27,8 @@ def test_a_copy_moves_its_bytes_at_a_constant_rate() -> None:
 def test_copies_of_unknown_size_or_without_duration_do_not_change_the_rate() -> None:
     trace = copies(
         (DeviceKind.MEMCPY, "HtoD", 0, 10, 40), (DeviceKind.MEMCPY, "HtoD", 20, 10, NONE),
-        (DeviceKind.MEMCPY, "HtoD", 40, 0, 8), (DeviceKind.MEMSET, "Memset", 50, 10, 900), (DeviceKind.MEMCPY, "DtoD", 60, 10, NONE),
+        (DeviceKind.MEMCPY, "HtoD", 40, 0, 8), (DeviceKind.MEMSET, "Memset", 50, 10, 900),
+        (DeviceKind.MEMCPY, "DtoD", 60, 10, NONE),
     )  # fmt: skip
     largest, known, unknown = transfers(trace)
     assert (largest.kind, largest.bytes, largest.gbps, largest.over_time[5]) == ("Memset", 900, 90.0, 90.0)
