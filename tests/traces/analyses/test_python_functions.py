@@ -86,6 +86,26 @@ def test_function_times_are_read_from_op_stacks_if_calls_were_not_recorded() -> 
     assert of_linear.host_ns == 27 * US
 
 
+@pytest.mark.parametrize("from_stacks", [False, True])
+def test_times_of_functions_are_means_per_step(from_stacks: bool) -> None:
+    """GIVEN the same two calls within one step, and within two steps THEN a step of the two has half of the time."""
+    spans = [(PYTHON, "train.py(8): step", 0, 40), (OP, "aten::linear", 3, 30), (RUNTIME, "cudaLaunchKernel", 4, 6)]
+    times = []
+    for length_us in (1000, 500):
+        trace = made(*((n, kind, name, at + a, at + b) for at in (0, 500) for n, (kind, name, a, b) in enumerate(spans)))
+        if from_stacks:
+            trace.host.stack[trace.host.kind == OP] = trace.strings.find("train.py(8): step")
+            trace.host.kind[trace.host.kind == PYTHON] = HostKind.ANNOTATION
+        count = 1000 // length_us
+        starts_ns = [length_us * US * number for number in range(count)]
+        trace.steps = Steps.of(rank=[0] * count, number=range(count), start_ns=starts_ns, duration_ns=[length_us * US] * count)
+        (one,) = function_times(trace)
+        times.append((one.gpu_ns, one.own_gpu_ns, one.host_ns, one.calls))
+    host_ns = 27 * US if from_stacks else 40 * US
+    assert times[1] == (5 * US, 5 * US, host_ns, 0 if from_stacks else 1)
+    assert times[0] == tuple(2 * figure for figure in times[1])
+
+
 def test_functions_on_other_lines_are_matched_unless_ambiguous() -> None:
     def at(line: int, second: int) -> Trace:
         return made(

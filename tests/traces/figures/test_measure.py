@@ -95,6 +95,18 @@ def test_an_empty_trace_has_no_figures() -> None:
     assert not len(op_of(trace)) and not len(launch_steps(trace))
 
 
+def test_the_window_of_a_trace_reaches_from_its_first_to_its_last_event_of_any_table() -> None:
+    """GIVEN an op that begins before the step, and a kernel that ends after it."""
+    trace = training(steps=1)
+    begin_ns, end_ns = int(trace.steps.start_ns[0]), int(trace.steps.end_ns[0])
+    assert window_ns(trace) == (begin_ns, end_ns)
+    trace.host.start_ns[0] = begin_ns - 7
+    trace.device.duration_ns[-1] = end_ns + 5 - int(trace.device.start_ns[-1])
+    assert window_ns(trace) == (begin_ns - 7, end_ns + 5)
+    trace.steps, trace.phases = trace.steps.take([]), trace.phases.take([])
+    assert window_ns(trace) == (begin_ns - 7, end_ns + 5)
+
+
 def test_phases_fill_the_step() -> None:
     trace = training(steps=3, loader_us=50, jitter_us=(0, 4, 8))
     times = phase_times(trace)

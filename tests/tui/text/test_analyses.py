@@ -147,13 +147,14 @@ def test_the_app_shows_all_figures_of_an_analysis_and_text_the_important_ones() 
 
 
 def test_the_streams_of_two_traces_are_paired_by_the_comparison() -> None:
-    """Stream 7 of A is stream 20 of B. Only A has stream 9."""
+    """Stream 7 of A is stream 20 of B. Only A has stream 9. Stream 5 of both ran work whose launches were not recorded."""
     sides = [
         Analyses({}, [], [StreamLaunches("cuda:0", number, 5, 1_000 * number, 2, 0.5, 3) for number in numbers], [], [], [], [],
                  [], [], None)
         for numbers in ((7, 9), (20,))
     ]  # fmt: skip
     streams = [StreamShare("cuda:0", 7, 20, 0.5, 0.5), StreamShare("cuda:0", 9, None, 0.1, None)]
+    streams.append(StreamShare("cuda:0", 5, 5, 0.1, 0.1))
     rows = analysis_table("launches", sides, ["A", "B"], streams).rows
     assert [row[:4] for row in rows] == [
         ("cuda:0 stream 7/20", 13_000, 7_000, 20_000), ("cuda:0 stream 9", -9_000, 9_000, None)
