@@ -183,6 +183,16 @@ def test_the_largest_batch_is_unknown_without_a_batch_option(script: Any, capsys
     assert ran.batches == [8] and "at batch 8" in said and "--batch-option=--batch-size" in said
 
 
+@pytest.mark.parametrize("name", ["train.py", "train"])
+def test_the_batch_option_is_found_in_the_text_of_the_script(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / name).write_text('parser.add_argument("-b", type=int, default=8)\n')
+    ran = script()
+    assert run(FitOptions([str(tmp_path / name)], "v100-sxm2-16gb", json=True)) == 0
+    assert ran.batches == [8, 4] and told(capsys)["gpus"][0]["largest_batch"] == 57
+
+
 def test_a_given_batch_option_is_appended_to_the_script_arguments(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
     assert run(FitOptions(["train.py"], "v100-sxm2-16gb", batch_option="-b", json=True)) == 0

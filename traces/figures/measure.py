@@ -286,7 +286,7 @@ def backlog(trace: Trace) -> Column:
     spans, work = trace.device, work_rows(trace)
     is_known = spans.launch[work] != NONE
     found = np.zeros(len(spans), dtype=bool)
-    if is_known.all() or not is_known.any():
+    if is_known.all():
         return found
     for rows in _streams_in_order(trace):
         launched = np.flatnonzero(spans.launch[rows] != NONE)

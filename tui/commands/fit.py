@@ -292,7 +292,7 @@ def _usual_option(words: Sequence[str]) -> str:
     if given := next((option for option in _BATCH_OPTIONS if _given(words, option) is not None), ""):
         return given
     script = Path(words[0])
-    text = script.read_text(encoding="utf-8", errors="replace") if script.suffix == ".py" and script.is_file() else ""
+    text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
     return next((option for option in _BATCH_OPTIONS if f'"{option}"' in text or f"'{option}'" in text), "")
 
 
