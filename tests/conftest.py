@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 
+
+MOST_COMPUTING_S = 40  # processor time of a short test; only a test with an endless loop needs more
 
 # The duration of an example depends on the load of the machine, so there is no deadline.
 settings.register_profile("trace", deadline=None, max_examples=25)
@@ -68,6 +70,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+class EndlessLoop(BaseException):
+    """A short test computed for MOST_COMPUTING_S. Hypothesis repeats a test that raised an Exception, but not this test."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    def stop(_number: int, _frame: object) -> None:
+        raise EndlessLoop(f"the test computed for {MOST_COMPUTING_S} s")
+
+    if any(item.get_closest_marker(long) for long in ("program", "slow", "real_time", "cuda")):
+        return (yield)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, MOST_COMPUTING_S)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 SHARED_TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"

@@ -13,6 +13,7 @@ import gc
 import importlib.util
 import json
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -20,6 +21,7 @@ import warnings
 from pathlib import Path
 
 TEST_SECONDS = 300  # generous, because machines that run tests may be busy
+COMPUTING_SECONDS = 60  # processor time; only a test with an endless loop needs more
 
 
 def run(file: str, test: str, arguments: dict[str, object]) -> str:
@@ -43,6 +45,7 @@ def in_fork(request: dict[str, object]) -> str:
     if not child:
         os.close(reader)
         signal.alarm(TEST_SECONDS)
+        resource.setrlimit(resource.RLIMIT_CPU, (COMPUTING_SECONDS, COMPUTING_SECONDS + 1))
         answer = run(**request)  # type: ignore[arg-type]
         with os.fdopen(writer, "w") as out:
             json.dump({"failure": answer}, out)
@@ -52,8 +55,8 @@ def in_fork(request: dict[str, object]) -> str:
     with os.fdopen(reader) as said:
         text = said.read()
     _, status = os.waitpid(child, 0)
-    if not text and os.WTERMSIG(status) == signal.SIGALRM:
-        return f"the test did not end within {TEST_SECONDS} s"
+    if not text and os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGXCPU):
+        return f"the test did not end within {TEST_SECONDS} s, or computed for {COMPUTING_SECONDS} s"
     return json.loads(text)["failure"] if text else f"the test's process ended with status {status}"
 
 

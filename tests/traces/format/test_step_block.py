@@ -75,7 +75,7 @@ def test_every_field_of_a_block_is_checked() -> None:
     ("field", "least", "most"),
     [("rank", 0, 2**31 - 1), ("number", -(2**62), 2**62 - 1), ("kind", 0, 255), ("device", 0, 2**31 - 1)],
 )
-def test_a_field_of_a_block_may_have_its_smallest_and_its_largest_value(field: str, least: int, most: int) -> None:
+def test_a_field_of_a_block_may_have_its_smallest_and_its_largest_value(field: str, least: Any, most: Any) -> None:
     for value in (least, most):
         assert getattr(unpack_block(read(ON_DEVICE._replace(**{field: value}))), field) == value
     for value in (least - 1 - (field == "device"), most + 1):
