@@ -116,6 +116,11 @@ def test_steps_of_a_rarer_kind_are_compared_if_there_are_three_of_them(clean: in
     assert compared(recorded(steps)) == ([usual, rare] if clean == profiled == 3 else [usual])
 
 
+@pytest.mark.parametrize("kind", [StepKind.STEADY, StepKind.PROFILED])
+def test_no_steps_are_compared_if_all_ran_with_the_profiler_or_all_without(kind: StepKind) -> None:
+    assert compared(recorded([(kind, UPDATE)] * 4)) == []
+
+
 def test_clean_steps_are_compared_with_the_last_profile_before_them_if_profiles_ran_other_ops() -> None:
     """GIVEN two profiles of three steps, of which the second profile contains another op WHEN eight clean steps lie before it,
     and the last three of these lie at most three steps before it THEN the first profile is compared with the other five."""

@@ -360,6 +360,21 @@ def test_a_module_call_in_an_explicit_phase_is_not_a_forward_pass() -> None:
     assert run.began == began
 
 
+def test_only_calls_of_the_model_in_the_training_thread_and_outside_of_phases_end_a_step() -> None:
+    """GIVEN batches without gradients, of which each call of the model is one step."""
+    run = Script()
+    run.do("loader evaluated evaluated")
+    assert len(run.steps) == 1
+    run.do("evaluated evaluated", thread="prefetcher")
+    assert len(run.steps) == 1 and not run.splitter.is_in_module
+    run.splitter.enter("main", "loss", run.now_ns)
+    run.do("evaluated evaluated")
+    run.splitter.leave("main", "loss", run.now_ns)
+    assert len(run.steps) == 1
+    run.do("evaluated")
+    assert len(run.steps) == 2
+
+
 def test_a_step_stores_the_end_time_of_its_last_phase() -> None:
     run = Script()
     run.do("loader module loss backward optimizer")
