@@ -8,6 +8,10 @@ The module reimplements torch/csrc/distributed/c10d/Functional.cpp.
 Note [Results wait at once]
     PyTorch returns a tensor that waits for the collective at its first use. This tensor has the C++ device type "cuda", with
     which autograd fails without a CUDA device. In a replay, the current stream therefore waits when the collective is called.
+
+Note [Functional collectives of CPU tensors]
+    PyTorch's C++ code calls gloo directly, so torch_distributed_gloo.py would see neither the call nor the wait. The kernels
+    for CPU tensors therefore call the Python methods of the process group.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from replayer.tensor.allocation import Allocation
+from replayer.state import STATE
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch_around
@@ -32,6 +36,12 @@ def install(torch_module: ModuleType) -> None:
     specials = VirtualTensor.plan_cache.specials
     for ops in (torch_module.ops._c10d_functional, torch_module.ops._dtensor):
         specials |= {getattr(ops, name).default: getattr(functional, name) for name in _TAKEN if hasattr(ops, name)}
+    # see Note [Functional collectives of CPU tensors]
+    library = torch_module.library.Library("_c10d_functional", "IMPL")
+    STATE.kept.append(library)
+    for name in _TAKEN:
+        if hasattr(torch_module.ops._c10d_functional, name):
+            library.impl(name, getattr(functional, name), "CPU")
     _wait_at_once(importlib.import_module("torch.distributed._functional_collectives"))
 
 
@@ -53,10 +63,10 @@ def _wait_at_once(funcol: TorchAny) -> None:
 
 class _Functional:
     def __init__(self) -> None:
-        self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()
+        self._under_way: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()  # by the memory of the result
 
     def wait_tensor(self, tensor: torch.Tensor) -> TorchAny:
-        work = self._under_way.pop(tensor.allocation, None) if isinstance(tensor, VirtualTensor) else None
+        work = self._under_way.pop(_memory(tensor), None)
         if work is not None:
             work.wait()
         return tensor
@@ -140,7 +150,7 @@ class _Functional:
         return received.movedim(0, gather_dim).flatten(gather_dim, gather_dim + 1)
 
     def _begun(self, tensor: TorchAny, work: TorchAny) -> TorchAny:
-        self._under_way[tensor.allocation] = work
+        self._under_way[_memory(tensor)] = work
         return tensor
 
     def _group(self, group: TorchAny) -> TorchAny:
@@ -158,6 +168,10 @@ class _Functional:
 
 
 _TAKEN = [name for name in vars(_Functional) if not name.startswith("_")]
+
+
+def _memory(tensor: torch.Tensor) -> TorchAny:
+    return tensor.allocation if isinstance(tensor, VirtualTensor) else tensor.untyped_storage()
 
 
 def _named(group: TorchAny, name: str, before: str) -> TorchAny:

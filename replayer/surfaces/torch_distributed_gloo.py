@@ -49,8 +49,17 @@ _LOOK_AFTER = timedelta(seconds=1)  # a rank that waits for gloo compares the ca
 _ON_DEVICE = " on the device"
 _SAME_SIZES = ("allreduce", "broadcast", "reduce")  # all ranks pass tensors of the same size
 
-# names in cost_model/collective_costs.py
-_NAMES = {"allreduce": "all_reduce", "allreduce_coalesced": "all_reduce"}
+# the Python name of each operation that has another name in C++
+_NAMES = {
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    **dict.fromkeys(("_allgather_base", "all_gather_single"), "all_gather_into_tensor"),
+    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), "reduce_scatter_tensor"),
+}
 
 # first ops that change their inputs, then ops that write to their first argument
 _HOST_OPS = (
@@ -313,12 +322,13 @@ def _monitored_barrier(
 
 def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     pairs: list[tuple[TorchAny, TorchAny]] = []
-    known = True
+    known, sent_bytes = True, 0
 
     def on_host(value: TorchAny, is_input: bool = True) -> TorchAny:
-        nonlocal known
+        nonlocal known, sent_bytes
         if isinstance(value, VirtualTensor):
             known &= not is_input or known_values(value) is not None
+            sent_bytes += is_input * value.nbytes
             pairs.append((value, torch.ops.aten._to_copy.default(value, device=torch.device("cpu"))))
             return pairs[-1][1]
         return [on_host(item, is_input) for item in value] if isinstance(value, list | tuple) else value
@@ -333,7 +343,6 @@ def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: T
     gloo_wait = c10d.Work.unbox(work).wait
     gloo_wait() if call is None else call.wait(gloo_wait)
     if call is not None:
-        sent_bytes = sum(host.nbytes for _, host in pairs)
         call.finish(0 if gpu().clock.flows else gloo_ns(_NAMES.get(name, name), sent_bytes, group.size()))
     for device, host in pairs:
         torch.ops.aten.copy_.default(device, host)

@@ -22,8 +22,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from replayer import state
+from replayer.cost_model.collective_costs import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
 from replayer.distributed.work import WorkGroup
+from replayer.surfaces import torch_distributed_gloo
 from replayer.surfaces.time import PatchedTime
 from replayer.timing.clock import RecordedClock, VirtualClock
 from replayer.torch_types import TorchAny
@@ -225,6 +227,19 @@ def test_on_the_recorded_clock_a_gloo_transfer_starts_when_the_last_rank_arrives
             clock.wait_until(begin_ns + 20_000_000)
         dist.all_reduce(value)
         assert 30_000_000 <= clock.now_ns() - begin_ns < 60_000_000
+
+    run_ranks(2, body, backend="gloo", clock=RecordedClock)
+
+
+def test_the_time_of_a_gloo_operation_depends_on_the_bytes_that_a_rank_sends() -> None:
+    def body(rank: int) -> None:
+        part, whole = torch.ones(6, device="cuda"), torch.ones(12, device="cuda")
+        with mock.patch.object(torch_distributed_gloo, "gloo_ns", wraps=gloo_ns) as estimated:
+            dist.all_gather(list(whole.chunk(2)), part)
+            dist.all_gather_into_tensor(whole, part)
+            dist.all_reduce(part)
+        names = ("all_gather", "all_gather_into_tensor", "all_reduce")
+        assert [called.args for called in estimated.call_args_list] == [(name, 24, 2) for name in names]
 
     run_ranks(2, body, backend="gloo", clock=RecordedClock)
 

@@ -15,10 +15,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from replayer.state import gpu
 from tests.replayer.ranks import run_ranks
 from traces.model.trace import Trace
 
 OPS = torch.ops._c10d_functional
+LATE_NS = 60_000_000_000
 
 
 def numbers(rank: int) -> torch.Tensor:
@@ -146,3 +148,21 @@ def test_a_dtensor_can_be_resharded_along_another_dimension() -> None:
         assert rows.redistribute(placements=[Shard(1)]).to_local().tolist() == [[[0.0], [2.0]], [[1.0], [3.0]]][rank]
 
     run_ranks(2, body)
+
+
+def test_functional_collectives_of_cpu_tensors_give_the_values_of_all_ranks_and_wait_for_late_ranks() -> None:
+    def body(rank: int) -> None:
+        world: Any = dist.group.WORLD
+        own = torch.arange(4.0) + 10 * rank
+        began_ns = gpu().streams.host_now_ns()
+        if rank:
+            gpu().simulator.scheduler.block(gpu().current.thread(), began_ns + LATE_NS)
+        total = funcol.all_reduce(own, "sum", world)
+        assert rank or gpu().streams.host_now_ns() - began_ns < LATE_NS // 2
+        assert total.tolist() == [10, 12, 14, 16]  # the first use waits
+        assert gpu().streams.host_now_ns() - began_ns > LATE_NS // 2
+        assert OPS.wait_tensor(OPS.all_reduce(own, "max", world.group_name)[1:]).tolist() == [11, 12, 13]
+        with pytest.raises(RuntimeError, match=r"called all_reduce of 4 float32 elements \((MAX|SUM)\); gloo would hang"):
+            funcol.all_reduce(own, "max" if rank else "sum", world).tolist()
+
+    run_ranks(2, body, backend="gloo")
