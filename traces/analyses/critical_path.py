@@ -76,7 +76,7 @@ def median_step(trace: Trace, times: StepTimes) -> int:
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
     """Return the critical path of one step (default: the step with the median duration)."""
-    if not len(trace.steps) or not trace.device.is_work.any():
+    if not len(trace.steps) or (trace.device.launch[trace.device.is_work] == NONE).all():  # what the host does is unknown
         return None
     times = step_times(trace)
     step = median_step(trace, times) if step is None else step

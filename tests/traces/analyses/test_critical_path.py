@@ -10,7 +10,7 @@ from tests.traces.analyses.test_waits import Call, Work, recorded
 from tests.traces.handmade import US, training
 from traces.analyses.critical_path import critical_path
 from traces.kineto import read_kineto
-from traces.model.trace import Phases, Steps
+from traces.model.trace import NONE, Phases, Steps
 
 
 def test_a_kernel_of_zero_duration_is_on_the_critical_path_at_most_once(shared_traces: Path) -> None:
@@ -140,3 +140,10 @@ def test_a_kernel_that_ends_at_the_next_launch_is_on_the_critical_path() -> None
     assert path is not None
     told = [(segment.kind, (segment.end_ns - segment.start_ns) // US, segment.name) for segment in path.segments]
     assert told == [("host", 1, ""), ("launch", 4, ""), ("kernel", 45, "a"), ("launch", 10, ""), ("kernel", 30, "b")]
+
+
+def test_a_recording_without_launch_calls_has_no_critical_path() -> None:
+    trace = training()
+    assert critical_path(trace) is not None
+    trace.device.launch[:] = NONE
+    assert critical_path(trace) is None
