@@ -14,7 +14,8 @@ Note [Without kernels]
 
 Note [A late rank]
     If one rank reaches collectives much later than the others (MUCH_LATE), the other ranks wait for this rank. The late rank's
-    bottleneck is then the bottleneck of all ranks, except if another rank's GPU waits longer for its own host or for data.
+    bottleneck is then the bottleneck of all ranks, except if another rank's GPU waits longer for its own host or for data. If
+    the GPU of the late rank computes longer than other GPUs by at least half of the delay, this GPU is the bottleneck.
 
 Note [Slower kernels]
     A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. A median over all steps does not
@@ -38,8 +39,10 @@ from traces.figures import measure
 from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
 from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden
+from traces.model.intervals import Intervals
 from traces.model.json_facts import OMITTED_IF_NONE
 from traces.model.result_cache import cached_result
+from traces.model.row_order import by_value
 from traces.model.trace import NONE, Column, DeviceKind, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
 
@@ -69,7 +72,7 @@ class PaceLimit:
     limit: str  # the bottleneck
     gain_ns: int | None  # the largest possible gain per step: the time that a step would save if the bottleneck were removed
     share: float | None  # the gain divided by the step time
-    reason: str = ""  # why the limit is unknown
+    reason: str = ""  # why the limit is unknown, or why the GPU of a late rank is the limit
     exposed_ns: int = 0  # the time per step in which the GPU communicates without computing
     caught_up_in: str = ""  # in a trace without kernels: the phase that shows that the host is the limit
     behind_ns: int | None = None  # how much later the device finishes the phase `caught_up_in` than the host
@@ -151,7 +154,19 @@ def bottleneck_of(
         return of
     own_idle = {label: idle[label] for rank, label in busiest.items() if rank == late.rank}
     own = bottleneck(pace_of_steps(trace, mine, with_kernels=profiled), own_idle, None)
+    if own is not None and _longer_compute_ns(trace, late.rank) >= late.late_ns / 2:
+        own = replace(own, limit=DEVICE, reason="computes longer than the GPUs of other ranks")
     return own and replace(own, gain_ns=late_ns, share=late_ns / step_ns, late_rank=late.rank)
+
+
+def _longer_compute_ns(trace: Trace, rank: int) -> float:
+    # see Note [A late rank]
+    rows = measure.work_rows(trace)
+    rows = rows[~communication_kernels(trace)[rows]]
+    start_ns, end_ns, ranks = trace.device.start_ns[rows], trace.device.end_ns[rows], measure.device_ranks(trace)[rows]
+    totals_ns = {of: Intervals(start_ns[on], end_ns[on]).total_ns for of, on in by_value(ranks).items()}
+    own_ns = totals_ns.pop(rank, 0)
+    return own_ns - float(np.median([*totals_ns.values()] or [own_ns]))
 
 
 def _busiest_gpus(trace: Trace, idle: Mapping[str, IdleTime]) -> dict[int, str]:

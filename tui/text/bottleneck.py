@@ -40,8 +40,11 @@ def bottleneck_text(summary: Summary) -> str:
     of_step = f"an average step of {lasts}" if pace.mean else f"a {lasts} {step}"
     if of.late_rank is not None:
         own_shares = [share for name, share in summary.busy_shares.items() if name.startswith(f"rank {of.late_rank} ")]
-        reason = "; the recording does not show why it is idle" if of.limit == "unknown" else ""
-        waits = f" and waits for {_WAITS_FOR[of.limit]}" if of.limit in _WAITS_FOR else reason
+        waits = f" and {of.reason}" if of.reason else ""
+        if of.limit == "unknown":
+            waits = "; the recording does not show why it is idle"
+        elif of.limit in _WAITS_FOR:
+            waits = f" and waits for {_WAITS_FOR[of.limit]}"
         own = f"Its GPU is busy {share_text(max(own_shares, default=0.0))} of the time{waits}."
         shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})"
         return f"Rank {of.late_rank} limits the speed: the other ranks wait for it. {own} {whole} could be up to {shorter}."

@@ -126,7 +126,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
         text, style = "NOT JUDGED: at least one trace has no steps and no GPU work.", "red"
     elif comparison.within_tolerance is None:
         sides = zip(("A", "B"), comparison.bottlenecks, strict=True)
-        why = next((f"{of.reason} ({side})" for side, of in sides if of is not None and of.reason), "")
+        why = next((f"{of.reason} ({side})" for side, of in sides if of is not None and of.gain_ns is None and of.reason), "")
         text, style = f"NOT JUDGED: {differs}, but GPU time cannot be compared: {why}.", "red"
     else:
         text, style = f"FAIL: {differs}; limit {tolerance}.", "red"

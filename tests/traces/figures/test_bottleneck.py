@@ -197,6 +197,17 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
         "Rank 1 limits the speed: the other ranks wait for it. Its GPU is busy 20.0 % of the time and waits for the host."
         " A step of 100.0 ms could be up to 70.0 ms shorter (70.0 %)."
     )
+    slow = replace(trace, device=trace.device.take(np.arange(len(trace.device))))
+    communicates = np.isin(slow.device.end_ns, [at(100), at(200)])
+    slow.device.name[communicates] = slow.strings.add("ncclDevKernel_AllReduce")
+    computes = (slow.device.device == 1) & ~communicates
+    slow.device.start_ns[computes] -= 60 * MS  # rank 1 computes for 70 ms, and rank 0 for 20 ms
+    slow.device.duration_ns[computes] += 60 * MS
+    slow.host.start_ns[slow.device.launch[computes]] -= 60 * MS
+    found = summarize(slow)
+    reason = "computes longer than the GPUs of other ranks"
+    assert found.bottleneck == PaceLimit("device", 70 * MS, 0.7, reason, late_rank=1)
+    assert f"Its GPU is busy 80.0 % of the time and {reason}." in bottleneck_text(found)
     trace.collectives.start_ns = np.array([at(ms) for ms in (20, 25, 120, 125)])
     trace.collectives.duration_ns = np.array([80 * MS, 75 * MS] * 2)  # 5 ms late: less than a tenth of a step
     assert summarize(replace(trace)).bottleneck != summary.bottleneck
