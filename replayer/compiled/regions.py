@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
@@ -16,16 +15,13 @@ from replayer.compiled.planned_memory import planned_requests
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.region_memory import BlockRequest, RegionMemory
+from replayer.op_signature import OpSignature
 from replayer.recording.recorded_regions import INPUTS, GraphOps, RecordedCall, Shapes, call_of, graph_ops_of
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
-# ops that copy the value of a GPU tensor to the host
-_READING_CALLS = (
-    torch.ops.aten._local_scalar_dense.default, torch.ops.higher_order.cond, torch.ops.higher_order.while_loop,
-)  # fmt: skip
 _READS = frozenset({"aten::item", "aten::_local_scalar_dense"})
 
 
@@ -67,8 +63,6 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # If the graph calls `item`, this call already simulates the copy to the host.
-        self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._static_inputs = _static_inputs()
         self._graph_ops: dict[tuple[int, ...], GraphOps] = {}  # by the sizes that replace symbolic sizes
@@ -113,7 +107,7 @@ class RegionGraph:
             with without_kernels:
                 results = self._run(inputs)
             for signature in recorded.ops:
-                if signature.op not in self._left_out:
+                if not _crosses(signature):
                     launches.launch(signature, device)
             return results, kept
         memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, kept)
@@ -127,7 +121,7 @@ class RegionGraph:
             for number, signature in enumerate(recorded.ops):
                 while requests and requests[0].op <= number:
                     memory.play([requests.pop(0)])
-                if signature.op not in self._left_out:
+                if not _crosses(signature):
                     launches.launch(signature, device)
             memory.play(requests)
         except OutOfMemory as full:
@@ -169,8 +163,9 @@ def _own_copy(result: TorchAny, copied: frozenset[int]) -> TorchAny:
     return result.clone(memory_format=torch.preserve_format) if is_copied else result
 
 
-def _calls(graph: TorchAny, target: TorchAny) -> bool:
-    return bool(graph.find_nodes(op="call_function", target=target))
+def _crosses(signature: OpSignature) -> bool:
+    """Return True for a copy between host and device. The graph's own call of the op simulates the copy."""
+    return signature.op in _READS or signature.direction in ("h2d", "d2h")
 
 
 def _free(handles: list[AllocationHandle]) -> None:

@@ -16,6 +16,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from replayer.cost_model.copy_costs import directions_of
 from replayer.memory.region_memory import BlockRequest
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.match_keys import RecordedKeys
@@ -24,7 +25,7 @@ from traces.comparison.changed_ops import named_ops, ops_in_name
 from traces.compiled.regions import RegionCall, measures_kernels, region_calls
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
-from traces.model.trace import NONE, Trace, parse_shapes
+from traces.model.trace import NONE, DeviceKind, Trace, parse_shapes
 from traces.names.device_names import GRAPH_LAUNCHES
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
@@ -206,21 +207,27 @@ class _Signatures:
     def __init__(self, trace: Trace, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> None:
         self._trace, self._match_keys, self._keys = trace, match_keys, keys
         self._known: dict[tuple[int, int, int, int, str], OpSignature] = {}
+        self._directions: dict[int, str] = {}  # of copies, by host row
+        device, directions = trace.device, directions_of(trace)
+        for row in np.flatnonzero((device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)).tolist():
+            for at in trace.host.outward(int(device.launch[row])):
+                if trace.strings[trace.host.name[at]] == "aten::copy_":
+                    self._directions[at] = directions.get(int(device.name[row]), "")
 
     def of_call(self, call: RegionCall) -> tuple[OpSignature, ...]:
         return tuple(map(self._of, call.launching))
 
     def _of(self, row: int) -> OpSignature:
         host, strings = self._trace.host, self._trace.strings
-        graph = self._match_keys.graph_of(row)
-        ids = int(host.name[row]), int(host.shapes[row]), int(host.dtypes[row]), int(host.layout[row]), graph
+        direction = self._directions.get(row) or self._match_keys.graph_of(row)
+        ids = int(host.name[row]), int(host.shapes[row]), int(host.dtypes[row]), int(host.layout[row]), direction
         known = self._known.get(ids)
         if known is None:
             name, shapes, dtypes, layout = strings[ids[0]], parse_shapes(strings[ids[1]]), strings[ids[2]], strings[ids[3]]
             first, *others = dtypes.split(";")
             own = (first, *others) if len(others) + 1 == len(shapes) else (first,) * len(shapes)
-            known = self._known[ids] = OpSignature(name, shapes, own, direction=graph, layout=layout)
-            self._keys[known] = self._match_keys.of_op(name, shapes, first, graph, layout)
+            known = self._known[ids] = OpSignature(name, shapes, own, direction=direction, layout=layout)
+            self._keys[known] = self._match_keys.of_op(name, shapes, first, direction, layout)
         return known
 
 

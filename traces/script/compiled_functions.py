@@ -9,8 +9,8 @@ import contextlib
 import functools
 import importlib
 import sys
-import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from traceback import walk_stack
 from types import FunctionType, MethodDescriptorType, MethodType
 from typing import Any
@@ -30,7 +30,7 @@ _WITH_WRAPPERS = (
 )
 _WRAPPERS = tuple(f"{IN_SCRIPTS[room]}/{place}" for room, _, place in (at.partition("/") for at in _WITH_WRAPPERS))
 
-_HELPERS = (contextlib.__file__, typing.__file__)
+_PYTHON = str(Path(contextlib.__file__).parent)  # the standard library
 _RANGES = "torch/autograd/profiler.py"  # profiler ranges of the recorder
 
 _COMPILATIONS_KEPT = 1 << 20
@@ -133,7 +133,7 @@ def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Call
         file = frame.f_code.co_filename
         if file in generated or (file.startswith(_OURS) and not file.startswith(_WRAPPERS)):
             return types.ConvertFrameReturn(frame_exec_strategy=nowhere)
-        is_helper = file in _HELPERS or frame.f_code.co_name == "__instancecheck__"
+        is_helper = _is_of_python(file) or frame.f_code.co_name == "__instancecheck__"
         if is_helper and _caller(convert_frame.__file__).startswith(_OURS):
             return types.ConvertFrameReturn(frame_exec_strategy=nowhere, apply_to_code=False)
         with compiling() as eager:
@@ -146,8 +146,13 @@ def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Call
 
 
 def _caller(file: str) -> str:
+    """Return the file of the nearest function that is neither in the given file nor in Python's standard library."""
     files = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
-    return next((name for name in files if name != file and not name.endswith(_RANGES)), "")
+    return next((name for name in files if name != file and not name.endswith(_RANGES) and not _is_of_python(name)), "")
+
+
+def _is_of_python(file: str) -> bool:
+    return file.startswith(_PYTHON) and "-packages" not in file
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Rows = Mapping[str, tuple[Value, ...]]  # the figures of a table by the label of the row
 _MOST_OPS, _MOST_MODULES = 10, 16  # maximum rows in text
+_PER_CALL = ("copies", "rates", "shapes")  # these tables contain rates and times per call, so a missing row is not zero
 REASONS = {
     "data": "waiting for data",
     "host": "host-bound",
@@ -73,7 +74,11 @@ def analysis_table(
     rows = [{label: tuple(values[place] for place in chosen) for label, values in side.items()} for side in found]
     heads = [of.figures[place] for place in chosen]
     title = of.title if len(sides) == 1 or heads[0] is _TIME else f"{of.title}, {heads[0].name}"
-    return side_by_side(title, "", heads, rows, words)
+    table = side_by_side(title, "", heads, rows, words)
+    if len(sides) == 2 and (tab in _PER_CALL or not all(found)):
+        made = [(row[0], None if None in row[2:4] else row[1], *row[2:]) for row in table.rows]
+        table = table._replace(rows=made)
+    return table
 
 
 def analysis_tables(

@@ -193,7 +193,8 @@ def compiled_tables(
     figures = _REGION if len(sides) == 1 else _REGION[:_SHARED]
     labels = {region.name: _label(region) for of in known for region in of.regions}
     regions = [{labels[region.name]: _figures(region)[: len(figures)] for region in of.regions} for of in known]
-    breaks = [{_break_label(one): (one.host_ns, one.gpu_ns, one.count) for one in of.breaks} for of in known]
+    places = {(one.after, one.before): _break_label(one) for of in reversed(known) for one in of.breaks}
+    breaks = [{places[one.after, one.before]: (one.host_ns, one.gpu_ns, one.count) for one in of.breaks} for of in known]
     names = {one.name: f"{one.name}: {', '.join(one.longest)}" for of in known for one in of.graphs}
     graphs = [
         {names[one.name]: (one.gpu_ns, one.host_ns, one.launches, one.kernels, one.gaps_ns) for one in of.graphs}

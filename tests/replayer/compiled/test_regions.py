@@ -290,3 +290,33 @@ for _ in range(3):
     names = [made.strings[name] for name in made.device.name.tolist()]
     kernels = ["triton_per_fused_gt_sum_0", "triton_poi_fused_sin_1", "multi_tensor_apply_kernel"]
     assert [name for name in names if name != "aten::fill_"] == ["Memcpy DtoH (Device -> Pageable)", *kernels] * 3
+
+
+def test_a_copy_to_the_host_in_compiled_code_is_made_once() -> None:
+    """GIVEN a recorded region with a kernel and a copy of 2 us WHEN it is replayed THEN each step has both once."""
+    events = Events()
+    for step in range(3):
+        at = events.step_with_region(step)
+        events.op("triton_per_fused_sum_0", at + 130, 10, [[16, 8], []])
+        events.launch("cuLaunchKernel", at + 135, ("triton_per_fused_sum_0", 6))
+        events.op("aten::copy_", at + 150, 30, [[16], [16]])
+        events.copy_to_host(at + 155, 2)
+        events.host("user_annotation", "Optimizer.step#SGD.step", at + 700, 50)
+        events.op("aten::_foreach_add_", at + 710, 20, [[16, 8], [16, 8]])
+        events.launch("cudaLaunchKernel", at + 715, ("multi_tensor_apply_kernel", 4))
+    script = """
+import torch
+
+compiled = torch.compile(lambda x: x.sum(1).cpu())
+x, weight = torch.ones(16, 8, device="cuda"), torch.ones(16, 8, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    with torch.no_grad():
+        compiled(x)
+    weight.grad = x
+    optimizer.step()
+"""
+    made = replay_script(script, events.trace())
+    work = zip((made.strings[name] for name in made.device.name.tolist()), made.device.duration_ns.tolist(), strict=True)
+    kernels = [("triton_per_fused_sum_0", 6000), ("multi_tensor_apply_kernel", 4000)]
+    assert [one for one in work if one[0] != "aten::fill_"] == [("Memcpy DtoH (Device -> Pageable)", 2000), *kernels] * 3

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import typing
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,7 @@ from traces.script.compiled_functions import (
 from traces.script.patching import PATCHES, around
 
 OUR_FILE = f"{package_folder('traces')}/model/trace.py"
+LIBRARY = Path(typing.__file__).parent
 OUR_WRAPPERS = f"{package_folder('traces')}/script/patching.py"
 
 
@@ -113,6 +116,9 @@ def called_from(files: str, call: Any, *arguments: object) -> Any:
         (OUR_FILE, contextlib.__file__, "f", "skipped in this call"),
         (f"torch/autograd/profiler.py {OUR_FILE}", typing.__file__, "inner", "skipped in this call"),
         ("torch/autograd/profiler.py train.py", typing.__file__, "inner", "traced"),
+        (f"{warnings.__file__} {OUR_FILE}", warnings.__file__, "_add_filter", "skipped in this call"),
+        (f"{warnings.__file__} train.py", warnings.__file__, "_add_filter", "traced"),
+        (OUR_FILE, f"{LIBRARY}/site-packages/model.py", "f", "traced"),
         ("train.py", "model.py", "__instancecheck__", "traced"),
         (OUR_FILE, "model.py", "__instancecheck__", "skipped in this call"),
     ],

@@ -108,6 +108,21 @@ def test_the_gpu_time_of_a_module_contains_its_backward_pass() -> None:
     ]
 
 
+def test_a_trace_without_modules_does_not_count_as_faster() -> None:
+    """GIVEN a module in one trace, and a compiled recording, which has no modules THEN no change is shown."""
+    assert table_named("Modules, per step", with_modules(module("net", 1, 0, 9)), with_modules()).cells() == [
+        ["net", "-", "1.0 ms", "-", "9.0 ms", "-"]
+    ]
+
+
+def test_an_op_in_only_one_trace_has_no_change_of_its_rate() -> None:
+    def rates(*ops: str) -> Analyses:
+        return with_modules(rates=tuple(OpRates(op, "", "", 1, MS, None, 8, 2.0, 0.5, 8.0, 0.5, False) for op in ops))
+
+    changes = {row[0]: row[1] for row in table_named("Achieved rates", rates("add", "mm"), rates("mm")).cells()}
+    assert changes == {"add": "-", "mm": "0.0"}
+
+
 def test_host_times_of_modules_are_compared_even_without_gpu_times() -> None:
     first, second = (with_modules(module("net", 0, 0, host_ms)) for host_ms in (7, None))
     assert table_named("Modules, per step", first, second).cells() == [["net", "0", "0 ns", "0 ns", "7.0 ms", "-"]]

@@ -14,6 +14,7 @@ from tests.traces.compiled.test_region_figures import regions
 from tests.traces.handmade import replay_of, training
 from traces.comparison.compare import compare
 from traces.compiled.compilations import Compilation
+from traces.compiled.graph_breaks import GraphBreak
 from traces.compiled.region_figures import FusedKernel, compiled_figures
 from traces.figures.spread import NOTHING
 from traces.format.trace_file import save
@@ -266,6 +267,15 @@ def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> Non
         kernels = tuple(FusedKernel(name, 1.0, time_ns) for name, time_ns in zip("ab", times_ns, strict=True))
         sides.append(replace(figures, regions=(replace(figures.regions[0], fused=kernels),)))
     assert [row[0] for row in compiled_tables(sides, ("A", "B"))[1].rows] == ["0/0 b", "0/0 a"]
+
+
+def test_a_graph_break_is_in_one_row_even_if_its_ops_have_other_names_in_the_other_trace() -> None:
+    """GIVEN `item` in the graph break of a recording, and `_local_scalar_dense` in that of its replay."""
+    figures = [
+        replace(compiled_figures(recording()), breaks=(GraphBreak("0/0", "1/0", 1.0, time_ns, 0, (op,)),))
+        for op, time_ns in (("aten::item", 5000), ("aten::_local_scalar_dense", 7000))
+    ]
+    assert compiled_tables(figures, ("A", "B"))[2].rows == [("between 0/0 and 1/0: item", 2000, 5000, 7000, 0, 0, 1.0, 1.0)]
 
 
 def test_a_table_with_one_row_of_fused_ops_has_no_sum() -> None:
