@@ -274,7 +274,8 @@ def _compiled(comparison: Comparison) -> Iterator[Reason]:
         times = [None if one is None else one.host_ns for one in pair]
         ops = [op for one in pair if one is not None for op in one.ops]
         ran = f"; {', '.join(list(dict.fromkeys(ops))[:_MOST_OPS])} ran eagerly" if ops else ""
-        name = f"graph break between regions {key[0]} and {key[1]}"
+        place = next((f" at {one.place}" for one in pair if one is not None and one.place), "")
+        name = f"graph break{place} between regions {key[0]} and {key[1]}"
         yield _reason(name, times[0], times[1], "", name, f"on the host{ran}")
     gpu = [{region.name: region.gpu_ns for region in of.regions} for of in both]
     for region in gpu[0].keys() & gpu[1].keys():

@@ -35,6 +35,7 @@ class GraphBreak:
 
     after: str  # region before the break
     before: str  # region after the break
+    place: str  # the script's file and line; unknown for imported traces
     count: float  # per step
     host_ns: int  # from the end of the first graph to the start of the second, median of the steps
     gpu_ns: int  # GPU busy time of the eager ops
@@ -68,7 +69,7 @@ def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[s
                 between = of_step[place], of_step[place + 1]
                 found[of_step[i].region, of_step[j].region].between.append(between)
     launcher = op_of(trace, outermost=True) if found else np.array([])
-    return tuple(_break(trace, launcher, names, of) for names, of in found.items())
+    return tuple(_break(trace, launcher, names, _place(functions.get(names[1], "")), of) for names, of in found.items())
 
 
 def _by_name(calls: Sequence[RegionCall], functions: Mapping[str, str]) -> list[tuple[int, int]]:
@@ -101,7 +102,12 @@ def _by_nesting(trace: Trace, calls: Sequence[RegionCall]) -> list[tuple[int, in
     return list(found.values())
 
 
-def _break(trace: Trace, launcher: Column, names: tuple[str, str], of: _FoundBreak) -> GraphBreak:
+def _place(function: str) -> str:
+    match = _FUNCTION.fullmatch(function)
+    return f"{match[3]}:{match[4]}" if match else ""
+
+
+def _break(trace: Trace, launcher: Column, names: tuple[str, str], place: str, of: _FoundBreak) -> GraphBreak:
     host, device = trace.host, trace.device
     steps = len(set(of.steps))
     launch = device.launch
@@ -118,6 +124,7 @@ def _break(trace: Trace, launcher: Column, names: tuple[str, str], of: _FoundBre
     eager = dict.fromkeys(trace.strings[host.name[row]] for row in ops.tolist())
     return GraphBreak(
         *names,
+        place,
         count=len(of.steps) / steps,
         host_ns=round(median(host_ns.values())),
         gpu_ns=Intervals(device.start_ns[rows], device.end_ns[rows]).total_ns // steps,

@@ -113,7 +113,9 @@ def _gain(comparison: Comparison, *, is_reversed: bool) -> str:
     both = comparison.compiled or ()
     if not all(of.is_compiled for of in both) and (breaks := [one for of in both for one in of.breaks]):
         taken = time_text(sum(one.host_ns for one in breaks))
-        sentences.append(f"Graph breaks take {taken} of a step on the host")
+        longest = max(breaks, key=lambda one: one.host_ns)
+        where = f" (longest at {longest.place})" if longest.place else ""
+        sentences.append(f"Graph breaks take {taken} of a step on the host{where}")
     return ". ".join(sentences)
 
 
@@ -258,7 +260,7 @@ def _label(region: Region) -> str:
 
 def _break_label(one: GraphBreak) -> str:
     ops = f": {', '.join(op.removeprefix('aten::') for op in one.ops[:_NAMES_SHOWN])}" if one.ops else ""
-    return f"between {one.after} and {one.before}{ops}"
+    return f"{one.place}{', ' if one.place else ''}between {one.after} and {one.before}{ops}"
 
 
 def _fused_rows(fused: Sequence[FusedOps]) -> list[tuple[Value, ...]]:

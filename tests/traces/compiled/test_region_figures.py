@@ -129,7 +129,7 @@ def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:
 
 def test_the_time_of_a_graph_break_is_the_time_between_two_graphs() -> None:
     """GIVEN graphs that end at 40 us and begin at 70 us of a step, with one eager op between."""
-    assert compiled_figures(broken()).breaks == (GraphBreak("0/0", "1/0", 1.0, 30_000, 3_000, ("aten::exp",)),)
+    assert compiled_figures(broken()).breaks == (GraphBreak("0/0", "1/0", "", 1.0, 30_000, 3_000, ("aten::exp",)),)
     # WHEN the second graph begins when the first one ends THEN the break takes no time
     assert [one.host_ns for one in compiled_figures(broken(first=60)).breaks] == [0]
     # WHEN the second graph is called within the first one THEN nothing breaks the first graph
@@ -182,7 +182,7 @@ def test_a_graph_break_of_a_replay_is_recognized_by_the_function_name() -> None:
     told = {"graph_breaks": 1, "break_reasons": {"print() is not traced": 1}, "functions": functions}
     trace = broken(nested=False)
     figures = compiled_figures(replace(trace, runs=replay_of(trace, compiled=told).runs))
-    assert [(one.after, one.before, one.host_ns) for one in figures.breaks] == [("0/0", "1/0", 30_000)]
+    assert [(one.after, one.before, one.place, one.host_ns) for one in figures.breaks] == [("0/0", "1/0", "model.py:5", 30_000)]
     assert [region.function for region in figures.regions] == list(functions.values())
 
 

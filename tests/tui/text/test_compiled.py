@@ -13,6 +13,7 @@ from tests.traces.comparison.test_fused_ops import FUSED, fusing
 from tests.traces.compiled.test_region_figures import regions
 from tests.traces.handmade import replay_of, training
 from traces.comparison.compare import compare
+from traces.comparison.explain import explain
 from traces.compiled.compilations import Compilation
 from traces.compiled.graph_breaks import GraphBreak
 from traces.compiled.region_figures import FusedKernel, compiled_figures
@@ -177,6 +178,15 @@ def test_the_times_of_all_graph_breaks_are_added_up() -> None:
     eager, compiled = breaking_twice(compiled=False), breaking_twice(compiled=True)
     for pair in ((eager, compiled), (compiled, eager)):
         assert compilation_difference(compare(*pair)).endswith("Graph breaks take 50.0 µs of a step on the host.")
+    functions = {"0/0": "forward (model.py:3)", "1/0": "torch_dynamo_resume_in_forward_at_5 (model.py:5)"}
+    told = {"regions": 2, "graph_breaks": 1, "functions": functions}
+    named = replace(compiled, runs=replay_of(compiled, compiled=told).runs)
+    said = "Graph breaks take 50.0 µs of a step on the host (longest at model.py:5)."
+    assert compilation_difference(compare(named, eager)).endswith(said)
+    texts = [reason.text for reason in explain(compare(eager, named)).reasons]
+    assert [text.partition(" is new")[0] for text in texts if "graph break" in text] == [
+        "graph break at model.py:5 between regions 0/0 and 1/0"
+    ]
     assert compilation_difference(compare(compiled, compiled)) == ""
 
 
@@ -272,10 +282,11 @@ def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> Non
 def test_a_graph_break_is_in_one_row_even_if_its_ops_have_other_names_in_the_other_trace() -> None:
     """GIVEN `item` in the graph break of a recording, and `_local_scalar_dense` in that of its replay."""
     figures = [
-        replace(compiled_figures(recording()), breaks=(GraphBreak("0/0", "1/0", 1.0, time_ns, 0, (op,)),))
+        replace(compiled_figures(recording()), breaks=(GraphBreak("0/0", "1/0", "model.py:7", 1.0, time_ns, 0, (op,)),))
         for op, time_ns in (("aten::item", 5000), ("aten::_local_scalar_dense", 7000))
     ]
-    assert compiled_tables(figures, ("A", "B"))[2].rows == [("between 0/0 and 1/0: item", 2000, 5000, 7000, 0, 0, 1.0, 1.0)]
+    label = "model.py:7, between 0/0 and 1/0: item"
+    assert compiled_tables(figures, ("A", "B"))[2].rows == [(label, 2000, 5000, 7000, 0, 0, 1.0, 1.0)]
 
 
 def test_a_table_with_one_row_of_fused_ops_has_no_sum() -> None:
