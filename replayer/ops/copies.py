@@ -43,8 +43,8 @@ class Copies:
         self.reads = reads
 
     def handlers(self) -> dict[TorchAny, TorchFunction]:
-        copies = {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy}
-        return {**copies, torch.ops.prims.device_put.default: self.put, **self.reads.handlers()}
+        put = torch.ops.prims.device_put.default
+        return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, put: self.put, **self.reads.handlers()}
 
     def copy_(self, target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bool = False) -> torch.Tensor:
         if not isinstance(source, torch.Tensor):  # PyTorch makes a CPU tensor of the number in `x.copy_(1.0)`
