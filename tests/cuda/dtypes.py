@@ -28,7 +28,7 @@ from benchmarks import gpu_rules
 from benchmarks.gpu_rules import Sample, database, name_of, samples_of
 from benchmarks.op_dtypes import NO_SAMPLE, load
 from replayer.tensor.planning.cuda_dtypes import TABLE, op_name
-from traces.names.collectives import SCALAR_TYPES
+from traces.names.dtypes import SCALAR_TYPES
 
 Table = dict[str, dict[str, list[str]]]  # op: kernel: dtypes
 _REFUSED = re.compile(r"^NotImplementedError: \"([^\"]+)\" not implemented for '(\w+)'")

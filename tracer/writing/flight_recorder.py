@@ -35,7 +35,8 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from tracer.device.clock import EpochClock
 from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE
-from traces.names.collectives import SCALAR_TYPES, function_of
+from traces.names.collectives import function_of
+from traces.names.dtypes import SCALAR_TYPES
 from traces.rates.op_cost import size_bytes
 
 _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}

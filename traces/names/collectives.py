@@ -1,8 +1,7 @@
-"""Returns the Python name of a collective or dtype for its name in PyTorch's C++ code.
+"""Returns the Python name of a collective for its name in PyTorch's C++ code.
 
     function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
     is_communication("vllm::cross_device_reduce_1stage<__half, 2>")  # True
-    SCALAR_TYPES["Half"]                    # "float16"
 """
 
 from __future__ import annotations
@@ -24,31 +23,6 @@ _FUNCTIONS = {
     "broadcast_oop": "broadcast",
     "reduce_oop": "reduce",
     "all_reduce_barrier": "barrier",
-}
-
-# From element types of PyTorch's C++ to torch dtypes
-SCALAR_TYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Long": "int64",
-    "Int": "int32",
-    "Short": "int16",
-    "Char": "int8",
-    "Byte": "uint8",
-    "Bool": "bool",
-    "UInt16": "uint16",
-    "UInt32": "uint32",
-    "UInt64": "uint64",
-    "ComplexHalf": "complex32",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-    "Float8_e4m3fn": "float8_e4m3fn",
-    "Float8_e4m3fnuz": "float8_e4m3fnuz",
-    "Float8_e5m2": "float8_e5m2",
-    "Float8_e5m2fnuz": "float8_e5m2fnuz",
-    "Float8_e8m0fnu": "float8_e8m0fnu",
 }
 
 

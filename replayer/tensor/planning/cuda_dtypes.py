@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from replayer.torch_types import Kwargs, Op, TorchAny
-from traces.names.collectives import SCALAR_TYPES
+from traces.names.dtypes import SCALAR_TYPES
 
 TABLE = Path(__file__).with_suffix(".json")
 _DTYPES = {getattr(torch, dtype, None): scalar for scalar, dtype in SCALAR_TYPES.items()}

@@ -20,31 +20,23 @@ from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
+_NAMED_CUDA = (
+    "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward avg_pool3d_backward"
+    " max_pool3d_with_indices_backward fractional_max_pool2d_backward fractional_max_pool3d_backward"
+    " replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward grid_sampler_2d_backward"
+    " grid_sampler_3d_backward index_reduce"
+).split()
+_NAMED_OUT_CUDA = (
+    "reflection_pad1d_backward reflection_pad3d_backward upsample_linear1d_backward upsample_bilinear2d_backward"
+    " upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward"
+    " upsample_trilinear3d_backward"
+).split()
 _NAMES = {
+    **{op: f"{op.removeprefix('_')}_cuda" for op in _NAMED_CUDA},
+    **{op: f"{op.removeprefix('_')}_out_cuda" for op in _NAMED_OUT_CUDA},
     "max_unpool2d": "max_unpooling2d_forward_out",
     "max_unpool3d": "max_unpooling3d_forward_out",
-    "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward_cuda",
-    "_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d_backward_cuda",
-    "adaptive_max_pool2d_backward": "adaptive_max_pool2d_backward_cuda",
-    "avg_pool3d_backward": "avg_pool3d_backward_cuda",
-    "max_pool3d_with_indices_backward": "max_pool3d_with_indices_backward_cuda",
-    "fractional_max_pool2d_backward": "fractional_max_pool2d_backward_cuda",
-    "fractional_max_pool3d_backward": "fractional_max_pool3d_backward_cuda",
-    "reflection_pad1d_backward": "reflection_pad1d_backward_out_cuda",
-    "reflection_pad3d_backward": "reflection_pad3d_backward_out_cuda",
-    "replication_pad1d_backward": "replication_pad1d_backward_cuda",
-    "replication_pad2d_backward": "replication_pad2d_backward_cuda",
-    "replication_pad3d_backward": "replication_pad3d_backward_cuda",
-    "upsample_linear1d_backward": "upsample_linear1d_backward_out_cuda",
-    "upsample_bilinear2d_backward": "upsample_bilinear2d_backward_out_cuda",
-    "upsample_bicubic2d_backward": "upsample_bicubic2d_backward_out_cuda",
-    "_upsample_bilinear2d_aa_backward": "upsample_bilinear2d_aa_backward_out_cuda",
-    "_upsample_bicubic2d_aa_backward": "upsample_bicubic2d_aa_backward_out_cuda",
-    "upsample_trilinear3d_backward": "upsample_trilinear3d_backward_out_cuda",
-    "grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
-    "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
     "_ctc_loss_backward": "ctc_loss_backward_gpu",
-    "index_reduce": "index_reduce_cuda",
     "index_reduce_": "index_reduce_cuda",
     "put": "put_",
     "put_": "put_",

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from traces.model.trace import Column, DeviceKind, HostKind
-from traces.names.collectives import SCALAR_TYPES
+from traces.names.dtypes import CPP_TYPES
 from traces.names.profiler_json import ProfilerJson
 
 TORCH_OF_ERA = {
@@ -86,35 +86,8 @@ ANNOTATION_NAME = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\
 # ranges of `trace record` around module calls, with the category cpu_op
 MODULE_NAME = re.compile(re.escape("nn.Module: "))
 
-# From C++ element types in `Input type` to torch dtypes
-DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::Half": "float16",
-    "c10::BFloat16": "bfloat16",
-    "long": "int64",
-    "long int": "int64",
-    "long long": "int64",
-    "Long": "int64",
-    "int": "int32",
-    "short": "int16",
-    "short int": "int16",
-    "signed char": "int8",
-    "char": "int8",
-    "unsigned char": "uint8",
-    "unsigned short": "uint16",
-    "unsigned int": "uint32",
-    "unsigned long": "uint64",
-    "bool": "bool",
-    "c10::complex<float>": "complex64",
-    "c10::complex<double>": "complex128",
-    "c10::complex<c10::Half>": "complex32",
-    **{f"c10::{name}": dtype for name, dtype in SCALAR_TYPES.items() if name.startswith("Float8")},
-    "c10::qint8": "qint8",
-    "c10::quint8": "quint8",
-    "c10::qint32": "qint32",
-}
-DTYPES |= {dtype: dtype for dtype in DTYPES.values()}  # an export keeps dtype names that C++ does not have
+# an export keeps dtype names that C++ does not have
+DTYPES = CPP_TYPES | {dtype: dtype for dtype in CPP_TYPES.values()}
 
 _FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')
 _STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')

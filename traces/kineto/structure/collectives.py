@@ -17,7 +17,8 @@ import numpy as np
 from traces.kineto.spans.shapes import describe
 from traces.kineto.spans.spans import RankTables
 from traces.model.trace import NONE, Collectives, Column, DeviceKind, Ending, Strings, parse_shapes
-from traces.names.collectives import SCALAR_TYPES, function_of, is_communication
+from traces.names.collectives import function_of, is_communication
+from traces.names.dtypes import SCALAR_TYPES
 from traces.names.profiler_json import ProfilerJson
 from traces.rates.op_cost import itemsize, size_bytes
 
