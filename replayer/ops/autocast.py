@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch.utils._pytree import tree_leaves
 
-from replayer import state
+from replayer.registering import kept_library, op_named
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import Op, TorchAny
 from traces.script.patching import patch, patch_around
@@ -145,11 +145,8 @@ def _argument_index(op: Op, name: str) -> int:
 
 
 def register() -> None:
-    others = torch.library.Library("_", "IMPL")
-    others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    state.STATE.kept.append(others)
-    library = torch.library.Library("aten", "IMPL")
-    state.STATE.kept.append(library)
+    kept_library("_").fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    library = kept_library()
     autocast = Autocast()
     for names, policy in (
         (LOWER, lambda op: partial(autocast.cast, op, None)),
@@ -159,9 +156,7 @@ def register() -> None:
         (["binary_cross_entropy"], lambda op: partial(autocast.banned, op)),
     ):
         for name in names:
-            packet, _, overload = name.partition(".")
-            op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-            if op is not None:
+            if (op := op_named(name)) is not None:
                 library.impl(name, policy(op), "AutocastPrivateUse1")
     _cover_packages(autocast)
     patch_around(torch, clear_autocast_cache=autocast.clear_cache)
@@ -184,11 +179,8 @@ def _cover_packages(autocast: Autocast) -> None:
         for name in sorted(set(torch._C._dispatch_get_all_op_names()) - before):
             if has_kernel(name, "AutocastCUDA"):
                 namespace, _, op = name.partition("::")
-                packet, _, overload = op.partition(".")
-                found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-                made = library(namespace, "IMPL")
-                state.STATE.kept.append(made)
-                impl(made, op, partial(autocast.in_float32_and_back, found), key)
+                kernel = partial(autocast.in_float32_and_back, op_named(op, namespace))
+                impl(kept_library(namespace), op, kernel, key)
 
     patch(library, impl=impl_also)
     patch(torch.ops, load_library=load_library)

@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 
 import torch
 
 from replayer import state
 from replayer.ops.copies import Copies
+from replayer.registering import kept_library, op_named, without_override_warnings
 from replayer.tensor.allocation import Uniform, allocate, make
 from replayer.tensor.device_args import index_of
 from replayer.tensor.planning.cuda_dtypes import no_kernel, scalar_type
@@ -136,14 +136,8 @@ def register(plans: PlanCache, copies: Copies, fallback: TorchFunction) -> None:
         "tril_indices": partial(made.indices, torch.tril_indices),
         "triu_indices": partial(made.indices, torch.triu_indices),
     }
-    library = torch.library.Library("aten", "IMPL")
-    state.STATE.kept.append(library)
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore",
-            message=r"Warning only once for all operators|.*Overriding a previously registered kernel",
-            category=UserWarning,
-        )
+    library = kept_library()
+    with without_override_warnings():
         for key in KEYS:
             for name, kernel in kernels.items():
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
@@ -151,7 +145,6 @@ def register(plans: PlanCache, copies: Copies, fallback: TorchFunction) -> None:
                 library.impl(name, kernel, key)
         for layout, names in SPARSE_FACTORIES.items():
             for name in names:
-                packet, _, overload = name.partition(".")
-                kernel = partial(made.sparse, getattr(getattr(torch.ops.aten, packet), overload or "default"))
+                kernel = partial(made.sparse, op_named(name))
                 for backend in ("CUDA", "PrivateUse1"):
                     library.impl(name, kernel, layout + backend)

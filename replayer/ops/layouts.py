@@ -18,7 +18,6 @@ Note [Parts of a sparse tensor]
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -30,7 +29,8 @@ from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
 from replayer.ops.host_call import HostCall
-from replayer.state import STATE, computing, gpu
+from replayer.registering import kept_library, without_override_warnings
+from replayer.state import computing, gpu
 from replayer.tensor.allocation import Allocation, allocate
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.cuda_dtypes import require_sparse_kernel
@@ -272,10 +272,8 @@ class Layouts:
 
 
 def register() -> None:
-    library = torch.library.Library("aten", "IMPL")
-    STATE.kept.append(library)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Warning only once|.*previously registered kernel", category=UserWarning)
+    library = kept_library()
+    with without_override_warnings():
         for op in (aten.reshape.default, aten.reshape_as.default):
             library.impl(op.name(), partial(_reshape, op), "AutogradNestedTensor")
         for op, replacement in _REPLACEMENTS.items():

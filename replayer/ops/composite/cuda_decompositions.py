@@ -8,16 +8,18 @@ PyTorch cannot choose the kernels itself, because virtual tensors are not CUDA t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 
 from replayer import state
+from replayer.registering import kept_library, op_named
 from replayer.tensor.planning.cuda_dtypes import HALVES, scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type, require_powers_of_two
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import in_words_of_cuda
-from replayer.torch_types import Op, TorchAny
+from replayer.torch_types import Op, TorchAny, TorchFunction
 from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
@@ -343,12 +345,17 @@ def _never_called(*args: TorchAny) -> TorchAny:
 
 
 def register(plans: PlanCache) -> None:
-    library = torch.library.Library("aten", "IMPL")
+    library = kept_library()
+
+    def replace(op: Op, replacement: TorchFunction, keys: Sequence[str] = ("AutogradLazy",)) -> None:
+        for key in keys:
+            library.impl(op, replacement, key)
+        plans.composites[op] = replacement
+
     for name in sorted(LOSS_OPS - _LOSSES_MADE_OF_LOSS_OPS):
-        op = getattr(getattr(aten, name, None), "default", None)
+        op = op_named(name)
         if op is not None and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
-            plans.composites[op] = loss = partial(_call_loss, op)
-            library.impl(op, loss, "AutogradLazy")
+            replace(op, partial(_call_loss, op))
     for op, choice in (
         (aten.ctc_loss.Tensor, ctc_loss),
         (aten.softmax.int, softmax),
@@ -357,29 +364,19 @@ def register(plans: PlanCache) -> None:
         (aten.fused_moving_avg_obs_fake_quant.default, observed_fake_quantization),
         (aten.scaled_dot_product_attention.default, scaled_dot_product_attention),
     ):
-        for key in _KEYS_OF_TRACING:
-            library.impl(op, choice, key)
-        plans.composites[op] = choice
+        replace(op, choice, _KEYS_OF_TRACING)
     packets = [getattr(aten, name) for name in _NAMES_DEVICES_OF_OUT.split()]
     names = _NAMES_DEVICES.split()
     names += [f"{packet.__name__}.{overload}" for packet in packets for overload in packet.overloads() if "out" in overload]
     for name in names:
-        packet, _, overload = name.partition(".")
-        op = getattr(getattr(aten, packet), overload or "default")
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
-            continue
-        named = partial(_in_words_of_cuda, op)
-        library.impl(op, named, "AutogradLazy")
-        plans.composites[op] = named
+        op = op_named(name)
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
+            replace(op, partial(_in_words_of_cuda, op))
     for name in _TRANSFORMS:
-        op = getattr(aten, name).default
-        transform = partial(_transform, op)
-        library.impl(op, transform, "AutogradLazy")
-        plans.composites[op] = transform
+        replace(op_named(name), partial(_transform, op_named(name)))
     for op in _WITH_CUDA_KERNEL:
         library.impl(op, _never_called, "Lazy")
         plans.with_kernel.add(op)
-    state.STATE.kept.append(library)
 
 
 def _call_loss(op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -14,11 +14,11 @@ from functools import partial
 
 import torch
 
-from replayer import state
 from replayer.errors import warn_at_script
 from replayer.op_signature import OpSignature
 from replayer.ops.composite import rnn_cells
 from replayer.ops.composite.rnn_cells import LayerOptions
+from replayer.registering import kept_library
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate, assign_data, make
 from replayer.tensor.planning import mixed_devices
@@ -183,7 +183,7 @@ def _gru_cell(data: torch.Tensor, hidden: torch.Tensor, w_ih: TorchAny, w_hh: To
 
 
 def register(plans: PlanCache) -> None:
-    library = torch.library.Library("aten", "IMPL")
+    library = kept_library()
     layers: dict[TorchAny, TorchAny] = {aten.lstm_cell.default: _lstm_cell, aten.gru_cell.default: _gru_cell}
     for name, mode in MODES.items():
         packet = getattr(aten, name)
@@ -192,4 +192,3 @@ def register(plans: PlanCache) -> None:
         library.impl(op, layer, "AutogradLazy")
         plans.composites[op] = layer
     library.impl("_cudnn_rnn", _under_autocast, "AutocastPrivateUse1")
-    state.STATE.kept.append(library)
