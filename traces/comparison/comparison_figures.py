@@ -194,6 +194,14 @@ class Comparison(ComparedFigures):
     work_is_hidden: Both[bool]  # whether a trace lacks GPU work, so that its steps may take longer than the trace shows
 
     @property
+    def words(self) -> tuple[str, str]:
+        return ("recorded", "replayed") if self.replay else ("A", "B")
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return ("the recording", "the replay") if self.replay else ("A", "B")
+
+    @property
     def figures(self) -> dict[str, Spread]:
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 

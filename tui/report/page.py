@@ -51,7 +51,7 @@ def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05, *, al
 
 def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05, note: str = "") -> str:
     comparison = compared(sides, tolerance)
-    labels = ["recorded", "replayed"] if comparison is not None and comparison.replay else ["A", "B"][: len(sides)]
+    labels = list(comparison.words if comparison is not None else "AB"[: len(sides)])
     body = [
         _head(sides, labels, comparison, note),
         _reasons(comparison),

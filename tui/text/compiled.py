@@ -141,9 +141,8 @@ def compilation_notes(comparison: Comparison) -> list[str]:
     both = comparison.compiled
     if both is None:
         return []
-    names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     runs: dict[str, list[tuple[str, int]]] = {}
-    for name, of in zip(names, both, strict=True):
+    for name, of in zip(comparison.names, both, strict=True):
         if of.graph_breaks is not None:
             runs.setdefault(_counts_of_run(of), []).append((name, of.compile_ns or 0))
     notes = []

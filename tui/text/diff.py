@@ -50,8 +50,8 @@ _CHANGE_FIGURES = 38  # characters for the counts and times in a row
 _CHANGE_TITLES = {
     "longer": "that take longer",
     "shorter": "that take less time",
-    "added": "only in {second}",
-    "gone": "only in {first}",
+    "added": "only in {1}",
+    "gone": "only in {0}",
 }
 _JUDGED = {"steps": "step time", "compute_side": "step time (excluding data loading)", "gpu_busy": "GPU time"}
 _SIDES = ("recorded", "replayed")
@@ -160,7 +160,7 @@ def _differences(comparison: Comparison) -> str:
 
 
 def warning_sentences(comparison: Comparison) -> list[str]:
-    names = ("the recording", "the replay") if comparison.replay else ("A", "B")
+    names = comparison.names
     sentences = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
     if not comparison.replay:
         sentences += loading_sentences(comparison) + compiling_sentences(comparison)
@@ -186,9 +186,8 @@ def warning_sentences(comparison: Comparison) -> list[str]:
         sentences.append(loader_note(comparison))
     ranks = comparison.ranks
     if ranks.recorded != ranks.replayed:
-        names = ("The recording", "the replay") if comparison.replay else ("A", "B")
         has = f"{names[0]} has {counted(ranks.recorded, 'rank')} and {names[1]} has {ranks.replayed}"
-        sentences.append(f"{has}. All times are those of one rank.")
+        sentences.append(f"{has[:1].upper()}{has[1:]}. All times are those of one rank.")
     is_judged = comparison.verdict.same and comparison.within_tolerance is not None
     is_step_alone = is_judged and "gpu_busy" not in comparison.judged_figures
     if is_step_alone and comparison.steps_compared.recorded and not _has_only_phases(comparison):
@@ -197,8 +196,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
         spread = "the recorded steps" if comparison.replay else "the steps of A"
         sentences.append(f"Noise floor: {share_text(comparison.steps.noise_floor)} (spread of {spread}).")
     if comparison.communication:
-        names = ("recorded", "replayed") if comparison.replay else ("A", "B")
-        sides = zip(names, (comparison.communication.recorded, comparison.communication.replayed), strict=True)
+        sides = zip(comparison.words, comparison.communication, strict=True)
         exposures = [f"{which} {sentence}" for which, of in sides if (sentence := exposure_sentence(of))]
         sentences.append(f"Communication between ranks: {'; '.join(exposures) or 'calls and bytes are in the details'}.")
     return sentences
@@ -273,7 +271,7 @@ class _DiffPage:
         self.of = comparison
         self.width = width
         self.colour = colour
-        self.first, self.second = ("recorded", "replayed") if comparison.replay else ("A", "B")
+        self.first, self.second = comparison.words
         per_gpu = " and GPU" if len(set(comparison.gpus)) > 1 else ""
         self.per = f", per step{per_gpu}" if comparison.steps_compared.recorded else ", in all"
 
@@ -359,7 +357,7 @@ class _DiffPage:
         data = [(self.of.compute_side, "without data loading")] * self.of.waits_for_data
         floors = [f"{share_text(of.noise_floor)} {words}".rstrip() for of, words in ((steps, ""), *data) if of.noise_floor]
         if floors:
-            lines = self.noted(lines, f"Noise floor: {', '.join(floors)} (spread of the steps of {self.first_name()}).")
+            lines = self.noted(lines, f"Noise floor: {', '.join(floors)} (spread of the steps of {self.of.names[0]}).")
         if self.of.judged == "compute_side":
             lines = self.noted(lines, loader_note(self.of))
         return lines
@@ -467,7 +465,7 @@ class _DiffPage:
                 counts, a, b, difference = change_cells(change)
                 a, b = ABSENT if counts.startswith("0→") else a, ABSENT if counts.endswith("→0") else b
                 rows.append([shown[change], counts, a, b, difference])
-            words = words.format(first=self.first_name(), second="the replay" if self.of.replay else "B")
+            words = words.format(*self.of.names)
             lines += self.table([f"{title} {words}{self.per}", "count", self.first, self.second, "change"], rows)
         return lines + self.replaced(lists, title)
 
@@ -476,8 +474,8 @@ class _DiffPage:
         for of in lists.replaced[:_SHOWN_CHANGES]:
             rows.append([f"{of.op}: {names_text(of.recorded_names)}".removeprefix(": "), *change_cells(of)])
             rows.append([f"  → {names_text(of.replayed_names)}", "", "", "", ""])
-        other = "the replay" if self.of.replay else "B"
-        return self.table([f"{title} with other names in {other}{self.per}", "count", self.first, self.second, "change"], rows)
+        other = f"{title} with other names in {self.of.names[1]}{self.per}"
+        return self.table([other, "count", self.first, self.second, "change"], rows)
 
     def verdict(self) -> list[str]:
         sentences = verdict_sentences(self.of)
@@ -485,9 +483,6 @@ class _DiffPage:
             sentences.insert(0, (sentence, "bold"))
         lines = [(line, style) for sentence, style in sentences for line in wrapped(sentence, self.width)]
         return [paint(line, style, colour=self.colour) for line, style in lines]
-
-    def first_name(self) -> str:
-        return "the recording" if self.of.replay else "A"
 
     def times(self, title: str, rows: list[list[str]]) -> list[str]:
         lines = self.table([title, self.first, self.second, "change", "error"], rows)
