@@ -77,7 +77,7 @@ def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
 
     def memory(handle: Handle, version: int = 0) -> SimpleNamespace:
         of = describe_gpu().devices[handle.index].memory.usage
-        return SimpleNamespace(total=of.capacity_bytes, free=of.free_bytes, used=of.capacity_bytes - of.free_bytes)
+        return SimpleNamespace(total=of.capacity_bytes, free=of.free_bytes, used=of.used_bytes)
 
     def rates(handle: Handle) -> SimpleNamespace:
         percent = utilization.percent()
@@ -86,8 +86,7 @@ def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
     def processes(handle: Handle) -> list[SimpleNamespace]:
         if not cuda.is_initialized():
             return []
-        of = describe_gpu().devices[handle.index].memory.usage
-        used = of.capacity_bytes - of.free_bytes
+        used = describe_gpu().devices[handle.index].memory.usage.used_bytes
         unsliced = 0xFFFFFFFF  # the GPU is not divided into instances
         own = SimpleNamespace(pid=os.getpid(), usedGpuMemory=used, gpuInstanceId=unsliced, computeInstanceId=unsliced)
         return [own]
@@ -137,8 +136,7 @@ def install(torch_module: ModuleType) -> None:
         return checked_index(cuda._utils._get_device_index(device, optional=True))
 
     def device_memory_used(device: Any = None) -> int:
-        memory = describe_gpu().devices[index_of(device)].memory
-        return memory.usage.capacity_bytes - memory.usage.free_bytes
+        return describe_gpu().devices[index_of(device)].memory.usage.used_bytes
 
     def utilization(device: Any = None) -> int:
         index_of(device)

@@ -127,8 +127,7 @@ def install(torch_module: ModuleType) -> None:
 
     def list_gpu_processes(device: TorchAny = None) -> str:
         index = module._get_device_index(device, optional=True)
-        device_memory = memory_of(index)
-        used_mib = (device_memory.usage.capacity_bytes - device_memory.usage.free_bytes) / (1 << 20)
+        used_mib = memory_of(index).usage.used_bytes / (1 << 20)
         return f"GPU:{index}\nprocess {os.getpid():>10d} uses {used_mib:>12.3f} MB GPU memory"
 
     def empty_cache() -> None:

@@ -16,6 +16,7 @@ import pytest
 from traces.model.trace import Trace, TraceError
 from traces.stalls.data_stalls import Bottleneck, Modelled, Pace, Stalls
 from tui.commands import stalls
+from tui.commands.replay_library import ReplaySource
 from tui.commands.stalls import counts_of, disk_of, stalls_text
 from tui.options import StallsOptions
 
@@ -181,7 +182,8 @@ def test_stalls_runs_the_script_with_simulated_storage_and_keeps_its_timelines(
 
     def run() -> Any:
         options: Any = SimpleNamespace(steps=3, script=["train.py"])
-        return stalls._run(tmp_path, options, tmp_path / "card", None, "real", case.get("disk"), case.get("cache"))
+        source = ReplaySource("card", Trace(), path=tmp_path / "card")
+        return stalls._run(tmp_path, options, source, "real", case.get("disk"), case.get("cache"))
 
     if isinstance(result, str):
         with pytest.raises((TraceError, OSError), match=result):

@@ -19,23 +19,21 @@ from pathlib import Path
 
 from traces.combining.replayed_ranks import one_replay, timelines_in
 from traces.comparison.thresholds import NOTICEABLE_WAIT
-from traces.format.trace_file import save
 from traces.model.json_facts import extended
 from traces.model.trace import Trace, TraceError
-from traces.script.configuration import FAILURE, LibraryChoice, ReplayConfig, ReplaySession
+from traces.script.configuration import FAILURE, ReplayConfig, ReplaySession
 from traces.script.launch import run_child
 from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.doctor import usable_cores
-from tui.commands.replay_library import choice_of, file_in_folder, gpu_and_blank_trace, library_messages, trace_of_card
+from tui.commands.replay_library import ReplaySource, library_messages, source_of
 from tui.formatting import count_text, counted, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
 from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text, hint_misplaced_option, say
 from tui.running.progress import working
 from tui.terminal import is_verbose
-from tui.trace_names import load_replayable
 
 # A SATA SSD at the speed of its interface, and a hard disk with 7 200 rpm: half a turn takes 4.2 ms, and a seek about as long.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, and latency in ns
@@ -82,8 +80,7 @@ def run(options: StallsOptions) -> int:
     cached, cores = share(options.cached, "--cached"), counts_of(options.cores)
     if not options.gpu and not options.trace:
         raise TraceError("no GPU given; use `--gpu` with a GPU of the library such as v100, or `--trace` with a recording")
-    choice = choice_of(options.trace, options.gpu, options.estimate)
-    path = None if choice is not None or options.gpu else load_replayable(options.trace)[0]
+    source = source_of(options.trace, options.gpu, estimate=options.estimate)
     disk = disk_of(options.disk) if options.disk not in ("", OWN_DISK) else None
     if not 0 <= cached <= 1:
         raise TraceError(f"--cached {cached:.0%} is out of range; give a value from 0 to 100 %")
@@ -100,7 +97,7 @@ def run(options: StallsOptions) -> int:
         with tempfile.TemporaryDirectory(prefix="trace-stalls-") as folder:
             for number, (words, loader, modelled, cache) in enumerate(runs, start=1):
                 with working(f"run {number} of {len(runs)}: the script {words}"):
-                    trace, loading, returncode = _run(Path(folder), options, path, choice, loader, modelled, cache)
+                    trace, loading, returncode = _run(Path(folder), options, source, loader, modelled, cache)
                 if returncode:
                     run_text = f"run {number} of {len(runs)}, {words}"
                     say(f"nothing was compared: in {run_text}, {_failure_reason(Path(folder), returncode)}", is_error=True)
@@ -133,20 +130,17 @@ def _failure_reason(folder: Path, returncode: int) -> str:
 
 
 def _run(
-    folder: Path, options: StallsOptions, path: Path | None, choice: LibraryChoice | None, loader: str, disk: Disk | None,
-    cache: CacheShare | None,
-) -> tuple[Trace, list[Loading], int]:  # fmt: skip
+    folder: Path, options: StallsOptions, source: ReplaySource, loader: str, disk: Disk | None, cache: CacheShare | None
+) -> tuple[Trace, list[Loading], int]:
     out = folder / "out"
     out.mkdir(exist_ok=True)
-    if path is None:
-        path = file_in_folder(folder, "card")
-        save(trace_of_card(options.gpu) if choice is None else gpu_and_blank_trace(choice)[1], path)
     temporary = None if len(os.fsencode(tempfile.gettempdir())) <= _MOST_FOR_SOCKETS else "/tmp"
     with tempfile.TemporaryDirectory(prefix="trace-", dir=temporary) as socket_folder:
         socket = Path(socket_folder) / "storage"
         with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
             config = ReplayConfig(loader=loader, steps=options.steps)
-            session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
+            recording = source.file_in(folder)
+            session = ReplaySession(recording, out, os.getpid(), config=config, cells=source.choice, storage=socket)
             # stdout is for the results, so the script's output goes to stderr
             result = run_child({"replayer": session}, options.script, stdout=sys.stderr.fileno())
     if shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:

@@ -49,6 +49,10 @@ class DeviceUsage:
         return self._segments.free_bytes
 
     @property
+    def used_bytes(self) -> int:
+        return self.capacity_bytes - self.free_bytes
+
+    @property
     def allowed_fraction(self) -> float:
         allowed_bytes = self._segments.allowed_bytes
         return 1.0 if allowed_bytes is None else allowed_bytes / self.capacity_bytes
