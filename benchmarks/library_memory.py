@@ -149,8 +149,8 @@ def compare(every: bool, work: tuple[str, ScaledRequests, list[LibraryCell]]) ->
     for cell in cells:
         published, card = cell.out_of_memory_batch, card_of(cell.gpu.device)
         if published is not None:
-            row = {"gpu": cell.gpu.name, "network": network, "published": published, "major": card.architecture.major}
-            outside = card.context_bytes + (KERNELS_MIB[card.architecture.major] << 20)
+            row = {"gpu": cell.gpu.name, "network": network, "published": published, "major": card.architecture.capability[0]}
+            outside = card.context_bytes + (KERNELS_MIB[card.architecture.capability[0]] << 20)
             ours = full_at(partial(fits, scaled, card, outside), published)
             row |= {"ours": ours, "answered": answered(cell, scaled, ours)}
             row["hooks"] = int(cell.memory_batches[-1])  # the largest that fitted with hooks
@@ -174,8 +174,8 @@ def judge(kernels_mib: dict[tuple[int, int], int], work: tuple[str, ScaledReques
     for cell in cells:
         published, card = cell.out_of_memory_batch, card_of(cell.gpu.device)
         other = 1 - half_of(network)
-        if published is not None and (other, card.architecture.major) in kernels_mib:
-            outside = card.context_bytes + (kernels_mib[other, card.architecture.major] << 20)
+        if published is not None and (other, card.architecture.capability[0]) in kernels_mib:
+            outside = card.context_bytes + (kernels_mib[other, card.architecture.capability[0]] << 20)
             ours = full_at(partial(fits, scaled, card, outside), published)
             full.append({"gpu": cell.gpu.name, "network": network, "ours": ours, "published": published})
     return full

@@ -95,7 +95,7 @@ def _aligned(sizes: Floats) -> Floats:
 def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
     tflops = card.tflops.get(unit, card.tflops["fp32"]) * _sustained(card)
     of = card.architecture
-    if (unit == "fp32" or unit not in card.tflops) and not of.name and (of.major, of.minor) > (8, 0):
+    if (unit == "fp32" or unit not in card.tflops) and not of.gcnArchName and of.capability > (8, 0):
         tflops *= SHARED_LANES_REACHED
     return tflops * 1e3, card.memory_gbps, float(card.multi_processors)
 

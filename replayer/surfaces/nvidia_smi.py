@@ -54,7 +54,7 @@ def _write_facts(facts: Path) -> None:
             "name": device.name,
             "total_mib": device.memory.usage.capacity_bytes // _MIB,
             "used_mib": device.memory.usage.used_bytes // _MIB,
-            "capability": f"{device.properties.major or 0}.{device.properties.minor or 0}",
+            "capability": ".".join(map(str, device.properties.capability)),
         }
         for device in here.devices
     ]

@@ -91,10 +91,6 @@ def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
         own = SimpleNamespace(pid=os.getpid(), usedGpuMemory=used, gpuInstanceId=unsliced, computeInstanceId=unsliced)
         return [own]
 
-    def capability(handle: Handle) -> tuple[int, int]:
-        of = describe_gpu().devices[handle.index].properties
-        return of.major or 0, of.minor or 0
-
     answers: dict[str, Callable[..., Any]] = {
         "nvmlInit": lambda: None,
         "nvmlInitWithFlags": lambda flags: None,
@@ -105,7 +101,7 @@ def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
         "nvmlDeviceGetName": lambda handle: describe_gpu().devices[handle.index].name,
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": rates,
-        "nvmlDeviceGetCudaComputeCapability": capability,
+        "nvmlDeviceGetCudaComputeCapability": lambda handle: describe_gpu().devices[handle.index].properties.capability,
         "nvmlDeviceGetComputeRunningProcesses": processes,
         "nvmlDeviceGetGraphicsRunningProcesses": lambda handle: [],
         "nvmlSystemGetDriverVersion": lambda: describe_gpu().machine.driver or ASSUMED_DRIVER,

@@ -44,6 +44,10 @@ class DeviceProperties:
     def of(cls, values: Mapping[str, object]) -> Self:
         return fitting(cls, {name: int(value) if isinstance(value, bool) else value for name, value in values.items()})
 
+    @property
+    def capability(self) -> tuple[int, int]:
+        return self.major or 0, self.minor or 0
+
     def completed_by(self, other: DeviceProperties) -> DeviceProperties:
         return DeviceProperties(**other.known() | self.known())
 

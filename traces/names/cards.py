@@ -1,4 +1,4 @@
-"""Reads the data sheets of GPUs (cards.csv), which supply the GPU properties that a recording lacks.
+"""Reads the data sheets of GPUs (cards.csv and architectures.csv), which supply the GPU properties that a recording lacks.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from traces.model.machine import DeviceProperties
 from traces.model.trace import Device, TraceError
@@ -90,45 +90,24 @@ _LINKS = {
 }  # fmt: skip
 
 
-class Architecture(NamedTuple):
-    """Contains the properties that all GPUs of one compute capability share (CUDA C++ Programming Guide, HIP documentation)."""
-
-    major: int
-    minor: int
-    max_threads: int
-    shared_kib: int
-    shared_optin_kib: int
-    registers: int = 65_536
-    shared_per_block_kib: int = 48
-    warp_size: int = 32
-    name: str = ""
+def _rows(file: str) -> list[dict[str, str]]:
+    with Path(__file__).with_name(file).open(encoding="utf-8", newline="") as opened:
+        return list(csv.DictReader(opened))
 
 
-_ARCHITECTURES = {
-    "Kepler": Architecture(3, 7, 2048, 112, 48, registers=131_072),
-    "Maxwell": Architecture(5, 2, 2048, 96, 48),
-    "Pascal 6.0": Architecture(6, 0, 2048, 64, 48),
-    "Pascal 6.1": Architecture(6, 1, 2048, 96, 48),
-    "Volta": Architecture(7, 0, 2048, 96, 96),
-    "Turing": Architecture(7, 5, 1024, 64, 64),
-    "Ampere 8.0": Architecture(8, 0, 2048, 164, 163),
-    "Ampere 8.6": Architecture(8, 6, 1536, 100, 99),
-    "Ada": Architecture(8, 9, 1536, 100, 99),
-    "Hopper": Architecture(9, 0, 2048, 228, 227),
-    "Blackwell 10.0": Architecture(10, 0, 2048, 228, 227),
-    "Blackwell 10.3": Architecture(10, 3, 2048, 228, 227),
-    "Blackwell 12.0": Architecture(12, 0, 1536, 100, 99),
-    "CDNA": Architecture(9, 0, 2048, 64, 64, 131_072, 64, 64, "gfx908"),
-    "CDNA 2": Architecture(9, 0, 2048, 64, 64, 131_072, 64, 64, "gfx90a"),
-    "CDNA 3": Architecture(9, 4, 2048, 64, 64, 131_072, 64, 64, "gfx942"),
-    "CDNA 4": Architecture(9, 5, 2048, 160, 160, 131_072, 160, 64, "gfx950"),
-}
+def _architecture(row: dict[str, str]) -> DeviceProperties:
+    values: dict[str, Any] = {name: int(value) if value.isdecimal() else value for name, value in row.items()}
+    return DeviceProperties(**values)
+
+
+# the properties that all GPUs of one compute capability share (CUDA C++ Programming Guide, HIP documentation)
+_ARCHITECTURES = {row.pop("architecture"): _architecture(row) for row in _rows("architectures.csv")}
 
 
 @dataclass(frozen=True)
 class Card:
     names: tuple[str, ...]  # as in torch.cuda.get_device_name; the first one is displayed
-    architecture: Architecture
+    architecture: DeviceProperties
     multi_processors: int
     l2_bytes: int
     memory_bytes: int
@@ -146,31 +125,17 @@ class Card:
     @property
     def context_bytes(self) -> int:
         # see Note [What a context takes]
-        of = self.architecture
-        return 0 if of.name else self.multi_processors * of.max_threads * _CONTEXT_BYTES_PER_THREAD
+        threads = self.multi_processors * (self.architecture.max_threads_per_multi_processor or 0)
+        return 0 if self.architecture.gcnArchName else threads * _CONTEXT_BYTES_PER_THREAD
 
     @property
     def uses_winograd(self) -> bool:
         """Return True for GPUs without TF32 tensor cores, where cuDNN may use the Winograd algorithm for convolutions."""
-        return not self.architecture.name and "tf32" not in self.tflops
+        return not self.architecture.gcnArchName and "tf32" not in self.tflops
 
     @property
     def properties(self) -> DeviceProperties:
-        of = self.architecture
-        return DeviceProperties(
-            major=of.major,
-            minor=of.minor,
-            multi_processor_count=self.multi_processors,
-            warp_size=of.warp_size,
-            max_threads_per_block=1024,
-            max_threads_per_multi_processor=of.max_threads,
-            regs_per_multiprocessor=of.registers,
-            shared_memory_per_block=of.shared_per_block_kib * _KIB,
-            shared_memory_per_block_optin=of.shared_optin_kib * _KIB,
-            shared_memory_per_multiprocessor=of.shared_kib * _KIB,
-            L2_cache_size=self.l2_bytes,
-            gcnArchName=of.name,
-        )
+        return replace(self.architecture, multi_processor_count=self.multi_processors, L2_cache_size=self.l2_bytes)
 
 
 _RATES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -185,8 +150,7 @@ def _card(row: Mapping[str, str]) -> Card:
     )  # fmt: skip
 
 
-with Path(__file__).with_name("cards.csv").open(encoding="utf-8", newline="") as _file:
-    CARDS: tuple[Card, ...] = tuple(map(_card, csv.DictReader(_file)))
+CARDS: tuple[Card, ...] = tuple(map(_card, _rows("cards.csv")))
 
 # A GPU that is not in this file gets the properties of the oldest architecture that PyTorch supports.
 UNKNOWN_CARD = Card(
