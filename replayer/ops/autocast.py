@@ -10,8 +10,10 @@ See ATen/autocast_mode.h.
 from __future__ import annotations
 
 import threading
+import tomllib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -20,29 +22,6 @@ from replayer.registering import kept_library, op_named
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import Op, TorchAny
 from traces.script.patching import patch, patch_around
-
-LOWER = (
-    "_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input"
-    " conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm"
-    " chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
-    " _scaled_dot_product_flash_attention scaled_dot_product_attention cudnn_convolution cudnn_convolution_transpose"
-    " _sparse_addmm"  # calls addmm
-).split()
-FULL = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor"
-    " pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim"
-    " cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss"
-    " smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss"
-    " multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d"
-    " _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d"
-    " upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d"
-    " _upsample_bicubic2d_aa"
-).split()
-FULL_BY_DTYPE = (
-    "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm"
-    " linalg_matrix_norm.str_ord sum sum.dim_IntList"
-).split()
-WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
 
 _BANNED = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
@@ -147,15 +126,16 @@ def _argument_index(op: Op, name: str) -> int:
 def register() -> None:
     kept_library("_").fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     library = kept_library()
+    ops = tomllib.loads(Path(__file__).with_name("autocast_ops.toml").read_text(encoding="utf-8"))
     autocast = Autocast()
-    for names, policy in (
-        (LOWER, lambda op: partial(autocast.cast, op, None)),
-        (FULL, lambda op: partial(autocast.cast, op, torch.float32)),
-        (FULL_BY_DTYPE, lambda op: partial(autocast.full_by_dtype, op, _argument_index(op, "dtype"))),
-        (WIDEST, lambda op: partial(autocast.widest, op)),
-        (["binary_cross_entropy"], lambda op: partial(autocast.banned, op)),
+    for kind, policy in (
+        ("LOWER", lambda op: partial(autocast.cast, op, None)),
+        ("FULL", lambda op: partial(autocast.cast, op, torch.float32)),
+        ("FULL_BY_DTYPE", lambda op: partial(autocast.full_by_dtype, op, _argument_index(op, "dtype"))),
+        ("WIDEST", lambda op: partial(autocast.widest, op)),
+        ("BANNED", lambda op: partial(autocast.banned, op)),
     ):
-        for name in names:
+        for name in ops[kind].split():
             if (op := op_named(name)) is not None:
                 library.impl(name, policy(op), "AutocastPrivateUse1")
     _cover_packages(autocast)
