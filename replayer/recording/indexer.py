@@ -111,7 +111,7 @@ class RecordingIndexer:
             self.phase_step = np.searchsorted(rows, phases.step)
             self.phase_name = [trace.strings[int(i)] for i in phases.name]
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
-            marked = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
+            marked = phases.is_timed
             on_device = (np.where(marked, times_ns, NONE) for times_ns in (phases.device_start_ns, phases.device_end_ns))
             beside_ns = _beside_earlier(phases.device, *on_device)
             lasted_ns = phases.device_end_ns - phases.device_start_ns - beside_ns

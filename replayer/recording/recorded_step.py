@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from replayer.recording.data_parallel_stages import RecordedStage
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, Origin, StepKind
 
+T = TypeVar("T")
 LEADING = -1
 
 
@@ -34,18 +35,31 @@ class Instance(NamedTuple):
     layout: str = ""  # of image arguments, see traces/model/layouts.py
 
 
-class Kernel(NamedTuple):
-    launch_ns: int  # active host time since the segment's start
-    latency_ns: int
-    gap_ns: int
-    duration_ns: int
-    stream: int  # the recorder's stream number, or NONE for the step's busiest stream
-    device: int
-    edge: int  # kernel of the same step on another stream that this kernel waited for, or NONE
-    edge_gap_ns: int
-    kind: int
-    name: int
-    size_bytes: int
+class _KernelFields(NamedTuple, Generic[T]):
+    launch_ns: T  # active host time since the segment's start
+    latency_ns: T
+    gap_ns: T
+    duration_ns: T
+    stream: T  # the recorder's stream number, or NONE for the step's busiest stream
+    device: T
+    edge: T  # kernel of the same step on another stream that this kernel waited for, or NONE
+    edge_gap_ns: T
+    kind: T
+    name: T
+    size_bytes: T
+
+
+class Kernel(_KernelFields[int]):
+    __slots__ = ()
+
+
+class KernelColumns(_KernelFields[Column]):
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, kernels: list[Kernel]) -> Self:
+        table = np.array(kernels, dtype=np.int64).reshape(-1, len(cls._fields))
+        return cls(*table.T.copy())
 
 
 @dataclass(slots=True, eq=False)
@@ -88,25 +102,6 @@ class RecordedSegment:
     @property
     def phase_grained(self) -> bool:
         return self.device_ns >= 0
-
-
-class KernelColumns(NamedTuple):
-    launch_ns: Column
-    latency_ns: Column
-    gap_ns: Column
-    duration_ns: Column
-    stream: Column
-    device: Column
-    edge: Column
-    edge_gap_ns: Column
-    kind: Column
-    name: Column
-    size_bytes: Column
-
-    @classmethod
-    def of(cls, kernels: list[Kernel]) -> KernelColumns:
-        table = np.array(kernels, dtype=np.int64).reshape(-1, len(cls._fields))
-        return cls(*table.T.copy())
 
 
 @dataclass(slots=True)
