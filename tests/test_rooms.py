@@ -29,6 +29,7 @@ FLOORS = (
     "compiled",
     "ops",
     "tensor",
+    "registering",
     "state",
     "torch_shortcuts",
     "gpu",
