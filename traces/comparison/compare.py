@@ -22,14 +22,8 @@ from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communicates, communication
 from traces.analyses.idle import busy_times
 from traces.analyses.stragglers import without_waits
+from traces.comparison import compared_steps
 from traces.comparison.changed_ops import TOP, changes, missing_in
-from traces.comparison.compared_steps import (
-    shared_evaluations,
-    steps_of_kernels,
-    steps_of_verdict,
-    steps_to_compare,
-    without_profiler,
-)
 from traces.comparison.comparison_figures import (
     Both,
     Comparison,
@@ -45,22 +39,8 @@ from traces.comparison.program.verdict import Evidence, Verdict
 from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from traces.compiled.compilations import compilations
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
-from traces.figures import measure
+from traces.figures import measure, pace
 from traces.figures.bottleneck import bottleneck_of, slowdown_of
-from traces.figures.pace import (
-    HOST,
-    PaceSeries,
-    StepPace,
-    StepTimes,
-    counted_steps,
-    device_series,
-    device_windows,
-    host_series,
-    pace,
-    pace_of,
-    pace_series,
-    step_times,
-)
 from traces.figures.phase_medians import PhaseMedians, phase_medians, phase_waits_ns
 from traces.figures.problems import serious_problems, why_work_is_hidden
 from traces.figures.spread import NOTHING, Spread, are_usual, mean, median_per_step, relative_error, spread
@@ -89,21 +69,21 @@ def compare(
 ) -> Comparison:
     """Compare a recording with a replay or another recording. `analyses` are the results of `analyse` for both traces, if they
     are already known."""
-    repeated, repeating = steps_to_compare(recorded, other)
-    timed = without_profiler(recorded, repeated)
-    timed, timed_other = shared_evaluations(recorded, timed, other, without_profiler(other, repeating))
-    verdict = same_program(recorded, other, *steps_of_verdict(recorded, repeated, other, repeating))
+    repeated, repeating = compared_steps.steps_to_compare(recorded, other)
+    timed, timed_other = (compared_steps.without_profiler(*of) for of in ((recorded, repeated), (other, repeating)))
+    timed, timed_other = compared_steps.shared_evaluations(recorded, timed, other, timed_other)
+    verdict = same_program(recorded, other, *compared_steps.steps_of_verdict(recorded, repeated, other, repeating))
     ours, theirs = repeated, repeating
     if verdict.same:
-        ours, theirs = steps_of_kernels(recorded, ours, other, theirs)
+        ours, theirs = compared_steps.steps_of_kernels(recorded, ours, other, theirs)
     notes = other.run_of(other.ranks[0]).replay
     config = notes.config if notes is not None else None
-    times = Both(step_times(recorded), step_times(other))
-    paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
+    times = Both(pace.step_times(recorded), pace.step_times(other))
+    paces = Both(pace.pace_of(times.recorded, timed, ours), pace.pace_of(times.replayed, timed_other, theirs))
     if not len(timed) and not len(timed_other):
-        paces = Both(pace(recorded), pace(other))
+        paces = Both(pace.pace(recorded), pace.pace(other))
     steady = measure.steady_steps(recorded)
-    steps = _spread(times, timed, timed_other, steady, pace_series)
+    steps = _spread(times, timed, timed_other, steady, pace.pace_series)
     # Most replays load data at the speed of the replaying machine, not at the recorded speed.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     # A host that waits for the GPU after each phase is as slow as the GPU, so such a recording does not show which of them
@@ -135,8 +115,8 @@ def compare(
         ),
         problems=Both(_problems(recorded, other, paces.recorded, steps), _problems(other, recorded, paces.replayed, steps)),
         steps=steps,
-        host_pace=_spread(times, timed, timed_other, steady, host_series),
-        device_pace=_spread(times, timed, timed_other, steady, device_series),
+        host_pace=_spread(times, timed, timed_other, steady, pace.host_series),
+        device_pace=_spread(times, timed, timed_other, steady, pace.device_series),
         compute_side=compute_side,
         gpu_busy=gpu_busy,
         phases=_phases(worked, Both(timed, timed_other), Both(ours, theirs), times if steps.has_means else None),
@@ -229,12 +209,13 @@ def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool
     return None if is_unsure else judged.is_within
 
 
-_NO_STEPS = PaceSeries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), NONE)
+_NO_STEPS = pace.PaceSeries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), NONE)
 
 
 def _spread(
-    times: Both[StepTimes], ours: Column, theirs: Column, steady: Column, of: Callable[[StepTimes, Column], PaceSeries | None]
-) -> Spread:
+    times: Both[pace.StepTimes], ours: Column, theirs: Column, steady: Column,
+    of: Callable[[pace.StepTimes, Column], pace.PaceSeries | None],
+) -> Spread:  # fmt: skip
     a, b = of(times.recorded, ours) or _NO_STEPS, of(times.replayed, theirs) or _NO_STEPS
     noisy = steady[np.isin(times.recorded.rank[steady], times.recorded.rank[a.rows])]
     noisy = noisy[a.interval_ns[noisy] != NONE] if len(a.rows) else noisy[:0]
@@ -242,30 +223,30 @@ def _spread(
 
 
 def _without_data(
-    times: Both[StepTimes],
+    times: Both[pace.StepTimes],
     ours: Column,
     theirs: Column,
     steady: Column,
-    paces: Both[StepPace | None],
+    paces: Both[pace.StepPace | None],
     *,
     omits_loader: bool,
 ) -> Spread:
-    if omits_loader and paces.recorded is not None and paces.recorded.limit == HOST:
+    if omits_loader and paces.recorded is not None and paces.recorded.limit == pace.HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
     return _spread(times, ours, theirs, steady, _series_without_data)
 
 
-def _host_without_loader(times: StepTimes, rows: Column) -> PaceSeries | None:
-    of = host_series(times, rows)
+def _host_without_loader(times: pace.StepTimes, rows: Column) -> pace.PaceSeries | None:
+    of = pace.host_series(times, rows)
     return None if of is None else replace(of, interval_ns=of.interval_ns - times.loader_ns)
 
 
-def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
-    of = pace_series(times, rows)
+def _series_without_data(times: pace.StepTimes, rows: Column) -> pace.PaceSeries | None:
+    of = pace.pace_series(times, rows)
     return None if of is None else replace(of, interval_ns=of.without_data_ns)
 
 
-def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -> list[str]:
+def _problems(trace: Trace, beside: Trace, of: pace.StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
     # `trace record` also records steps while the profiler is off, but all steps of an imported profile are profiled.
     sources = [_paced_by(of) for of in (trace, beside)]
@@ -291,17 +272,17 @@ def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] 
     return Both(ours, theirs) if ours or theirs else None
 
 
-def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evaluation | None:
+def _evaluation(recorded: Trace, other: Trace, times: Both[pace.StepTimes]) -> Evaluation | None:
     ours, theirs = measure.evaluation_steps(recorded), measure.evaluation_steps(other)
     if not len(ours) and not len(theirs):
         return None
     source = other.steps.recorded_step[theirs]
     drove = source[np.isin(source, ours)].astype(np.int64)
-    rows = without_profiler(recorded, drove) if len(drove) and other.is_replay_of(recorded) else ours
-    rows, theirs = shared_evaluations(recorded, rows, other, theirs)
+    rows = compared_steps.without_profiler(recorded, drove) if len(drove) and other.is_replay_of(recorded) else ours
+    rows, theirs = compared_steps.shared_evaluations(recorded, rows, other, theirs)
     return Evaluation(
         steps_compared=Both(len(rows), len(theirs)),
-        steps=_spread(times, rows, theirs, ours, pace_series),
+        steps=_spread(times, rows, theirs, ours, pace.pace_series),
         compute_side=_spread(times, rows, theirs, ours, _series_without_data),
     )
 
@@ -310,19 +291,19 @@ def _busy_spread(worked: Both[Trace], ours: Column, theirs: Column) -> Spread:
     if not len(ours):
         a, b = map(measure.busy_ns, worked)
         return Spread(a, b, relative_error(a, b), None, None, None, None, None)
-    times = Both(step_times(worked.recorded), step_times(worked.replayed))
+    times = Both(pace.step_times(worked.recorded), pace.step_times(worked.replayed))
     return _spread(times, ours, theirs, measure.profiled_steps(worked.recorded), _gpu_time_series)
 
 
-def _gpu_time_series(times: StepTimes, rows: Column) -> PaceSeries | None:
+def _gpu_time_series(times: pace.StepTimes, rows: Column) -> pace.PaceSeries | None:
     gpu_ns = times.gpu_time_ns
     of_ranks = [rows[times.rank[rows] == rank] for rank in np.unique(times.rank[rows]).tolist()]
     busiest = max(of_ranks, key=lambda own: float(np.median(gpu_ns[own])), default=None)
-    return None if busiest is None else PaceSeries(busiest, gpu_ns, gpu_ns, NONE)
+    return None if busiest is None else pace.PaceSeries(busiest, gpu_ns, gpu_ns, NONE)
 
 
 def _phases(
-    worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], varying: Both[StepTimes] | None
+    worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], varying: Both[pace.StepTimes] | None
 ) -> dict[str, PhaseError]:
     """Compare the medians of the phases. If step times vary (`varying`), compare mean times of phases, because these add up to
     the mean step time."""
@@ -391,8 +372,8 @@ def pair_streams(
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
     # see Note [Idle time of clean steps] in traces/analyses/idle.py
     shares: dict[str, dict[int, float]] = {}
-    steps = step_times(trace).comparable(np.unique(steps)) if len(steps) else counted_steps(trace)
-    windows, busy_of, timed = device_windows(trace, steps), measure.busy_by_device(trace), busy_times(trace)
+    steps = pace.step_times(trace).comparable(np.unique(steps)) if len(steps) else pace.counted_steps(trace)
+    windows, busy_of, timed = pace.device_windows(trace, steps), measure.busy_by_device(trace), busy_times(trace)
     for (device, stream), busy in measure.busy_by_stream(trace).items():
         share = 0.0
         if (window := windows.get(device)) is not None and device in timed:
