@@ -31,7 +31,7 @@ _SIZES_OF_FORMATS = {
         "_LARGE_BYTES",
     },
     "traces/format/item_reading.py": {"_MAX_LISTS_AND_MAPS"},
-    "traces/format/items.py": {"MAX_DEPTH", "_BYTES_PER_TRACK", "_LONGEST_TEXT"},
+    "traces/format/items.py": {"MAX_DEPTH", "_BYTES_PER_TRACK", "_ITEM_ROWS", "_LONGEST_TEXT"},
     "traces/format/trace_file.py": {"_SHARED_BYTES", "_STORED_BYTES"},
     "traces/format/unpack_limit.py": {"_BASE_BYTES", "_TIMES_THE_FILE"},
     "traces/kineto/reading/eras.py": {"_ABSOLUTE_US", "_EPOCHAL_US", "_MAX_US", "_UNIX_NS", "0.5"},
