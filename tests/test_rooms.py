@@ -29,7 +29,6 @@ FLOORS = (
     "compiled",
     "ops",
     "tensor",
-    "registering",
     "state",
     "torch_shortcuts",
     "gpu",

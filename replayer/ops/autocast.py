@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch.utils._pytree import tree_leaves
 
-from replayer.registering import kept_library, op_named
+from replayer.ops import kept_library, op_named
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import Op, TorchAny
 from traces.script.patching import patch, patch_around

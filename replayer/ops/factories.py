@@ -12,8 +12,8 @@ from functools import partial
 import torch
 
 from replayer import state
+from replayer.ops import kept_library, op_named, without_override_warnings
 from replayer.ops.copies import Copies
-from replayer.registering import kept_library, op_named, without_override_warnings
 from replayer.tensor.allocation import Uniform, allocate, make
 from replayer.tensor.device_args import index_of
 from replayer.tensor.planning.cuda_dtypes import no_kernel, scalar_type

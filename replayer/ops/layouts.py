@@ -27,9 +27,9 @@ from torch.utils._pytree import tree_leaves
 
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
+from replayer.ops import kept_library, without_override_warnings
 from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
 from replayer.ops.host_call import HostCall
-from replayer.registering import kept_library, without_override_warnings
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import Allocation, allocate
 from replayer.tensor.planning import mixed_devices

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from replayer import state
-from replayer.registering import kept_library, op_named
+from replayer.ops import kept_library, op_named
 from replayer.tensor.planning.cuda_dtypes import HALVES, scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type, require_powers_of_two
 from replayer.tensor.planning.plan_cache import PlanCache

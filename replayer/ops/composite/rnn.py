@@ -16,9 +16,9 @@ import torch
 
 from replayer.errors import warn_at_script
 from replayer.op_signature import OpSignature
+from replayer.ops import kept_library
 from replayer.ops.composite import rnn_cells
 from replayer.ops.composite.rnn_cells import LayerOptions
-from replayer.registering import kept_library
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate, assign_data, make
 from replayer.tensor.planning import mixed_devices
