@@ -226,15 +226,17 @@ class StoreExchange:
 
     def poll(self, channel: str, number: int, members: Sequence[int], own: RankMessage, wait: _Wait, longest_s: float) -> bool:
         keys = [f"{channel}/{number}/{member}" for member in members]
-        return self._await(keys, keys, members, own, wait, longest_s)
+        with self._waiting(own.operation):
+            return self._await(keys, keys, members, own, wait, longest_s)
 
     def read(self, channel: str, number: int, members: Sequence[int], own: RankMessage) -> list[RankMessage]:
-        messages = self._messages(channel, number, members, own)
+        with self._waiting(own.operation):
+            messages = self._messages(channel, number, members, own)
+            self._read[channel] = number + 1
+            self._delete_read(channel, min(message.read_count for message in messages))
+            offset_ns = self.offset_ns()
         self._require_same_group(messages, own)
         self._require_agreement(messages, members, list(members).index(self.rank))
-        self._read[channel] = number + 1
-        self._delete_read(channel, min(message.read_count for message in messages))
-        offset_ns = self.offset_ns()
         return convert_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
@@ -341,21 +343,20 @@ class StoreExchange:
     ) -> bool:
         # see Note [Waits between ranks]
         began_ns, pause_s, wait = perf_counter_ns(), self._first_pause_s, polls or self.new_wait()
-        with self._waiting(own.operation):
-            while not self._store.check(awaited):
-                now_ns = perf_counter_ns()
-                waited_s = (now_ns - wait.began_ns) * 1e-9
-                if waited_s >= min(wait.look_s, self.timeout_s + wait.busy_s):
-                    missing = self._missing_members(keys, members, own, wait, waited_s)
-                    if not missing:
-                        return bool(self._store.check(awaited))
-                    if polls is None:
-                        self._require_no_deadlock(missing, own)
-                    wait.look_s = waited_s + max(self._check_after_s, waited_s / _LOOKS_PER_WAIT)
-                if (now_ns - began_ns) * 1e-9 >= longest_s:
-                    return False
-                sleep(pause_s)
-                pause_s = self._next_pause_s(pause_s, waited_s)
+        while not self._store.check(awaited):
+            now_ns = perf_counter_ns()
+            waited_s = (now_ns - wait.began_ns) * 1e-9
+            if waited_s >= min(wait.look_s, self.timeout_s + wait.busy_s):
+                missing = self._missing_members(keys, members, own, wait, waited_s)
+                if not missing:
+                    return bool(self._store.check(awaited))
+                if polls is None:
+                    self._require_no_deadlock(missing, own)
+                wait.look_s = waited_s + max(self._check_after_s, waited_s / _LOOKS_PER_WAIT)
+            if (now_ns - began_ns) * 1e-9 >= longest_s:
+                return False
+            sleep(pause_s)
+            pause_s = self._next_pause_s(pause_s, waited_s)
         return True
 
     def _next_pause_s(self, pause_s: float, waited_s: float) -> float:

@@ -4,7 +4,8 @@
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, {0: 5_000, 1: 7_000})   # returns if the ranks called the operation within the timeout
 
-With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead.
+With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead. With TORCH_NCCL_ASYNC_ERROR_HANDLING=0, the ranks wait
+for late ranks, but not for ranks that never call the operation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ _OP_TYPES = {
 
 
 def blocking_wait() -> bool:
-    return os.environ.get("TORCH_NCCL_BLOCKING_WAIT", os.environ.get("NCCL_BLOCKING_WAIT")) == "1"
+    return _variable("NCCL_BLOCKING_WAIT") == "1"
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(f"TORCH_{name}", os.environ.get(name))
 
 
 class Watchdog:
@@ -39,6 +44,8 @@ class Watchdog:
 
     def check(self, message: RankMessage, arrived_ns: Mapping[int, int]) -> None:
         """End the process if the last rank calls a collective so late that the first rank's timeout is over."""
+        if _variable("NCCL_ASYNC_ERROR_HANDLING") == "0" and not blocking_wait():
+            return
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         first, last = min(arrived_ns, key=arrived_ns.__getitem__), max(arrived_ns, key=arrived_ns.__getitem__)

@@ -10,9 +10,11 @@ import threading
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
+from torch.distributed import DistNetworkError
 
 from replayer.distributed import store_exchange
 from replayer.distributed.clock_offset import FirstRankMissing
@@ -260,6 +262,16 @@ def test_pauses_of_the_first_rank_grow_while_it_waits_at_exit(monkeypatch: pytes
     monkeypatch.setattr(store_exchange, "perf_counter_ns", lambda: int(passed_s[0] * 1e9))
     first.leave(failed=False)
     assert len(pauses_s) < 1_000 and pauses_s == sorted(pauses_s) and 0.13 < pauses_s[-1] < 0.15
+
+
+@pytest.mark.parametrize("call", ["check", "multi_get"])
+def test_the_operation_is_named_if_the_process_with_the_store_ends(call: str) -> None:
+    message = RankMessage(0, "all_reduce", 8, "float32")
+    exchange = StoreExchange(HashStore(), 0, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
+    pending = exchange.post("all", [0, 1], message)
+    exchange._store = Mock(**{f"{call}.side_effect": DistNetworkError("Connection reset by peer")})
+    with pytest.raises(RuntimeError, match="waits for all_reduce, but the group's key-value store is gone"):
+        pending.messages()
 
 
 def test_a_waiting_rank_rarely_looks_for_missing_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

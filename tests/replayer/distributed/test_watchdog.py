@@ -49,6 +49,16 @@ def test_ranks_may_call_a_collective_as_far_apart_as_the_timeout(
     assert waited == [waits_until_ns]
 
 
+def test_without_error_handling_ranks_wait_for_a_rank_that_is_later_than_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(speed=1, wait_until=lambda _: None)))
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    late = RankMessage(100 * S, "all_reduce", 4, "float32"), {0: 100 * S, 1: 120 * S}
+    Watchdog(0, 10.0).check(*late)
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    with pytest.raises(dist.DistBackendError, match="rank 1 called all_reduce 20 s after rank 0"):
+        Watchdog(0, 10.0).check(*late)
+
+
 def test_the_error_of_a_receiver_names_the_late_send(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(speed=1, wait_until=lambda _: None)))
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
