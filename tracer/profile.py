@@ -40,8 +40,8 @@ Note [Forks after a profile]
 Note [Memory or threads]
     The replicas of nn.DataParallel and threads that copy batches to the GPU are recorded only with the option
     `profile_all_threads`. In PyTorch 2.13, this option turns memory events off. The recorder therefore sets the option only
-    after other threads have called modules or copied tensors. During a backward pass, checkpointing calls modules in threads of
-    autograd, which are recorded without the option.
+    after other threads have called modules or copied tensors. During a backward pass, checkpointing calls modules and saved
+    tensors return to the GPU in threads of autograd, which are recorded without the option.
 """
 
 from __future__ import annotations

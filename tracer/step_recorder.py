@@ -247,7 +247,7 @@ class StepRecorder:
         script, repeated, thread = self.script, self._repeated, get_ident()
         is_beside = script.thread is not None and script.thread != thread
         if is_beside and not (kind == STEPPED and argument):
-            if (kind == MODULE and self.entered != "backward") or (kind == ENTER and argument != "loader"):
+            if self.entered != "backward" and (kind == MODULE or (kind == ENTER and argument != "loader")):
                 self.profiler.all_threads = True
             return self._apply(kind, argument, thread, now_ns)  # only an optimizer's step in a backward pass has an effect
         self.catch_up()

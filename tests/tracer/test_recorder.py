@@ -917,10 +917,14 @@ def test_other_threads_that_use_the_gpu_are_profiled(bench: Bench, does: str) ->
     assert bench.profiler.all_threads == (does != "loader")
 
 
-def test_modules_that_checkpointing_calls_in_autograd_threads_do_not_turn_memory_events_off(bench: Bench) -> None:
+@pytest.mark.parametrize("does", ["module", "h2d"])
+def test_work_of_autograd_threads_does_not_turn_memory_events_off(bench: Bench, does: str) -> None:
+    """Checkpointing calls modules during a backward pass, and `save_on_cpu` copies saved tensors back to the GPU."""
     bench.train_step()
-    bench.recorder.enter_phase("backward")
-    thread = threading.Thread(target=partial(bench.recorder.module_called, object(), True))
+    recorder = bench.recorder
+    recorder.enter_phase("backward")
+    report = partial(recorder.module_called, object(), True) if does == "module" else partial(recorder.enter_phase, does)
+    thread = threading.Thread(target=report)
     thread.start()
     thread.join()
     assert not bench.profiler.all_threads
