@@ -24,6 +24,7 @@ _WIDER = {
     **dict.fromkeys((torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16), torch.int32),
     **dict.fromkeys((torch.uint32, torch.uint64), torch.int64),
 }
+_OF_A_NUMBER = re.compile(r"must be in range|out of bounds|without overflow")  # the limits of a wider dtype are other limits
 
 
 def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Exception) -> bool:
@@ -32,6 +33,8 @@ def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Except
         return False  # Equal wider dtypes would hide the error.
     if fits_in_float(func, text) or (re.search("low precision", text) and dtypes & _LOW_PRECISION.keys()):
         return True
+    if _OF_A_NUMBER.search(text):
+        return False
     named = {dtype for dtype in dtypes & _WIDER.keys() if _names(dtype).search(text)}
     if not named:
         return False

@@ -423,7 +423,9 @@ _WANTS_INDICES = re.compile(r"type '?(long int|Long|int32/int64)\b|dtype is wron
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     tensors = tensors_of((args, kwargs))
-    floating = all(tensor.is_floating_point() for tensor in tensors)
+    scalars = zip(func._schema.arguments, args, strict=False)
+    has_bool = any(type(value) is bool and str(argument.type) in ("number", "Tensor") for argument, value in scalars)
+    floating = all(tensor.is_floating_point() for tensor in tensors) and not has_bool
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
         return None
     large = _elements(args, kwargs) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES)

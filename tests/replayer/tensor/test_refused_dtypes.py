@@ -161,6 +161,7 @@ def test_shapes_that_meta_kernels_accept_are_errors() -> None:
         (lambda: torch.bucketize(row, square), "boundaries tensor must be 1 dimension, but got dim(2)"),
         (lambda: torch.linalg.lstsq(square, square[:3]), "input.size(-2) should match other.size(-2)"),
         (lambda: square.masked_scatter(mask[0, :4], square), "The size of tensor a (4) must match the size of tensor b (5)"),
+        (lambda: square - True, "Subtraction, the `-` operator, with a bool tensor is not supported."),
         (lambda: square[:1].masked_scatter_(mask, square), "Target sizes: [1, 5].  Tensor sizes: [4, 5]"),
     ):
         with pytest.raises((RuntimeError, IndexError), match=re.escape(text)):

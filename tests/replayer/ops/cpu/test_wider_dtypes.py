@@ -102,3 +102,11 @@ def test_limits_beyond_half_precision() -> None:
     with pytest.raises(RuntimeError, match="without overflow") as refused:
         torch.full((2,), 1e30, dtype=torch.float16)
     assert not may_be_wider(aten.fill_.Scalar, [half, 1e30], {}, refused.value)
+
+
+def test_a_number_outside_the_range_of_half_precision_is_rejected() -> None:
+    """The wider dtype would accept the number."""
+    half = torch.ones(2, dtype=torch.float16)
+    with pytest.raises(RuntimeError, match=r"lambda must be in range .* for input dtype Half, but found 65507") as refused:
+        aten.softshrink.default(half, 65507.0)
+    assert not may_be_wider(aten.softshrink.default, [half, 65507.0], {}, refused.value)
