@@ -95,6 +95,19 @@ def test_op_names_are_compared_if_one_trace_has_no_shapes() -> None:
     assert verdict_of(recorded, alien)[0] is False
 
 
+@pytest.mark.parametrize("has_shapes", [False, True])
+@pytest.mark.parametrize(("others", "same"), [(1, True), (2, False)])
+def test_the_program_is_the_same_if_nine_of_ten_ops_have_the_same_names(others: int, same: bool, has_shapes: bool) -> None:
+    """GIVEN ten ops in each trace."""
+    first, second = (
+        training(steps=1, made=[Call(f"aten::{name}", "4,4", 31 + 2 * place, "kernel") for place, name in enumerate(names)])
+        for names in ("abcdefghij", "abcdefghij"[:-others] + "yz"[:others])
+    )
+    if not has_shapes:
+        first.host.shapes[:] = NONE
+    assert verdict_of(first, second)[0] is same
+
+
 def test_without_shapes_op_counts_and_copy_sizes_and_kernel_names_are_compared() -> None:
     """GIVEN a recording without shapes and dtypes WHEN a script calls the same ops THEN the other visible facts decide."""
 
