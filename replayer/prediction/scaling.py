@@ -127,7 +127,7 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    if trace.workload is not None and trace.workload.inputs:
+    if trace.workload is not None:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:
                 return tensor.shape[0]
@@ -210,14 +210,14 @@ class _Ratios:
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
         device, strings = self._trace.device, self._trace.strings
         direction = copy_direction(strings[int(device.name[row])])
-        to_device, to_host = direction == "h2d", direction == "d2h"
-        if call is not None and not (to_device or to_host):
+        stays = direction not in ("h2d", "d2h")
+        if call is not None and stays:
             return self.of(call)
-        ratio = self.batches if to_device else 1.0
+        ratio = self.batches if direction == "h2d" else 1.0
         if call is not None and self._shapes is not None:
             grown = self.shapes_of(call)
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
-        if self._new is not None and not (to_device or to_host):
+        if self._new is not None and stays:
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 

@@ -281,7 +281,7 @@ def _scan_whole(text: str, position: int) -> tuple[ProfilerJson, int]:
 def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[ProfilerJson | None, int]:
     if text[position] != "{":
         problems["unreadable-event"] += 1
-        start = _EVENT_START.search(text, position + 1)
+        start = _EVENT_START.search(text, position)
         return None, start.start() if start else len(text)
     end = _NEXT_EVENT.search(text, position + 1) or _LAST_EVENT.search(text, position + 1)
     if end is None:
