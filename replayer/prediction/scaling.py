@@ -127,7 +127,7 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    if trace.workload is not None:
+    if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:
                 return tensor.shape[0]
