@@ -183,16 +183,6 @@ def test_the_largest_batch_is_unknown_without_a_batch_option(script: Any, capsys
     assert ran.batches == [8] and "at batch 8" in said and "--batch-option=--batch-size" in said
 
 
-@pytest.mark.parametrize("name", ["train.py", "train"])
-def test_the_batch_option_is_found_in_the_text_of_the_script(
-    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    (tmp_path / name).write_text('parser.add_argument("-b", type=int, default=8)\n')
-    ran = script()
-    assert run(FitOptions([str(tmp_path / name)], "v100-sxm2-16gb", json=True)) == 0
-    assert ran.batches == [8, 4] and told(capsys)["gpus"][0]["largest_batch"] == 57
-
-
 def test_a_given_batch_option_is_appended_to_the_script_arguments(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
     assert run(FitOptions(["train.py"], "v100-sxm2-16gb", batch_option="-b", json=True)) == 0
@@ -233,6 +223,13 @@ def test_a_failing_script_ends_fit_with_a_one_line_error(
         assert "ValueError: no data" in capsys.readouterr().err
 
 
+def test_a_script_may_fail_after_the_steps_that_fit_needs(script: Any) -> None:
+    ran = script(code=1)
+    assert run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb", steps=4)) == 0 and ran.batches == [8, 4]
+    with pytest.raises(TraceError, match="exit code 1 after 4 training steps"):
+        run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb", steps=5))
+
+
 def test_ctrl_c_while_the_script_runs_ends_fit_without_an_error_of_the_script(script: Any) -> None:
     script(code=130, steps=0, said=b"KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
@@ -269,11 +266,11 @@ def test_a_batch_argument_that_the_script_lacks_is_rejected(script: Any) -> None
     assert ran.batches == [8]
 
 
-@pytest.mark.parametrize("quote", ["'", '"'])
-def test_a_common_batch_option_is_found_in_the_script_source(script: Any, tmp_path: Path, quote: str) -> None:
+@pytest.mark.parametrize(("name", "quote"), [("train.py", "'"), ("train", '"')])
+def test_a_common_batch_option_is_found_in_the_script_source(script: Any, tmp_path: Path, name: str, quote: str) -> None:
     ran = script()
-    (tmp_path / "train.py").write_text(f"parser.add_argument({quote}-b{quote}, type=int, default=8)")
-    run(FitOptions([str(tmp_path / "train.py")], "v100-sxm2-16gb"))
+    (tmp_path / name).write_text(f"parser.add_argument({quote}-b{quote}, type=int, default=8)")
+    run(FitOptions([str(tmp_path / name)], "v100-sxm2-16gb"))
     assert ran.batches == [8, 4]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.traces.handmade import training
+from tests.traces.handmade import Call, training
 from traces.comparison.changed_ops import (
     ChangeLists,
     Changes,
@@ -177,6 +177,17 @@ def test_fused_kernels_replace_the_ops_in_their_names() -> None:
         Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), 2, 1, 20_000, 10_000),
     ]
     assert between(eager, eager) == between(recording(*fused), recording(*fused))
+
+
+@pytest.mark.parametrize("phases", ["forward backward", "backward"])
+def test_a_fused_kernel_replaces_ops_of_its_own_phase_or_else_of_another(phases: str) -> None:
+    """GIVEN an addition in some phases WHEN the other trace has a fused kernel in the forward pass."""
+    begins_us = {"forward": 35, "backward": 65}
+    made = [Call("aten::add", "4,4", begins_us[phase], "add") for phase in phases.split()]
+    fused = Call("triton_poi_fused_add_0", "4,4", 35, "triton_poi_fused_add_0")
+    found = between(training(steps=1, made=made), training(steps=1, made=[fused]))
+    assert found.ops.replaced == [Replacement(("aten::add",), (fused.op,), 1, 1, 10_000, 10_000)]
+    assert [row.name for row in found.ops.gone] == ["aten::add"] * (len(made) - 1) and not found.ops.added
 
 
 def test_a_fused_backward_kernel_does_not_replace_the_forward_op() -> None:

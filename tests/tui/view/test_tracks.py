@@ -200,3 +200,14 @@ def test_rows_become_taller_if_the_window_has_free_lines(traces: int, makes_memo
     assert all(least[row] == (2 if kind is TrackKind.MEMORY else 1) for row, kind in kinds.items())
     largest = {TrackKind.GPU: 12, TrackKind.MEMORY: 8, TrackKind.PHASES: 4}
     assert all(most[row] <= largest.get(kind, 2) for row, kind in kinds.items())
+
+
+def test_rows_of_the_host_and_of_memory_can_be_hidden_separately() -> None:
+    rows = ShownRows(whole(("t", training())), height=40)
+    kinds = {row.kind for row in rows.scene.rows}
+    assert {TrackKind.HOST, TrackKind.MEMORY} < kinds
+    for toggled, hidden in (("host", {TrackKind.HOST}), ("memory", {TrackKind.HOST, TrackKind.MEMORY})):
+        rows.toggle(toggled)
+        assert {rows.scene.rows[number].kind for number in rows.shown} == kinds - hidden
+    rows.toggle("host")
+    assert {rows.scene.rows[number].kind for number in rows.shown} == kinds - {TrackKind.MEMORY}
