@@ -85,7 +85,7 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
     """GIVEN two steps of the virtual GPU, whose ops Kineto has recorded at a quarter of their times, with a range around the
     first step's ops and a range around the kernels of both.
 
-    The result is in golden/profile_window.txt: each event with its thread, start and duration in us.
+    The result is in golden/profile_window.txt: each event with its thread, start and duration in us, and arguments.
     """
     window = training(2, jitter_us=(0, 3))
     begin_ns = int(window.steps.start_ns[0])
@@ -103,8 +103,10 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
     names = [window.strings[name] for name in host.name.tolist()]
     events = [recorded(names[row], "cpu_op", starts[row], ends[row], **{"External id": row + 1}) for row in ops]
     first_end_ns = int(window.steps.end_ns[0])
-    events.append(recorded("epoch", "user_annotation", begin_ns + 1_000, int(host.end_ns.max()) + 4_000))
-    events.append(recorded("first step", "user_annotation", begin_ns + 25_000, first_end_ns - 1_000))
+    ranges = [("epoch", 1_000, int(host.end_ns.max()) + 4_000), ("first step", 25_000, first_end_ns - 1_000)]
+    for number, (name, later_ns, end_ns) in enumerate(ranges, 901):
+        args = {"External id": number, "Sequence number": 5}
+        events.append(recorded(name, "user_annotation", begin_ns + later_ns, end_ns, **args))
     kineto = {"traceEvents": events, "baseTimeNanoseconds": 0}
     ties = [(round(own_us(time_ns) * 1_000), time_ns) for time_ns in (begin_ns - 8_000, int(window.steps.end_ns[-1]) + 40_000)]
     found = with_virtual_gpu(kineto, window, 0, ties)
@@ -113,7 +115,7 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
     for event in found["traceEvents"]:
         times = [round(event[key] - (begin_ns / 1_000 if key == "ts" else 0), 3) for key in ("ts", "dur") if key in event]
         thread = threads.setdefault(event.get("tid"), f"thread {len(threads)}")
-        lines.append(f"{event['ph']} {event.get('cat', '')} {event['name']} {thread} {times}\n")
+        lines.append(f"{event['ph']} {event.get('cat', '')} {event['name']} {thread} {times} {event.get('args', '')}\n")
     assert_golden(Path(__file__).with_name("golden") / "profile_window.txt", "".join(lines))
 
 
