@@ -189,3 +189,19 @@ def test_allocations_are_not_delayed_while_a_memory_history_is_recorded() -> Non
     allocator.free(handle)
     allocator.execute_pending()
     assert [entry["action"] for entry in history.entries][2:] == ["free_requested", "free_completed"]
+
+
+def test_a_private_pool_is_used_by_its_thread_until_it_is_left() -> None:
+    """GIVEN a pool of this thread inside of a pool of all threads THEN the innermost pool of a thread gives the memory."""
+    memory = DeviceMemory(0, 16 << 30)
+    allocator = TensorAllocator(memory)
+    assert allocator.begin_pool(1, None) and allocator.begin_pool(2, threading.get_ident())
+    assert not allocator.begin_pool(1, None) and not allocator.begin_pool(2, None)
+    inner = allocator.malloc(MIB, 0)
+    assert allocator.end_pool(2) and not allocator.end_pool(2)
+    assert not allocator.begin_pool(1, None)  # this pool is still in use
+    outer = allocator.malloc(MIB, 0)
+    assert allocator.end_pool(1) and not allocator.end_pool(1)
+    usual = allocator.malloc(MIB, 0)
+    assert inner is not None and outer is not None and usual is not None
+    assert len({handle.block.address >> 21 for handle in (inner, outer, usual)}) == 3  # each pool has segments of 2 MiB
