@@ -41,6 +41,7 @@ from tui.outputs import json_text
 from tui.text.analyses import analysis_tables, exposure_sentence, idle_sentence
 from tui.text.bottleneck import WHOLE, bottleneck_text, is_lower_bound, lag_sentence
 from tui.text.compiled import compiled_line, compiled_tables, graphs_line
+from tui.text.pace import overhead_sentences
 
 _GRAINS = {
     "kernel": "a recording of every op and every kernel",
@@ -220,6 +221,9 @@ def note_sentences(summary: Summary) -> list[str]:
         notes.insert(0, lag.rstrip("."))
     if summary.estimate_error is not None:
         notes.insert(0, f"ESTIMATE: at least some times are estimated. {summary.estimate_error.sentence().rstrip('.')}")
+    if summary.run.replay is not None and summary.pace is not None:
+        host = overhead_sentences(summary.run.replay.host, summary.pace.pace_ns)
+        notes[:0] = [sentence.rstrip(".") for sentence in host]
     notes = [*estimate_line(summary.run), *notes]
     return [*notes, f"missing: {'; '.join(summary.lacks)}"] if summary.lacks else notes
 

@@ -12,6 +12,7 @@ from tui.formatting import count_text, share_text, time_text
 
 if TYPE_CHECKING:
     from traces.comparison.comparison_figures import Comparison
+    from traces.model.run import HostFigures
 
 
 def pace_sentences(comparison: Comparison) -> list[str]:
@@ -29,11 +30,15 @@ def pace_sentences(comparison: Comparison) -> list[str]:
         )
     if comparison.clock == "recorded":
         sentences.append("This machine's own overhead is excluded (--clock recorded).")
-    behind_ns, step_ns = comparison.host.lag_ns_per_step or 0, comparison.steps.replayed_ns
-    if step_ns and behind_ns >= OWN_HOST_SHARE * step_ns:
-        own = f"{time_text(min(behind_ns, step_ns))} per step ({share_text(min(behind_ns / step_ns, 1))})"
-        sentences.append(f"{own} is overhead of this host (see --clock recorded).")
-    return sentences
+    return sentences + overhead_sentences(comparison.host, comparison.steps.replayed_ns)
+
+
+def overhead_sentences(host: HostFigures, step_ns: int | None) -> list[str]:
+    behind_ns = host.lag_ns_per_step or 0
+    if not step_ns or behind_ns < OWN_HOST_SHARE * step_ns:
+        return []
+    own = f"{time_text(min(behind_ns, step_ns))} per step ({share_text(min(behind_ns / step_ns, 1))})"
+    return [f"{own} is overhead of the replay (see --clock recorded)."]
 
 
 def loader_note(comparison: Comparison) -> str:

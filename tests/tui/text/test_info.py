@@ -80,6 +80,13 @@ def test_info_says_that_a_trace_without_gpu_work_cannot_be_replayed() -> None:
     assert "nothing to replay" in text and "missing: device time: no GPU; shapes\n" in text
 
 
+def test_info_says_how_much_of_a_step_is_overhead_of_the_replaying_host() -> None:
+    replays = (replay_of(training(), lag_ns_per_step=ns) for ns in (40_000, 4_000))
+    slow, quick = (info_text(summarize(replay), "t", details=False) for replay in replays)
+    assert "  40.0 µs per step (48.2 %) is overhead of the replay (see --clock recorded)\n" in slow
+    assert "overhead of" not in quick
+
+
 def test_long_provenance_is_truncated() -> None:
     trace = training()
     trace.provenance = {f"fact {i}": "x" * 200 for i in range(40)}
