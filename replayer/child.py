@@ -34,6 +34,7 @@ from traces.bootstrap._trace_tracebacks import showing_own_place
 from traces.compiled.compiled_code import compiled_code
 from traces.format.trace_file import TraceStream, load
 from traces.model.layouts import Shape
+from traces.model.machine import TorchSettings
 from traces.model.run import REPLAY, MissingOp, ReplayNotes, Run
 from traces.model.trace import Trace, TraceError, shapes_text
 from traces.model.typed_json import from_json
@@ -263,7 +264,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
         grain="kernel" if pace is not None and pace.estimates_all() else trace.grain,
         devices=[replace(device, peak_bytes=0) for device in gpu.recording.devices],
         threads=gpu.current.threads,
-        machines={rank: gpu.machine},
+        machines={rank: replace(gpu.machine, settings=TorchSettings.of_process(torch))},
         runs={rank: Run(source=REPLAY, replay=notes, compiled=compiled_code())},
         provenance={"recorded": {"source": trace.run_of(rank).source, **trace.provenance}},
         workload=gpu.steps.workload.signature,

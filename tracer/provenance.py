@@ -129,13 +129,7 @@ class ProcessFacts:
             processors=os.cpu_count(),
             oom_text=self._oom_text,
             cublas_bytes=self._cublas_bytes,
-            settings=TorchSettings(
-                tf32_matmul=_allows_tf32(torch.backends.cuda.matmul),
-                tf32_cudnn=_allows_tf32(torch.backends.cudnn),
-                cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
-                deterministic=bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic),
-                allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
-            ),
+            settings=TorchSettings.of_process(torch),
         )
 
     def lacks(self, has_profile: bool) -> list[str]:
@@ -204,13 +198,6 @@ def _versions(torch: ModuleType) -> dict[str, Json]:
         "nccl": _nccl_version(torch),
         "driver": _driver_version(torch),
     }
-
-
-def _allows_tf32(backend: Any) -> bool:
-    try:
-        return bool(backend.allow_tf32)
-    except RuntimeError:
-        return bool(backend.fp32_precision == "tf32")
 
 
 def _nccl_version(torch: ModuleType) -> str | None:

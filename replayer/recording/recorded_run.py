@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
+import torch
+
 from replayer.cost_model.constants import SHORT_KERNEL_NS
 from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.cost_model.op_costs import OpCosts, Sample
@@ -25,6 +27,7 @@ from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_regions import RecordedRegions
 from replayer.recording.recorded_step import Instance, RecordedStep
 from replayer.recording.step_choice import StepChoice
+from traces.model.machine import TorchSettings
 from traces.model.trace import NONE, DeviceKind, Trace
 from traces.names.cards import card_of
 from traces.rates.op_cost import flops, size_bytes
@@ -50,6 +53,11 @@ class RecordedRun:
         self.costs = OpCosts(card_of(device_name), settings)
         self.costs.slowdown = slowdown
         self._sample()
+
+    def costs_for_script(self) -> OpCosts:
+        """Return the cost model with the script's current settings, such as TF32."""
+        self.costs.settings = TorchSettings.of_process(torch)
+        return self.costs
 
     def index_of(self, step: RecordedStep) -> int:
         return next((i for i, one in enumerate(self.steps) if one is step or one.row == step.row), NONE)

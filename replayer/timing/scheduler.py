@@ -181,7 +181,7 @@ class StreamScheduler:
         if samples and not self.of_other_program and not any(one.shapes for one, _ in samples):
             return int(median(ns for _, ns in samples)), Origin.SCALED
         op, outputs = canonical_op(signature.op), signature.outputs
-        estimate = self.recording.costs.estimate(op, shapes, dtype, outputs, signature.layout)
+        estimate = self.recording.costs_for_script().estimate(op, shapes, dtype, outputs, signature.layout)
         return int(estimate.ns), estimate.origin
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:

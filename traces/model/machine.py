@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 from traces.model.json_facts import Json
 from traces.model.typed_json import fitting
@@ -68,6 +69,24 @@ class TorchSettings:
     cudnn_benchmark: bool | None = None  # torch.backends.cudnn.benchmark
     deterministic: bool | None = None  # whether PyTorch or cuDNN must use deterministic kernels
     allocator: str | None = None  # value of PYTORCH_ALLOC_CONF
+
+    @classmethod
+    def of_process(cls, torch: Any) -> Self:
+        """Return the current settings of `torch` in this process."""
+        return cls(
+            tf32_matmul=_allows_tf32(torch.backends.cuda.matmul),
+            tf32_cudnn=_allows_tf32(torch.backends.cudnn),
+            cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
+            deterministic=bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic),
+            allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+        )
+
+
+def _allows_tf32(backend: Any) -> bool:
+    try:
+        return bool(backend.allow_tf32)
+    except RuntimeError:
+        return bool(backend.fp32_precision == "tf32")
 
 
 DEFAULT_SETTINGS = TorchSettings()

@@ -49,7 +49,7 @@ def loader_note(comparison: Comparison) -> str:
 
 def values_sentences(comparison: Comparison) -> list[str]:
     if comparison.values.computed:
-        return ["Values were computed on this machine's CPU; GPU times are from the trace."]
+        return ["Values were computed on this machine's CPU; this did not change GPU times."]
     sentences = []
     if sizes := comparison.values.sizes_assumed:
         results = "1 data-dependent size was" if sizes == 1 else f"{count_text(sizes)} data-dependent sizes were"

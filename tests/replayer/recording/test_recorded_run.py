@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from replayer.recording.recorded_run import RecordedRun
 from tests.replayer.recordings import Op, RecordedPhases, recording_of
 from traces.model.trace import NONE, StepKind
+from tui.commands.replay_library import trace_of_card
 
 FORWARD: RecordedPhases = [("forward", 0, 20)]
 KERNEL = [Op("aten::mm", 2, 5, (10, 5))]
@@ -48,3 +50,21 @@ def test_the_bandwidth_of_long_elementwise_ops_is_that_of_the_gpu(kernel_us: int
     products = [Op("aten::mm", 500 + 100 * i, 5, kernel=(509 + 100 * i, 90), shapes=((9, 9), (9, 9))) for i in range(90)]
     recording = RecordedRun(recording_of([(StepKind.STEADY, [("forward", 0, 20_000)], sums + products)]))
     assert recording.speed.bytes_per_ns == pytest.approx(gbps, rel=0.01)
+
+
+def test_estimates_use_the_tf32_settings_of_the_script() -> None:
+    """GIVEN a script that allows TF32 after the recording was read."""
+    recording = RecordedRun(trace_of_card("a100"))
+
+    def estimated_ns(op: str, *shapes: tuple[int, ...]) -> float:
+        return recording.costs_for_script().estimate(op, shapes, "float32").ns
+
+    product, convolution = ("mm", (4096, 4096), (4096, 4096)), ("convolution", (64, 256, 28, 28), (256, 256, 3, 3))
+    default = [estimated_ns(*product), estimated_ns(*convolution)]
+    try:
+        torch.set_float32_matmul_precision("high")
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            changed = [estimated_ns(*product), estimated_ns(*convolution)]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert changed[0] < default[0] / 3 and changed[1] > 2 * default[1]
