@@ -79,6 +79,16 @@ CACHED_SHARE = 0.5  # share
 # published: names of cuBLAS kernels: sgemm_32x128
 NARROWEST_TILE = 32  # rows or columns
 
+# the tile of the result that one block computes in a recurrent product
+# published: names of cuDNN's kernels on an H100: cutlass_80_tensorop_s1688gemm_64x64_32x6
+RECURRENT_TILE = 64  # rows or columns
+
+# memory traffic of one block of threads in kernels that may have fewer blocks than the GPU has multiprocessors
+# chosen after seeing results: recordings of an H100: batch norm of 32 to 128 channels, and an LSTM
+BLOCK_BYTES_PER_CLOCK: Mapping[str, float] = {
+    "batch_norm": 12.0, "batch_norm_backward": 6.6, "rnn": 64.0, "rnn_backward": 64.0,
+}  # bytes per clock
+
 # a convolution with at most this many input channels is the network's first, so its input needs no gradient
 # chosen: pictures have 1, 3 or 4 channels
 PICTURE_CHANNELS = 4  # channels

@@ -100,6 +100,12 @@ def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
     return tflops * 1e3, card.memory_gbps, float(card.multi_processors)
 
 
+def clock_ghz(card: Card) -> float:
+    """Return the clock rate at which the GPU reaches its fp32 peak."""
+    lanes = 128 if card.architecture.capability > (8, 0) else 64
+    return card.tflops["fp32"] * _sustained(card) * 1e3 / (2 * lanes * card.multi_processors)
+
+
 @cache
 def _sustained(card: Card) -> float:
     # see Note [Sustained clocks]

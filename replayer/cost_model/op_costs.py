@@ -31,7 +31,7 @@ from math import exp, inf, log, log2
 from typing import NamedTuple
 
 from replayer.cost_model import constants
-from replayer.cost_model.efficiency import NETS, ROWS_KINDS, EfficiencyCurves, peaks_of, roofline_ns
+from replayer.cost_model.efficiency import NETS, ROWS_KINDS, EfficiencyCurves, clock_ghz, peaks_of, roofline_ns
 from replayer.cost_model.op_work import OpWork, Shapes, is_part, op_work
 from traces.model.layouts import CHANNELS_LAST
 from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
@@ -153,7 +153,7 @@ class OpCosts:
             images, channels, outputs, places = work.sizes
             work = work._replace(kind="conv", sizes=(1, outputs, images * places, 9 * channels))
         work = _in_tiles(work)
-        peaks = peaks_of(self.card, unit)
+        peaks, block_ns = peaks_of(self.card, unit), work.block_clocks / clock_ghz(self.card)
         if work.kind in NETS:
             slower, origin = self._curves.slower(work.kind, _as_learned(work), work.size_bytes, work.flops, self.card, unit)
             flops: float = work.flops
@@ -162,7 +162,7 @@ class OpCosts:
                 slower *= 1.0 if _is_aligned(work) else constants.UNALIGNED_SLOWER
             elif work.item_bytes != 4:
                 origin = Origin.CURVE
-            return roofline_ns(flops, work.size_bytes, peaks) * slower + self.floor_ns, origin
+            return max(roofline_ns(flops, work.size_bytes, peaks) * slower, block_ns) + self.floor_ns, origin
         if work.kind == "attention":  # see Note [Fused attention]
             batch, rows, _, depth = work.sizes
             softmax_ns = batch * rows * depth * constants.FLOPS_PER_QUERY / peaks_of(self.card)[0]
@@ -173,8 +173,8 @@ class OpCosts:
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
         # Data in the L2 cache is not read from memory.
         missed_bytes = work.size_bytes - constants.CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
-        slower = constants.SLOWER_BY_BYTES[work.kind]
-        return roofline_ns(work.flops, missed_bytes, peaks) * slower + self.floor_ns, Origin.ROOFLINE
+        memory_ns = roofline_ns(work.flops, missed_bytes, peaks) * constants.SLOWER_BY_BYTES[work.kind]
+        return max(memory_ns, block_ns) + self.floor_ns, Origin.ROOFLINE
 
 
 def _in_tiles(work: OpWork) -> OpWork:

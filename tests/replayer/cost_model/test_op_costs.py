@@ -330,6 +330,43 @@ def test_a_memory_bound_op_takes_its_bytes_divided_by_the_bandwidth() -> None:
     assert V100.l2_bytes < moved and estimate.ns == pytest.approx(missed / V100.memory_gbps * 1.6 + FLOOR_NS)
 
 
+def test_the_depth_limits_the_speed_of_recurrent_products() -> None:
+    """On an H100, cuDNN takes 19.25 us for a product of 32 x 4096 and 4096 x 1024 of a backward pass, and 8 us for one of 32 x
+    1024 and 1024 x 4096 of a forward pass."""
+    costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"), floor_ns=1_000)
+    weights = ((4096, 512), (4096, 1024))
+    recurrent = {
+        op: next(work for work in op_work(op, ((32, 64, 512), *weights, (1, 32, 1024))) if work.calls == 64 and work.flops)
+        for op in ("rnn", "rnn_backward")
+    }
+    times_us = {op: costs._worked_out(work)[0] / 1e3 for op, work in recurrent.items()}
+    assert 16 < times_us["rnn_backward"] < 20 and 7 < times_us["rnn"] < 9
+
+
+@pytest.mark.parametrize(
+    ("image", "forward_us", "backward_us"),
+    [
+        ((8, 32, 128, 128), 53.8, 184.0),  # 32 of 132 multiprocessors are busy
+        ((32, 64, 112, 112), 242.2, 618.1),
+        ((32, 256, 56, 56), 124.5, 226.1),
+        ((128, 512, 28, 28), 242.5, 382.3),
+    ],
+)
+def test_batch_normalization_of_few_channels_does_not_use_all_multiprocessors(
+    image: tuple[int, ...], forward_us: float, backward_us: float
+) -> None:
+    """Recordings of an H100 in benchmarks/recordings/h100."""
+    costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"), floor_ns=1_000)
+    channels = (image[1],)
+    forward = costs.estimate("batch_norm", (image, channels, channels), "float32", layout=CONTIGUOUS).ns / 1e3
+    backward = costs.estimate("batch_norm_backward", (image, image, channels), "float32", layout=CONTIGUOUS).ns / 1e3
+    assert 0.8 < forward / forward_us < 1.3 and 0.8 < backward / backward_us < 1.3
+    # WHEN the image is in the memory layout channels_last THEN the number of channels does not matter
+    alike = (image[0], 2 * image[1], image[2], image[3] // 2)
+    of_others = costs.estimate("batch_norm", (alike, (2 * image[1],)), "float32", layout=CHANNELS_LAST).ns
+    assert of_others == costs.estimate("batch_norm", (image, channels), "float32", layout=CHANNELS_LAST).ns <= forward * 1e3
+
+
 def test_depthwise_convolution_time_depends_on_the_bytes_and_the_window() -> None:
     image = (8, 64, 56, 56)
     moved = 4 * (2 * 8 * 64 * 56 * 56 + 64 * 9)
