@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from replayer.state import STATE
+from replayer.ops import kept_library
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch_around
@@ -37,8 +37,7 @@ def install(torch_module: ModuleType) -> None:
     for ops in (torch_module.ops._c10d_functional, torch_module.ops._dtensor):
         specials |= {getattr(ops, name).default: getattr(functional, name) for name in _TAKEN if hasattr(ops, name)}
     # see Note [Functional collectives of CPU tensors]
-    library = torch_module.library.Library("_c10d_functional", "IMPL")
-    STATE.kept.append(library)
+    library = kept_library("_c10d_functional")
     for name in _TAKEN:
         if hasattr(torch_module.ops._c10d_functional, name):
             library.impl(name, getattr(functional, name), "CPU")
