@@ -29,8 +29,6 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
-import torch
-
 from traces.model.layouts import Shape
 
 _FOLDER = str(Path(__file__).parent)
@@ -54,7 +52,8 @@ _WARNED: set[str] = set()
 
 def warn_once_at_script(text: str) -> None:
     """See TORCH_WARN_ONCE in c10/util/Exception.h."""
-    if text not in _WARNED or torch.is_warn_always_enabled():
+    # `trace fit` imports this module without torch
+    if text not in _WARNED or sys.modules["torch"].is_warn_always_enabled():
         _WARNED.add(text)
         warn_at_script(text)
 
