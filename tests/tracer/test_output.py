@@ -41,6 +41,16 @@ def test_the_time_between_writes_grows_to_half_a_second(tmp_path: Path) -> None:
     assert [pause_ns // 10**6 for pause_ns in pauses_ns] == [10, 20, 40, 80, 160, 320, 500, 500]
 
 
+def test_rows_after_the_end_are_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A daemon thread of the script may train until the process ends."""
+    output = output_at(tmp_path / "x.part")
+    output.close(Trace())
+    output.add("steps", rank=0, number=0, start_ns=5, duration_ns=7)
+    output.flush(None)
+    assert len(load(tmp_path / "x.part").steps) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_an_empty_recording_has_only_a_header(tmp_path: Path) -> None:
     output = output_at(tmp_path / "x.part")
     output.close(Trace())
@@ -74,7 +84,7 @@ def test_a_failed_write_ends_the_recording_with_one_error_line(
     output.close(Trace())
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and "the script continues" in said[0] and "No space left on device" in said[0]
-    assert output.failed
+    assert output.is_ended
 
 
 def test_a_missing_output_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ class RecordingFile:
     def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path
         self.strings = Strings()
-        self.failed = False
+        self.is_ended = False  # after `close` or a failed write, later rows are ignored: daemon threads may still train
         self._clock = clock
         self._pause_ns = _FIRST_FLUSH_NS
         self.due_ns = 0  # when the collected rows should be written, on the monotonic clock
@@ -89,7 +89,7 @@ class RecordingFile:
         self._pause_ns = min(2 * self._pause_ns, FLUSH_NS)
         self._encode(*TABLES)
         items, self._items = self._items, []
-        if self.failed:
+        if self.is_ended:
             return
         try:
             self._write(header, items)
@@ -98,10 +98,11 @@ class RecordingFile:
 
     def close(self, header: Trace) -> None:
         self.flush(header)
-        if self._stream is None or self.failed:
+        if self._stream is None or self.is_ended:
             return
         try:
             self._stream.close()
+            self.is_ended = True
         except (TraceError, OSError) as failure:
             self._give_up(failure)
 
@@ -118,5 +119,5 @@ class RecordingFile:
         self._stream.add_items(items, {name: count - written[name] for name, count in self._encoded.items()})
 
     def _give_up(self, failure: Exception) -> None:
-        self.failed = True
+        self.is_ended = True
         print(f"trace: recording stopped, the script continues: {failure}", file=sys.stderr)
