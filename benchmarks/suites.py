@@ -366,6 +366,27 @@ SUITES = (
         on_gpu={"SUITE_SETUP": f"{_DEFAULT_DEVICE['SUITE_SETUP']}; {_NO_DEADLINE}"},
     ),
     Suite("POT", "aed01202", ("test",), 120, "PythonOT/POT aed01202, without the folder ot", "", _NO_OPTIONS),
+    Suite("optimum-quanto", "e33f8202", ("tests",), 80, "huggingface/optimum-quanto e33f8202", ".", _NO_OPTIONS),
+    Suite(
+        "compressed-tensors",
+        "ac8e2ba8",
+        ("tests",),
+        80,
+        "vllm-project/compressed-tensors ac8e2ba8, with a file version.py. Its tests need a GPU",
+        "src",
+        _NO_OPTIONS,
+    ),
+    Suite("dion", "0a059a45", ("tests",), 80, "microsoft/dion 0a059a45", ".", _NO_OPTIONS),
+    Suite(
+        "keras",
+        "3422977a",
+        tuple(f"keras/src/{name}" for name in "activations initializers layers losses metrics models optimizers".split()),
+        150,
+        "keras-team/keras 3422977a",
+        ".",
+        _NO_OPTIONS,
+        {"KERAS_BACKEND": "torch"},
+    ),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -401,21 +422,29 @@ class Cause:
 
 _OFFLINE = r"URLError|ConnectionError|OfflineModeIsEnabled|LocalEntryNotFoundError|HfHub|HF_HUB_|[Cc]ould(n't| not) connect"
 _REFUSED = Cause("", r": refused |NotEmulated: ", Kind.NOT_EMULATED, "the message names the call")
+_NOT_INSTALLED = "a package is not installed"
 _UNKNOWN = Cause("", "", Kind.UNKNOWN, "no known cause")
 CAUSES = (
     Cause("", _OFFLINE, Kind.ENVIRONMENT, "the test downloads a file, and the machine is offline"),
-    Cause("", r"package must be available|ModuleNotFoundError", Kind.ENVIRONMENT, "a package is not installed"),
+    Cause("", r"package must be available|ModuleNotFoundError|'triton' package", Kind.ENVIRONMENT, _NOT_INSTALLED),
     Cause(
         "kornia",
         r"tests/augmentation/.*Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu",
         Kind.AS_ON_A_GPU,
         "a bug of kornia 0.9.0rc1: the mask of the images to augment stays on the CPU. kornia 0.9.0 moves the mask",
     ),
+    *(
+        Cause(name, pattern, Kind.LIMIT, "the project tests `type(x) is Tensor`, which is false on the virtual GPU")
+        for name, pattern in (
+            ("botorch", r"argument 'fill_value' \(position 2\) must be Number"),
+            ("optimum-quanto", r"'Tensor' object has no attribute '(unpack|__tensor_flatten__)'"),
+        )
+    ),
     Cause(
-        "botorch",
-        r"argument 'fill_value' \(position 2\) must be Number",
+        "compressed-tensors",
+        r"dispatch_on_subclass called with NO overloaded args|'lazy' == 'cuda'",
         Kind.LIMIT,
-        "the project tests `type(x) is Tensor`, which is false on the virtual GPU",
+        "the project assigns another class to `tensor.__class__`",
     ),
     Cause(
         "x-transformers",
