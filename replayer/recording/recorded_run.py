@@ -13,8 +13,6 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-import torch
-
 from replayer.cost_model.constants import SHORT_KERNEL_NS
 from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.cost_model.op_costs import OpCosts, Sample
@@ -56,6 +54,8 @@ class RecordedRun:
 
     def costs_for_script(self) -> OpCosts:
         """Return the cost model with the script's current settings, such as TF32."""
+        import torch  # here, because commands that run no script do not import torch
+
         self.costs.settings = TorchSettings.of_process(torch)
         return self.costs
 
