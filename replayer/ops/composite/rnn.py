@@ -32,6 +32,9 @@ aten = torch.ops.aten
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # values of cudnnRNNMode_t
 _WITHOUT_FUSED_CELL = (MODES["rnn_relu"], MODES["rnn_tanh"])
 
+# Autocast casts these dtypes to half for cuDNN's RNNs, also if its dtype is bfloat16 (ATen/cudnn/AutocastRNN.cpp).
+_CAST_TO_HALF = (torch.float32, torch.bfloat16)
+
 # without cuDNN or fused cells; `op.decompose` would use PyTorch's tracing rules
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
@@ -63,7 +66,7 @@ def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
 
 def _require_one_dtype(data: torch.Tensor, hidden: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
     """See `check_attributes` in ATen/native/RNN.h."""
-    casts = {torch.float32: torch.float16} if torch.is_autocast_enabled("cuda") else {}
+    casts = dict.fromkeys(_CAST_TO_HALF if torch.is_autocast_enabled("cuda") else (), torch.float16)
     expected = casts.get(data.dtype, data.dtype)
     for name, tensors in (("hidden", hidden), ("parameter", weights)):
         for tensor in tensors:
@@ -134,10 +137,10 @@ def _under_autocast(
 ) -> TorchAny:
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
-        if weights[0].dtype is torch.float32:
+        if weights[0].dtype in _CAST_TO_HALF:
             buffer = _buffer_for(weights, half)
             weights = [view.copy_(weight) for view, weight in zip(_views(buffer, weights), weights, strict=True)]
-        data, hx, cx = (x.to(half) if x is not None and x.dtype is torch.float32 else x for x in (data, hx, cx))
+        data, hx, cx = (x.to(half) if x is not None and x.dtype in _CAST_TO_HALF else x for x in (data, hx, cx))
         return aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *rest)
 
 

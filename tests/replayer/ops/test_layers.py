@@ -264,6 +264,12 @@ def test_autocast_runs_recurrent_layers_in_half_precision() -> None:
     assert set(signature.dtypes) == {"float16"}
     assert all(weight.grad.dtype is torch.float32 for weight in layer.parameters())
 
+    # the Linear returns bfloat16, which autocast casts to half for the LSTM
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out, _ = layer(nn.Linear(3, 6).cuda()(torch.rand(5, 2, 3, device="cuda")))
+    assert out.dtype is torch.float16
+    out.float().sum().backward()
+
 
 def test_autocast_casts_the_inputs_of_cudnn_convolutions() -> None:
     use()
