@@ -110,7 +110,7 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync(stream: TorchAny = None) -> None:
-    """Report a wait for the GPU, as `torch.cuda.set_sync_debug_mode` requests."""
+    """Warn about a wait for the GPU or raise an error, depending on `torch.cuda.set_sync_debug_mode`."""
     if STATE.on_sync is not None:
         STATE.on_sync(stream)
     if STATE.sync_debug_mode == 1:

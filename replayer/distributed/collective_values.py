@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes the values that collectives return for small tensors.
+"""Computes the results of collective operations on small tensors, such as a mean loss.
 
     concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values

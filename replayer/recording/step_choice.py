@@ -164,7 +164,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Choose the recorded step that supplies values such as the loss."""
+        """Return the recorded step from which the script reads values such as the loss."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:

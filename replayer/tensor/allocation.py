@@ -55,7 +55,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Two tensors with unknown values have the same object of this class if one is a copy of the other."""
+    """Identifies unknown values. A tensor and its copies refer to the same object of this class."""
 
 
 class Truth(Enum):

@@ -245,8 +245,8 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the functions for communication between ranks in all modules of PyTorch. Deprecated functions are not wrapped,
-    because their warnings must point to the script."""
+    """Wrap PyTorch's functions for communication between ranks. Deprecated functions are not wrapped, because their warnings
+    must point to the script."""
     dist = torch.distributed
     if not dist.is_available():
         return

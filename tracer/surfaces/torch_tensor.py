@@ -69,8 +69,7 @@ def install(torch: ModuleType) -> None:
         "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # Methods such as `item` are defined in a C base class. Methods such as `item` belong to a C base class, which Python
-        # cannot change, so replace them in torch.Tensor.
+        # Python cannot change the C base class that defines methods such as `item`, so replace them in torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

@@ -90,7 +90,7 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the current group of steps if this step makes the same calls, or else a new group."""
+        """Return the group to which this step is added. A new group begins if the step makes other calls than the previous step."""
         alike = self._alike
         if (
             alike is None

@@ -305,8 +305,7 @@ def _gpu_time_series(times: pace.StepTimes, rows: Column) -> pace.PaceSeries | N
 def _phases(
     worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], varying: Both[pace.StepTimes] | None
 ) -> dict[str, PhaseError]:
-    """Compare the medians of the phases. If step times vary (`varying`), compare mean times of phases, because these add up to
-    the mean step time."""
+    """Compare the median times of the phases, or the mean times if step times vary (`varying` is given)."""
     recorded, other = worked
     if not len(timed.recorded):
         return {}

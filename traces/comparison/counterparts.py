@@ -167,7 +167,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
 
 
 def longest_rising(values: Sequence[int]) -> list[int]:
-    """Return the places of the longest sequence of values that rises strictly."""
+    """Return the indices of a longest strictly increasing subsequence."""
     ends: list[int] = []  # the smallest last value of a rising sequence of each length
     lengths = []
     for value in values:

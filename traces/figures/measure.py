@@ -379,7 +379,7 @@ def enclosing(host: HostSpans, wanted: Column) -> Column:
 
 
 def first_marked(above: Column, marked: Column) -> Column:
-    """Return the first marked row on the way from each row to the row above, or NONE."""
+    """Follow `above` from each row, and return the first marked row, or NONE. A marked row returns itself."""
     found = _last_of_chain(np.append(np.where(marked, np.arange(len(above)), above), NONE))[:-1]
     return np.where(found < len(above), found, NONE)
 

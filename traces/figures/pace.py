@@ -278,7 +278,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         return None
     host_ns, pace_ns = _median(host), _median(chosen)
     device_ns = None if slowest is None else _median(slowest)
-    # Step times may repeat, for example with every second step longer. A mean over 3 steps would then be wrong, so use 2 or 4.
+    # If every second step is longer, use an even number of steps for the mean.
     whole = chosen.rows[len(chosen.rows) % period_of(chosen.interval_ns[chosen.rows]) :]
     mean_ns = mean(chosen.interval_ns[whole])
     busy, mean_busy = [], []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from traces.model.layouts import Shape
 
-# The first name of a line is the canonical one. `_chunk_cat` is called by `fsdp::chunk_cat` of FSDP2.
+# Each line begins with the canonical name. `_chunk_cat` is called by `fsdp::chunk_cat` of FSDP2.
 _LINES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
 _GROUPS = dict(line.split(": ") for line in _LINES)
 _CANONICAL = {name: group for group, names in _GROUPS.items() for name in names.split()}

@@ -74,8 +74,7 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        # Autocast converts dtypes before ops. These conversions are not compared, because a replay does not store them as parts
-        # of an op.
+        # Leave out the dtype conversions of autocast, because a replay stores them as ops of their own.
         is_converted |= converts[at]
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]

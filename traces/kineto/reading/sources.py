@@ -30,7 +30,7 @@ def holds_several(path: Path) -> bool:
 
 
 def is_profiler_recording(path: Path) -> bool:
-    """Return True for a folder, an archive, a gzip file, or a file whose first bytes may be JSON."""
+    """Return True if the path may be a profiler recording: a folder, an archive, a gzip file or a JSON file."""
     head = _head(path).removeprefix(b"\xef\xbb\xbf").lstrip()
     return holds_several(path) or head.startswith((b"{", b"[", _GZIP_MAGIC))
 
