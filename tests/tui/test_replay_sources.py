@@ -225,7 +225,7 @@ def test_stalls_runs_the_script_once_for_each_source_of_data(
     """GIVEN a script whose last run fails WHEN it is compared THEN its exit code is passed on and nothing is printed."""
     loaders: list[str] = []
 
-    def run(folder: Path, asked: Any, path: Any, choice: Any, loader: str, disk: Any, cache: Any) -> Any:
+    def run(folder: Path, asked: Any, source: Any, loader: str, disk: Any, cache: Any) -> Any:
         loaders.append(loader)
         return training(2), [], 7 if len(loaders) == len(runs) else 0
 
