@@ -90,7 +90,7 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the group to which this step is added. A new group begins if the step makes other calls than the previous step."""
+        """Return the group to which this step is added. A step with other calls than the previous step begins a new group."""
         alike = self._alike
         if (
             alike is None
