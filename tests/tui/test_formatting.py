@@ -66,6 +66,9 @@ def test_different_names_stay_different_when_they_are_shortened() -> None:
         "volta_sgemm…4_nt",
         "relu",
     ]
+    # names are kept apart from a width of 12 on
+    assert fit_apart(["volta_sgemm_nn", "volta_sgemm_nt"], 12) == ["volta_sg…_nn", "volta_sg…_nt"]
+    assert fit_apart(["volta_sgemm_nn", "volta_sgemm_nt"], 11) == ["volta_sgem…"] * 2
     assert fit_apart(["same_name_of_a_kernel"] * 2, 16) == ["same_name_of_a_…"] * 2
     between = [f"{'a' * 40}{middle}{'z' * 40}" for middle in "bc"]
     assert fit_apart(between, 16) == ["aaaaaaaaaaaaa…#1", "aaaaaaaaaaaaa…#2"]

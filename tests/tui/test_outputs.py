@@ -64,6 +64,16 @@ def test_text_is_coloured_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
     assert terminal_style(Terminal())["colour"] is False
 
 
+def test_two_traces_are_exported_into_one_file_of_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(training(), tmp_path / "t.msgpack")
+    (tmp_path / "out").mkdir()
+    assert export.run("t.msgpack", "t.msgpack", Path("out"), json=False) == 0
+    assert "wrote out/both.json.gz; open it" in capsys.readouterr().err and (tmp_path / "out/both.json.gz").is_file()
+
+
 def test_an_export_of_many_ranks_prints_the_first_and_the_last_file_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

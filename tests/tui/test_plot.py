@@ -94,6 +94,13 @@ def test_steps_of_two_traces_are_plotted_with_the_noise_of_the_first() -> None:
     assert chart.note.endswith("Shaded: noise of the recording.") and chart.legend == [("a", "a"), ("b", "b")]
 
 
+def test_of_more_than_2000_steps_only_the_longest_of_each_section_are_drawn() -> None:
+    for steps, points in ((2000, 2000), (2001, 800)):
+        charts = shapes("steps", training(steps))
+        (curve,) = [line for line in map(ElementTree.fromstring, charts.shapes) if line.attrib["class"] == "line a"]
+        assert len(curve.attrib["d"].split("L")) == points
+
+
 def test_the_plot_shows_busy_time_and_then_reasons_of_idle_time() -> None:
     """GIVEN 100 us per step: busy 50, waiting for data 20, the host 18, launches 12 WHEN plotted THEN 100 us are 700 wide."""
     chart = shapes("idle", training())

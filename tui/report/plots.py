@@ -27,7 +27,7 @@ from tui.view.tables.rows import compared_totals
 _POINTS = 800  # maximum points of a curve
 # kinds of steps that are drawn in a pale colour, because medians do not include them
 _FADED = (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)
-_MOST_DOTS = 2_000  # maximum number of steps drawn as dots
+_MOST_SINGLE_STEPS = 2_000  # the curve of more steps is thinned
 _MOST_KERNELS = 12
 IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
 
@@ -59,7 +59,7 @@ def _steps(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compa
         rank = min((step.rank for step in side.summary.steps), default=0)
         time_ms = np.array([step.interval_ns / 1e6 for step in side.summary.steps if step.rank == rank])
         faded = frozenset(number[np.isin(steps.kind, _FADED)].astype(float).tolist())
-        if len(steps) > _MOST_DOTS:
+        if len(steps) > _MOST_SINGLE_STEPS:
             number, time_ms = _thinned(number, time_ms)
         own.append(steps)
         lines.append(ChartLine(label, number, time_ms, letter, has_dots=True, faded=faded))

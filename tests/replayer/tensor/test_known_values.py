@@ -94,6 +94,14 @@ def test_whether_two_different_tensors_are_equal_is_unknown() -> None:
     assert [(one == other).sum().item(), (one != other).sum().item()] == [4, 4]  # half of eight, as for any comparison
 
 
+def test_two_tensors_are_assumed_to_be_close_but_not_equal() -> None:
+    """Whether one of two conditions holds is known only if exactly one of them compares floats with a bound."""
+    use()
+    one, other = torch.rand(8, device="cuda"), torch.rand(8, device="cuda")
+    assert torch.allclose(one, other) and bool(((one == other) | (one > 0)).all())
+    assert not bool(((one == other) | (other == one)).all()) and not bool(((one < 0) | (one > 1)).all())
+
+
 def test_a_script_can_detect_that_an_attention_mask_hides_nothing() -> None:
     """Scripts do this to run a kernel without mask, so the launched kernel is flash attention."""
     gpu = use(name="NVIDIA A100-SXM4-40GB")

@@ -51,6 +51,22 @@ def test_compiled_backward_passes_without_sequence_numbers_are_matched_in_revers
     ]
 
 
+def test_a_compiled_backward_without_sequence_number_belongs_to_the_last_forward_of_its_region() -> None:
+    """GIVEN two regions whose backwards run in the order of the forwards, in ranges of their regions."""
+    events = Events()
+    for number, at in ((0, 0), (1, 100)):
+        events.op(f"Torch-Compiled Region: {number}/0", at, 50, [])
+        events.op("CompiledFunction", at + 10, 30, [[4, 8 + number]])
+        events.launch("cuLaunchKernel", at + 20, ("triton_poi_fused_0", 5))
+    for number, at in ((0, 200), (1, 300)):
+        events.op(f"Torch-Compiled Region: {number}/0", at, 60, [], thread=2)
+        events.op("CompiledFunctionBackward", at + 5, 50, [[4]], thread=2)
+        events.launch("cuLaunchKernel", at + 20, ("triton_poi_fused_1", 5), thread=2)
+    assert [(call.region, call.is_backward, call.inputs) for call in region_calls(events.trace())] == [
+        ("0/0", False, "4,8"), ("1/0", False, "4,9"), ("0/0", True, "4,8"), ("1/0", True, "4,9"),
+    ]  # fmt: skip
+
+
 def test_autotuning_kernels_do_not_belong_to_the_compiled_call() -> None:
     """GIVEN a call in which Inductor measures two versions of a kernel before it launches the faster one."""
     events = Events()

@@ -398,6 +398,15 @@ def test_kernels_that_become_slower_in_the_middle_of_a_run_are_noticed() -> None
     assert problem.startswith("Starting with step 4,")
 
 
+def test_limits_of_kernels_that_become_slower() -> None:
+    """GIVEN two kernels of 2.5 ms WHEN their sum doubles in step 4, one kernel takes 5 % more than twice as long and the other
+    5 % less THEN they are slower by about the same factor. A sum that is 15 % longer counts as slower."""
+    assert slowdown_of(of_two_kernels([2.5] * 4 + [5.25] * 4, [2.5] * 4 + [4.75] * 4)) == Slowdown(4, 5 * MS, 10 * MS, True)
+    assert slowdown_of(of_two_kernels([2.5] * 4 + [5.26] * 4, [2.5] * 4 + [4.74] * 4)) == Slowdown(4, 5 * MS, 10 * MS, False)
+    assert slowdown_of(of_two_kernels([2] * 4 + [2.3] * 4, [2] * 4 + [2.3] * 4)) == Slowdown(4, 4 * MS, 4_600_000, True)
+    assert slowdown_of(of_two_kernels([2] * 4 + [2.3] * 4, [2] * 4 + [2.29] * 4)) is None
+
+
 def test_kernels_whose_times_only_vary_are_not_reported_as_slower() -> None:
     assert slowdown_of(of_two_kernels([4] * 8, [2] * 8)) is None
     assert slowdown_of(of_two_kernels([4, 6] * 4, [2, 3] * 4)) is None  # alternating steps

@@ -54,6 +54,17 @@ def test_sizes_in_messages_have_units(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text
 
 
+def test_a_saved_trace_is_long_enough_for_its_own_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN 20 000 ops, which compress to a few bytes WHEN only the length of the file counts THEN the file can be read."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr("traces.format.unpack_limit._BASE_BYTES", 0)
+    trace = Trace(threads=[Thread(0, 1, "main")])
+    trace.host = HostSpans.of(name=[trace.strings.add("op")] * 20_000, start_ns=range(20_000), duration_ns=[1] * 20_000)
+    save(trace, tmp_path / "t.msgpack")
+    assert len(load(tmp_path / "t.msgpack").host) == 20_000
+    assert unpacked_bytes(trace) <= 128 * (tmp_path / "t.msgpack").stat().st_size
+
+
 @pytest.mark.parametrize(
     ("streams", "largest"), [(0, "rows and texts of"), (40, "42 threads, devices, streams and loaders")]
 )

@@ -278,6 +278,13 @@ def test_the_json_of_another_program_is_rejected_in_one_line(data: bytes) -> Non
     assert "\n" not in str(raised.value)
 
 
+def test_a_file_of_another_program_is_rejected_with_its_categories() -> None:
+    """Only texts are categories."""
+    made = [span("x", 10 * at, 5) | {"cat": category} for at, category in enumerate(["mine", 5, "", "also mine"])]
+    with pytest.raises(TraceImportError, match=r"\(categories: also mine, mine\)"):
+        read_kineto_bytes(orjson.dumps(made))
+
+
 def test_all_recordings_in_one_file_are_imported() -> None:
     first = text(span("aten::a", 10**9, 5), call(1, 10**9 + 1), kernel(10**9 + 10, 5, 1))
     second = text(span("aten::b", 10**9 + 2, 5), call(1, 10**9 + 3), kernel(10**9 + 12, 7, 1))
