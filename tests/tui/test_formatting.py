@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 
 from tui.formatting import (
     count_text,
+    curve_text,
     error_text,
     fit,
     fit_apart,
     kernel_text,
     kernel_texts,
     names_text,
+    of_devices,
     paint,
     ranges_text,
+    rough_text,
     share_text,
     size_text,
     table,
@@ -27,7 +30,8 @@ from tui.formatting import (
 @pytest.mark.parametrize(
     ("time_ns", "text"),
     [(0, "0 ns"), (417, "417 ns"), (12_345, "12.3 µs"), (176_100_000, "176.1 ms"), (1_204_000_000, "1.204 s"),
-     (61_000_000_000, "61.0 s"), (-2_500, "-2.5 µs"), (None, "-")],
+     (61_000_000_000, "61.0 s"), (-2_500, "-2.5 µs"), (None, "-"), (999, "999 ns"), (1000, "1.0 µs"), (10**6, "1.0 ms"),
+     (10**9, "1.000 s"), (9_999_000_000, "9.999 s"), (10**10, "10.0 s")],
 )  # fmt: skip
 def test_times_are_formatted_with_units(time_ns: int | None, text: str) -> None:
     assert time_text(time_ns) == text
@@ -46,6 +50,22 @@ def test_other_figures_are_formatted_with_units() -> None:
         "-",
     ]
     assert paint("x", "red", colour=False) == "x" and paint("x", "red", colour=True) == "\x1b[31mx\x1b[0m"
+
+
+def test_figures_at_the_limits_of_their_format() -> None:
+    assert [size_text(n) for n in (0, 1023, 1024, 1 << 20, 1 << 30, 1 << 40)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB", "1.0 TiB",
+    ]  # fmt: skip
+    assert [size_text(n, signed=True) for n in (-1024, 0, 1)] == ["-1.0 KiB", "0 B", "+1 B"]
+    assert [count_text(n) for n in (99.5, 100.5, 100.25)] == ["99.5", "100", "100"]
+    assert [rough_text(s) for s in (0.0049, 0.0051, 0.5, None)] == ["<1 %", "1 %", "50 %", "-"]
+    shares = {f"cuda:{index}": index / 10 for index in range(5)}
+    assert of_devices({device: shares[device] for device in list(shares)[:4]}, share_text) == [
+        "cuda:0 0.0 %", "cuda:1 10.0 %", "cuda:2 20.0 %", "cuda:3 30.0 %",
+    ]  # fmt: skip
+    assert of_devices(shares, share_text) == ["0.0 % (cuda:0) to 40.0 % (cuda:4)"]
+    assert [fit("kernel", width) for width in (6, 5)] == ["kernel", "kern…"]
+    assert names_text(["a", "b"]) == "a + b" and [curve_text(of) for of in ([0, 0], [1, 8], [])] == ["··", "▁█", ""]
 
 
 def test_kernel_names_are_shortened_by_removing_return_type_and_parameters() -> None:

@@ -71,6 +71,12 @@ def test_small_copies_determine_the_latency_but_not_the_bandwidth() -> None:
     assert transfers.copy("h2d", True, BATCH_BYTES).duration_ns == 2_000 + int(BATCH_BYTES / PINNED_GBPS)
 
 
+@pytest.mark.parametrize(("size_bytes", "origin"), [(65_536, Origin.SCALED), (65_535, Origin.PUBLISHED)])
+def test_copies_of_at_least_64_kib_determine_the_bandwidth(size_bytes: int, origin: Origin) -> None:
+    transfers = CopyCosts.of(_trace((PINNED, size_bytes, size_bytes // 8)), SPEED)
+    assert _cost(transfers, "h2d", True, 40 * MB)[1] is origin
+
+
 def test_pageable_copies_are_never_estimated_faster_than_pinned_copies() -> None:
     fast = CopyCosts.of(_trace((PAGEABLE, 200 * MB, 10 * MB)), SPEED)
     assert _cost(fast, "h2d", True, 40 * MB) == (2 * MB, Origin.ROOFLINE)

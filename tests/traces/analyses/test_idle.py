@@ -32,7 +32,9 @@ def test_idle_time_is_divided_into_data_and_host_and_launch_time() -> None:
     [
         (two_streams("gemm", 41), IdleReason.STREAM),
         (two_streams("ncclKernel_AllReduce", 41), IdleReason.COLLECTIVE),
-        (two_streams("gemm", 60), IdleReason.LAUNCH),  # too long after the other stream's end
+        (two_streams("gemm", 40), IdleReason.STREAM),
+        (two_streams("gemm", 50), IdleReason.STREAM),
+        (two_streams("gemm", 51), IdleReason.LAUNCH),  # too long after the other stream's end
         (two_streams("gemm", 41, launched_us=40), IdleReason.HOST),
     ],
 )

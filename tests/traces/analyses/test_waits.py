@@ -138,6 +138,9 @@ def test_a_call_may_wait_for_only_one_of_two_streams() -> None:
 def test_a_wait_is_found_if_the_clocks_differ_by_microseconds() -> None:
     trace = recorded([LAUNCH, ("hipDeviceSynchronize", 20, 4992)], [KERNEL])
     assert told(host_waits(trace, 0)) == [(20, 4992, 1, 0)]
+    # up to 10 us
+    assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 4990)], [KERNEL]), 0)) == [(20, 4990, 1, 0)]
+    assert not len(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 4989.999)], [KERNEL]), 0))
 
 
 def test_a_copy_does_not_wait_for_another_stream() -> None:

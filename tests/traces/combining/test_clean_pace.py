@@ -102,18 +102,19 @@ def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
     assert clean_phases(trace, 3) == pytest.approx({"loader": 300, "forward": 100})
 
 
+@pytest.mark.parametrize(("long_ns", "own_ns"), [(50_000, 130), (601, 130), (600, 600)])
 @pytest.mark.parametrize("kind", [StepKind.PROFILED, StepKind.EVALUATION])
-def test_an_outlier_among_profiled_phases_gets_a_typical_time(kind: StepKind) -> None:
-    """GIVEN clean phases of 100 to 200, and profiled ones of 110, 150 and 130 with other ops WHEN one more takes 50 000 THEN it
-    gets the median, 130."""
+def test_an_outlier_among_profiled_phases_gets_a_typical_time(kind: StepKind, long_ns: int, own_ns: int) -> None:
+    """GIVEN clean phases of 100 to 200, and profiled ones of 110, 150 and 130 with other ops WHEN one more takes more than 600
+    THEN it gets the median, 130."""
     clean = StepKind.STEADY if kind is StepKind.PROFILED else kind
-    times_ns = [110, 50_000, 150, 130]
+    times_ns = [110, long_ns, 150, 130]
     trace = recorded([(clean, [("loss", ns)]) for ns in (100, 100, 200)] + [(kind, [("loss", ns)]) for ns in times_ns])
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
     add_ops(trace, [(begins[3 + step] + 10 * op, 5) for step in range(4) for op in range(3)])
     trace.host.shapes[[3, 6, 7, 9, 10, 11]] = NONE  # 0 to 3 of each step's ops lack shapes
     trace.runs[0] = Run(profiler_cost=ProfilerCost())
-    assert [round(clean_phases(trace, step)["loss"]) for step in range(3, 7)] == [110, 130, 150, 130]
+    assert [round(clean_phases(trace, step)["loss"]) for step in range(3, 7)] == [110, own_ns, 150, 130]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,17 @@ def test_long_profiled_phases_keep_their_times_if_unprofiled_phases_are_equally_
     add_ops(trace, [(begins[len(clean) + step] + 2 * op, 1) for step in range(3) for op in range((1, 2, 10)[step])])
     trace.runs[0] = Run(profiler_cost=ProfilerCost())
     assert [round(clean_phases(trace, len(clean) + step)["loss"]) for step in range(3)] == profiled
+
+
+@pytest.mark.parametrize(("profiled", "forward", "loss"), [(10_000, 1000, 100), (10_100, 1000 * 11 / 111, 10_100 * 11 / 111)])
+def test_a_phase_is_compared_alone_if_at_least_a_hundredth_of_it_was_recorded(
+    profiled: int, forward: float, loss: float
+) -> None:
+    """GIVEN clean steps with a loss of 100 WHEN a profiled loss takes more than 10 000 THEN it is compared with the forward."""
+    kinds = ((StepKind.STEADY, 100), (StepKind.PROFILED, profiled)) * 2
+    trace = recorded([(kind, [("forward", 1000), ("loss", ns)]) for kind, ns in kinds])
+    trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert clean_phases(trace, 3) == pytest.approx({"forward": forward, "loss": loss})
 
 
 def test_phases_of_old_recordings_are_scaled_by_the_stored_factors() -> None:

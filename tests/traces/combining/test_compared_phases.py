@@ -21,7 +21,8 @@ from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind, Trac
         ((2, 2, 8, 8), (3, 6, 9.5, 9.5), 2),  # 300, 600, 950 and 950 queued launches
         ((2, 2, 8, 2), (3, 6, 9.5, 8), 2),  # the last step begins with 950 queued launches
         ((8, 8, 8, 8), (9.5, 9.5, 9.5, 9.5), 4),  # every step may have waited: the profiled step decides
-        ((2, 2, 8, 8), (3, 6, 8.5, 8.5), 5),  # never more than 850: nothing waited
+        ((2, 2, 8, 8), (3, 6, 9, 9), 2),  # 900
+        ((2, 2, 8, 8), (3, 6, 8.99, 8.99), 5),  # never more than 899: nothing waited
     ],
 )
 def test_unprofiled_phases_that_may_wait_for_a_full_launch_queue_are_ignored(
@@ -39,29 +40,37 @@ def test_unprofiled_phases_that_may_wait_for_a_full_launch_queue_are_ignored(
         start_ns=[begin_ns + 5000 + 10_000 * i for i in range(500)], duration_ns=[10_000] * 500,
     )  # fmt: skip
     phases = trace.phases
-    phases.device_end_ns[1:5] = phases.end_ns[1:5] + np.array(lag_ms) * 1e6
+    phases.device_end_ns[1:5] = phases.end_ns[1:5] + (np.array(lag_ms) * 1e6).astype(np.int64)
     phases.device_start_ns[1:5] = phases.device_end_ns[1:5] - 5_000_000
     trace.runs[0] = with_clean_pace(Run(), trace, 0)
     assert clean_phases(trace, 5)["forward"] == pytest.approx(own_ms * 1e6, rel=0.01)
 
 
-@pytest.mark.parametrize(("call", "own_us"), [("cudaLaunchKernel", 40_000), ("cudaStreamSynchronize", 39_900)])
-def test_a_short_wait_in_a_launch_call_may_be_a_coincidence(call: str, own_us: int) -> None:
-    """GIVEN a phase of 40 ms in clean steps and of 20 ms in profiled steps, with a call that waited for 0.1 ms WHEN the other
-    phase is as long in both THEN all 40 ms are host time if the call was a launch, and 0.1 ms are a wait otherwise."""
+@pytest.mark.parametrize(
+    ("call", "wait_us", "own_us"),
+    [
+        ("cudaLaunchKernel", 100, 40_000), ("cudaLaunchKernel", 200, 40_000), ("cudaLaunchKernel", 201, 39_799),
+        ("cudaStreamSynchronize", 100, 39_900),
+    ],
+)  # fmt: skip
+def test_a_short_wait_in_a_launch_call_may_be_a_coincidence(call: str, wait_us: int, own_us: int) -> None:
+    """GIVEN a phase of 40 ms in clean steps and of 20 ms in profiled steps, with a call that waited for the GPU WHEN the other
+    phase is as long in both THEN all 40 ms are host time if the call was a launch and waited for at most 0.2 ms, or else all
+    but the wait."""
+    wait_ns = wait_us * 1000
     clean, profiled = [("forward", 40_000_000), ("other", 10_000_000)], [("forward", 20_000_000), ("other", 10_000_000)]
     trace = recorded([(StepKind.STEADY, clean)] * 2 + [(StepKind.PROFILED, profiled)] * 2)
     begins = (trace.steps.start_ns[2:] - UNIX_NS).tolist()
     add_ops(trace, [(begin, 1000) for begin in begins], HostKind.RUNTIME, "cudaLaunchKernel")
-    add_ops(trace, [(begin + 2000, 100_000) for begin in begins], HostKind.RUNTIME, call)
-    ends_ns = trace.steps.start_ns[2:] + 102_000
+    add_ops(trace, [(begin + 2000, wait_ns) for begin in begins], HostKind.RUNTIME, call)
+    ends_ns = trace.steps.start_ns[2:] + wait_ns + 2000
     rows = 4 if call == "cudaLaunchKernel" else 2
     trace.device = DeviceSpans.of(
         device=[0] * rows, stream=[7] * rows, kind=[DeviceKind.KERNEL] * rows, name=[0] * rows, launch=range(rows),
         start_ns=[*(ends_ns - 99_000), *ends_ns][:rows], duration_ns=[99_000, 99_000, 1, 1][:rows],
     )  # fmt: skip
     waits = host_waits(trace, 0)
-    assert (waits.end_ns - waits.start_ns).tolist() == [100_000, 100_000]
+    assert (waits.end_ns - waits.start_ns).tolist() == [wait_ns, wait_ns]
     trace.runs[0] = with_clean_pace(Run(), trace, 0)
     assert clean_phases(trace, 2, waits.intervals)["forward"] == pytest.approx(own_us * 1000)
 

@@ -339,3 +339,14 @@ def test_two_recordings_of_one_program_have_no_changed_ops(shared_traces: Path, 
 def test_the_ops_of_an_inductor_kernel_are_read_from_its_name(kernel: str, ops: list[str]) -> None:
     known = {canonical_op(op) for op in ("add", "relu", "threshold_backward")}
     assert list(named_ops(kernel, known)) == [canonical_op(op) for op in ops]
+
+
+def test_a_change_of_kernel_times_is_listed_from_a_microsecond_and_from_the_tolerance_on() -> None:
+    """GIVEN two kernels of 10 us in each trace WHEN they take 11 and 11.001 us THEN only the second is longer."""
+    first = recording(("aten::relu", "relu_kernel"), ("aten::mul", "mul_kernel"))
+    second = recording(("aten::relu", "relu_kernel"), ("aten::mul", "mul_kernel"))
+    second.device.duration_ns[:] = [11_000, 11_001]
+    assert [one.name for one in between(first, second).kernels.longer] == ["mul_kernel"]
+    second.device.duration_ns[:] = [15_000, 15_001]
+    found = changes(first, second, np.arange(1), np.arange(1), tolerance=0.5)
+    assert [one.name for one in found.kernels.longer] == ["mul_kernel"]

@@ -148,6 +148,17 @@ def test_gpu_time_is_compared_only_in_steps_without_estimated_times() -> None:
     assert compare(recorded, replay).gpu_busy == whole
 
 
+@pytest.mark.parametrize(("estimated_ns", "compared"), [(2000, 2), (2001, 1)])
+def test_gpu_time_is_compared_in_steps_with_at_least_nine_tenths_recorded_times(estimated_ns: int, compared: int) -> None:
+    """GIVEN a replay of two steps with 20 us of GPU work each WHEN 2 us of the second step are an estimate."""
+    recorded, replay = training(steps=2), training(steps=2)
+    replay.steps.recorded_step[:] = [0, 1]
+    replay.device.duration_ns[:] = [4000] * 9 + [estimated_ns]
+    replay.device.duration_ns[5] = 20_000 - 12_000 - estimated_ns
+    replay.device.origin[:] = [Origin.EXACT] * 9 + [Origin.SCALED]
+    assert compare(recorded, replay).gpu_time_steps == (compared if compared < 2 else None)
+
+
 def test_steps_with_different_kernels_are_compared_by_step_number() -> None:
     """GIVEN two recorded steps and six replayed steps, with an extra kernel only in recorded step 1 and replayed step 1 WHEN
     compared THEN only the steps 0 and 1 are compared. Without the extra kernel, all six replayed steps are compared."""

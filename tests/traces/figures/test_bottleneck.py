@@ -96,6 +96,14 @@ def test_a_busy_gpu_is_the_bottleneck_unless_it_mostly_communicates() -> None:
     assert bottleneck(full, five, less) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
 
 
+@pytest.mark.parametrize(("busy_ms", "limit"), [(90, "device"), (89, "other GPUs")])
+def test_a_gpu_that_is_busy_90_percent_of_the_time_takes_no_turns(busy_ms: int, limit: str) -> None:
+    """GIVEN a GPU that waits for another GPU in the rest of the step."""
+    ahead = replace(OF_DATA, limit="device", busy_share=busy_ms / 100, without_data_ns=100 * MS)
+    found = bottleneck(ahead, idle(0, 0, other_gpu=100 - busy_ms, busy_ms=busy_ms), None)
+    assert found is not None and (found.limit, found.gain_ns) == (limit, (100 - busy_ms) * MS)
+
+
 def test_copies_alone_count_as_waits() -> None:
     """GIVEN a GPU that is busy 95 % WHEN 50 of 100 ms are only copies THEN they are the limit, and with 40 ms a part of the
     gain. Less than 2 % are not mentioned."""
@@ -103,7 +111,8 @@ def test_copies_alone_count_as_waits() -> None:
     five = idle(0, 5, busy_ms=95)
     assert bottleneck(full, five, None, copies_ns=50 * MS) == PaceLimit("copies", 50 * MS, 0.5, copies_ns=50 * MS)
     assert bottleneck(full, five, None, copies_ns=40 * MS) == PaceLimit("device", 45 * MS, 0.45, copies_ns=40 * MS)
-    assert bottleneck(full, five, None, copies_ns=MS) == PaceLimit("device", 5 * MS, 0.05)
+    assert bottleneck(full, five, None, copies_ns=2 * MS) == PaceLimit("device", 7 * MS, 0.07, copies_ns=2 * MS)
+    assert bottleneck(full, five, None, copies_ns=2 * MS - 1) == PaceLimit("device", 5 * MS, 0.05)
     half = Communication((), 900 * MS, 0, steps=10, exposed_per_step_ns=30 * MS, hidden_per_step_ns=0)
     both = PaceLimit("device", 55 * MS, 0.55, exposed_ns=30 * MS, copies_ns=20 * MS)
     assert bottleneck(full, five, half, copies_ns=20 * MS) == both
@@ -392,6 +401,9 @@ def test_kernels_that_become_slower_in_the_middle_of_a_run_are_noticed() -> None
     (said,) = [text for text in note_sentences(summarize(slower, details=False)) if "Starting with step" in text]
     assert said.startswith("Starting with step 4, the same kernels take 50 % longer, most by about the same factor")
     assert slowdown_of(of_two_kernels([4] * 4 + [7] * 4, [2] * 8)) == Slowdown(4, 6 * MS, 9 * MS, is_alike=False)
+    # three steps before and three after are enough
+    assert slowdown_of(of_two_kernels([4] * 3 + [6] * 3, [2] * 3 + [3] * 3)) == Slowdown(3, 6 * MS, 9 * MS, is_alike=True)
+    assert slowdown_of(of_two_kernels([4] * 3 + [6] * 2, [2] * 3 + [3] * 2)) is None
     with_outliers = of_two_kernels([12, 4, 4, 4, 6, 6, 15, 6], [2] * 4 + [3] * 4)
     assert slowdown_of(with_outliers) == Slowdown(4, 6 * MS, 9 * MS, is_alike=True)
     (problem,) = compare(of_two_kernels([4] * 8, [2] * 8), slower).problems.replayed

@@ -251,6 +251,17 @@ def test_three_step_times_vary_a_lot_if_their_mean_differs_from_their_median(slo
     assert (None if of.mean is None else of.mean.pace_ns) == mean_ns
 
 
+@pytest.mark.parametrize(
+    ("steps_ms", "has_mean"),
+    [([10, 10, 11.5], False), ([10, 10, 11.6], True), ([10, 10, 10, 16], False), ([10, 10, 10, 16.1], True)],
+)
+def test_step_times_vary_if_their_mean_is_more_than_5_percent_above_their_median(steps_ms: list[float], has_mean: bool) -> None:
+    """For four steps, 15 %."""
+    ends = np.cumsum([0, *steps_ms]).tolist()
+    of = pace(a_trace(list(pairwise(ends))))
+    assert of is not None and of.pace_ns == 10 * MS and (of.mean is not None) == has_mean
+
+
 def test_the_slowest_of_several_ranks_determines_the_step_time() -> None:
     steps = [(0, 10), (0, 11), (10, 20), (11, 23), (20, 30), (23, 36)]
     of = pace(a_trace(steps, ranks=[0, 1] * 3, numbers=[0, 0, 1, 1, 2, 2]))
@@ -420,6 +431,14 @@ def test_a_gpu_falls_behind_if_its_lag_grows_in_three_of_four_steps(completed: l
     work = [Work(10 * step + 1, begin, end) for step, (begin, end) in enumerate(zip(begins, completed, strict=True))]
     of = pace(a_trace([(10 * step, 10 * step + 10) for step in range(5)], work))
     assert of is not None and (of.limit, of.falls_behind_ns) == ("device", falls_behind_ms * MS)
+
+
+@pytest.mark.parametrize(("host_ms", "falls_behind_us"), [(9.9, 0), (9.899, 101)])
+def test_a_gpu_falls_behind_by_more_than_a_hundredth_of_the_step(host_ms: float, falls_behind_us: int) -> None:
+    """GIVEN steps of 10 ms on the GPU."""
+    work = [Work(host_ms * step + 1, 10 * step + 1, 10 * step + 11) for step in range(5)]
+    of = pace(a_trace([(host_ms * step, host_ms * (step + 1)) for step in range(5)], work))
+    assert of is not None and (of.pace_ns, of.falls_behind_ns) == (10 * MS, falls_behind_us * 1000)
 
 
 def test_the_step_time_is_the_host_time_or_gpu_time_that_limits_it() -> None:

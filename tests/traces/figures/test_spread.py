@@ -102,7 +102,8 @@ def test_slow_first_steps_take_at_least_twice_the_median_of_the_later_steps(time
 
 
 @pytest.mark.parametrize(
-    ("times", "varies"), [([85, 85, 100, 115, 115], True), ([86, 86, 100, 114, 114], False), ([1, 9], False)]
+    ("times", "varies"),
+    [([85, 85, 100, 115, 115], True), ([86, 86, 100, 114, 114], False), ([1, 1, 9, 9], True), ([1, 1, 9], False)],
 )
 def test_step_times_vary_a_lot_if_half_their_interquartile_range_is_15_percent(times: list[int], varies: bool) -> None:
     assert varies_much(np.array(times)) == varies
@@ -111,6 +112,11 @@ def test_step_times_vary_a_lot_if_half_their_interquartile_range_is_15_percent(t
 @pytest.mark.parametrize(("times", "period"), [([185, 215], 1), ([184, 216], 2)])
 def test_steps_that_differ_by_15_percent_of_their_mean_have_no_period(times: list[int], period: int) -> None:
     assert period_of(np.array(times * 4)) == period
+
+
+@pytest.mark.parametrize(("times", "period"), [([100, 295, 100, 305], 2), ([100, 294, 100, 306], 4)])
+def test_step_times_repeat_if_they_differ_by_at_most_5_percent_of_their_mean(times: list[int], period: int) -> None:
+    assert period_of(np.array(times * 2)) == period
 
 
 def test_if_either_trace_is_periodic_both_are_averaged_over_that_period() -> None:

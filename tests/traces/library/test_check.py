@@ -47,7 +47,8 @@ LINE = "the forward times of the last batches lie on one line, so they were extr
     [
         ([10, 5], None, []),
         ([10, 4.9], None, [(WARNING, LESS)]),
-        ([0.9, 0.1], None, []),  # no phase is longer than a millisecond
+        ([1, 0.1], None, []),  # no phase is longer than a millisecond
+        ([1.001, 0.1], None, [(WARNING, LESS)]),
         ([10, 20], [1, 2], []),
         ([10, 20], [1, 2.1], [(WARNING, VARIES)]),
         ([1, 1], [1, 1], []),

@@ -164,6 +164,7 @@ def test_the_traffic_of_an_index_op_is_estimated_from_its_number_of_blocks() -> 
     """The upper triangle of 128 x 128 in 512 x 4 matrices: 512 x 4 x 8256 elements in 33024 blocks of 512 elements."""
     table, kernel = Operand((512, 4, 128, 128), 4), "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index>"
     assert indexed_traffic(table, kernel, (33024,)) == moved_once(2 * 512 * 4 * 8256 * 4)
+    assert indexed_traffic(table, kernel, (20,)) == moved_once(2 * 512 * 4 * 20 // 4 * 4)
     assert indexed_traffic(table, kernel, (19,)) is None  # the last block may be more than 5 % of all
     assert indexed_traffic(table, "another_kernel", (33024,)) is None and indexed_traffic(table, kernel, ()) is None
     # 32 rows of 2880 elements in two blocks each, and an index of 8 bytes for each row

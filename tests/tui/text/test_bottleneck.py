@@ -10,6 +10,7 @@ import pytest
 
 from tests.traces.handmade import US, training
 from traces.analyses.idle import IdleTime
+from traces.analyses.launches import LOADED
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.pace import StepPace, pace
 from traces.figures.summary import summarize
@@ -93,6 +94,39 @@ def test_the_text_about_a_host_that_runs_ahead_shows_how_long_the_host_needs(ste
     assert text == f"The GPU limits the speed: {reason}."
 
 
+@pytest.mark.parametrize(
+    ("busy_ns", "begin"), [(500, "The GPU waits for the host."), (501, "The GPU is busy 50.1 % of the time;")]
+)
+def test_the_text_says_how_busy_the_gpu_is_if_it_works_longer_than_it_waits(busy_ns: int, begin: str) -> None:
+    summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("host", 40 * US, 0.4))
+    idle = {"cuda:0": IdleTime(1000, busy_ns, {}, 4)}
+    assert bottleneck_text(replace(summary, analyses=replace(summary.analyses, idle=idle))).startswith(begin)
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.25, True), (0.249, False)])
+def test_a_call_is_named_if_the_host_spends_a_quarter_of_the_idle_time_in_it(share: float, shown: bool) -> None:
+    summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("host", 40 * US, 0.4))
+    call = SimpleNamespace(call="cudaMalloc", share=share, count=2)
+    named: Any = replace(summary, analyses=replace(summary.analyses, idle_calls=(call,)))  # type: ignore[arg-type]
+    assert ("The host is in cudaMalloc for" in bottleneck_text(named)) is shown
+
+
+@pytest.mark.parametrize(("load_us", "shown"), [(10, True), (9.999, False)])
+def test_loading_kernels_is_mentioned_if_it_takes_a_quarter_of_the_possible_gain(load_us: float, shown: bool) -> None:
+    summary = replace(summarize(training(steps=4)), pace=paced(steps=1), bottleneck=PaceLimit("host", 40 * US, 0.4))
+    calls: Any = SimpleNamespace(reason=LOADED, host_ns=round(load_us * US))
+    loading = replace(summary, analyses=replace(summary.analyses, long_launches=(calls,)))
+    assert ("to load kernels at first use" in bottleneck_text(loading)) is shown
+
+
+@pytest.mark.parametrize(("compiling_us", "shown"), [(20, True), (19.999, False)])
+def test_compiling_is_mentioned_if_it_takes_half_of_the_possible_gain(compiling_us: float, shown: bool) -> None:
+    summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("host", 40 * US, 0.4))
+    compiled: Any = SimpleNamespace(compiling_ns=round(compiling_us * US))
+    compiling = replace(summary, analyses=replace(summary.analyses, compiled=compiled))
+    assert ("compiling takes" in bottleneck_text(compiling)) is shown
+
+
 def test_the_busiest_gpu_shows_that_gpus_limit_the_pace() -> None:
     """GIVEN a host that does not run ahead of two GPUs."""
     of, shares, none = paced(pace_ns=100 * US), {"cuda:0": 0.95, "cuda:1": 0.6}, SimpleNamespace(idle={})
@@ -103,3 +137,6 @@ def test_the_busiest_gpu_shows_that_gpus_limit_the_pace() -> None:
     idle = {"cuda:0": IdleTime(500, 475, {"unknown": 0}, 5), "cuda:1": IdleTime(500, 300, {"unknown": 200}, 5)}
     unexplained = " For 20.0 µs of it (20.0 %), the recording does not show why a GPU is idle."
     assert bottleneck_text(SimpleNamespace(analyses=SimpleNamespace(idle=idle), **known)) == text + unexplained  # type: ignore[arg-type]
+    # WHEN it is 5 % of the time THEN it does not
+    idle = {"cuda:0": IdleTime(500, 475, {"unknown": 25}, 5)}
+    assert bottleneck_text(SimpleNamespace(analyses=SimpleNamespace(idle=idle), **known)) == text  # type: ignore[arg-type]

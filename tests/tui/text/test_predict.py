@@ -57,6 +57,9 @@ def test_the_expected_error_applies_only_to_the_gpu_time_of_a_step() -> None:
     assert "expected error <1 %: 99.8 ms to 100.2 ms" in text  # 99.85 and 100.15
     assert "GPU time is 0.3 % of the step. The expected error covers only GPU time; other times are as recorded." in text
     assert "covers only GPU time" not in prediction_text(predicted(), "run", None, None)
+    half, less = (predicted(100.0, busy=PredictedTime(50 * MS, ms * MS)) for ms in (50, 49.9))
+    assert "covers only GPU time" not in prediction_text(half, "run", None, None)
+    assert "GPU time is 49.9 % of the step." in prediction_text(less, "run", None, None)
 
 
 def test_a_prediction_shows_throughput_and_notes_only_if_known() -> None:
