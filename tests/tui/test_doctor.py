@@ -8,6 +8,7 @@ import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -133,8 +134,9 @@ def test_a_locked_memory_limit_is_reported_if_it_is_too_low(monkeypatch: pytest.
 
 def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
-    assert {of.state for of in doctor._disk()} == {Health.warn}
+    for free_bytes, state in ((2 << 30, Health.ok), ((2 << 30) - 1, Health.warn)):
+        monkeypatch.setattr("shutil.disk_usage", lambda folder, free_bytes=free_bytes: SimpleNamespace(free=free_bytes))
+        assert {of.state for of in doctor._disk()} == {state}
 
 
 def test_doctor_counts_processors_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,12 @@ def test_an_upper_bound_does_not_count_as_a_duration() -> None:
     assert other.origin == Origin.SCALED and other.duration_ns == pytest.approx(225 * US, rel=0.02)
 
 
+@pytest.mark.parametrize(("size_bytes", "is_scaled"), [(262_144, True), (262_143, False)])
+def test_collectives_of_at_least_256_kib_determine_the_bandwidth(size_bytes: int, is_scaled: bool) -> None:
+    costs = timed([(rank, "all_reduce", 200, Ending.SEEN) for rank in (0, 1)], size_bytes)
+    assert (costs.next("broadcast", 16 << 20, 2).origin is Origin.SCALED) is is_scaled
+
+
 def test_an_estimate_never_exceeds_a_recorded_upper_bound() -> None:
     free = timed([]).next("all_reduce", 16 << 20, 2)
     capped = timed([(0, "all_reduce", free.duration_ns // US // 2, Ending.BY)]).next("all_reduce", 16 << 20, 2)

@@ -187,6 +187,24 @@ def test_a_kernel_of_another_stream_explains_a_delay_of_at_most_25_us(begin_us: 
     assert kernels[2].edge_gap_ns == (0 if edge == NONE else (begin_us - 420) * US)
 
 
+@pytest.mark.parametrize(
+    ("before_us", "begin_us", "edge"),
+    [
+        (117, 172, NONE), (117, 173, 1),  # a launch, at 132 us, explains a delay of 40 us
+        (280, 300, NONE), (279, 300, 1),  # the kernel before on the same stream explains a delay of 20 us
+    ],
+)  # fmt: skip
+def test_a_delay_that_the_launch_or_the_queue_explains_needs_no_other_stream(before_us: int, begin_us: int, edge: int) -> None:
+    """GIVEN a kernel of another stream that ends 1 us before the delayed kernel begins."""
+    ops = [
+        Op("aten::add", 110, 5, kernel=(112, before_us - 112), stream=20),
+        Op("aten::mm", 118, 5, kernel=(120, begin_us - 121)),
+        Op("aten::mul", 130, 5, kernel=(begin_us, 5), stream=20),
+    ]
+    kernels = RecordedRun(make_recording([("forward", 100, 500)], ops)).steps[0].kernels
+    assert [kernel.edge for kernel in kernels] == [NONE, NONE, edge]
+
+
 @pytest.mark.parametrize(("gaps", "usual_ns"), [(19, 1_000), (20, 0)])
 def test_twenty_kernels_that_follow_each_other_show_the_usual_gap(gaps: int, usual_ns: int) -> None:
     """GIVEN a queue of kernels without gaps WHEN the GPU is idle before a kernel THEN the kernel gets the usual gap. With fewer

@@ -7,13 +7,21 @@ from dataclasses import replace
 import pytest
 
 from traces.analyses.analyse import Analyses
+from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleReason, IdleTime
 from traces.analyses.launches import StreamLaunches
 from traces.analyses.modules import ModuleTime
 from traces.comparison.comparison_figures import StreamShare
 from traces.rates.achieved_rates import OpRates
 from tui.formatting import FigureTable
-from tui.text.analyses import analysis_table, analysis_tables, idle_per_step, idle_sentence, per_step_words
+from tui.text.analyses import (
+    analysis_table,
+    analysis_tables,
+    exposure_sentence,
+    idle_per_step,
+    idle_sentence,
+    per_step_words,
+)
 
 MS = 1_000_000
 
@@ -150,6 +158,13 @@ def test_only_ops_faster_than_the_memory_bandwidth_are_marked_from_the_cache(sha
     assert (table_named("Achieved rates", with_modules(rates=(rate,))).heads[-1].name == "note") == bool(note)
     bounded = replace(rate, flops_bounded=True, bytes_share=0.5)
     assert table_named("Achieved rates", with_modules(rates=(bounded,))).cells()[0][-1] == "≤"
+
+
+def test_exposed_communication_of_a_single_step_is_not_called_per_step() -> None:
+    several = Communication((), 4 * MS, 12 * MS, steps=2, exposed_per_step_ns=2 * MS, hidden_per_step_ns=6 * MS)
+    said = "exposed 2.0 ms, hidden behind computation 6.0 ms (75.0 %)"
+    assert exposure_sentence(several) == f"{said} per step"
+    assert exposure_sentence(replace(several, steps=1)) == said and exposure_sentence(None) == ""
 
 
 def test_the_app_shows_all_figures_of_an_analysis_and_text_the_important_ones() -> None:

@@ -115,7 +115,7 @@ def test_a_call_is_named_if_the_host_spends_a_quarter_of_the_idle_time_in_it(sha
 def test_loading_kernels_is_mentioned_if_it_takes_a_quarter_of_the_possible_gain(load_us: float, shown: bool) -> None:
     summary = replace(summarize(training(steps=4)), pace=paced(steps=1), bottleneck=PaceLimit("host", 40 * US, 0.4))
     calls: Any = SimpleNamespace(reason=LOADED, host_ns=round(load_us * US))
-    loading = replace(summary, analyses=replace(summary.analyses, long_launches=(calls,)))
+    loading = replace(summary, analyses=replace(summary.analyses, long_launches=[calls]))
     assert ("to load kernels at first use" in bottleneck_text(loading)) is shown
 
 

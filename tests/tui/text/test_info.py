@@ -222,6 +222,9 @@ def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
     (said,) = [said for said in note_sentences(summarize(trace)) if "times the step time" in said]
     assert said == "Step 8 took 11 times the step time (1.1 ms)"
     assert not any("times the step time" in said for said in note_sentences(summarize(training(steps=6))))
+    (at_limit,) = [said for said in note_sentences(summarize(with_a_pause(training(70), 900_000))) if "step time" in said]
+    assert at_limit == "Step 8 took 10 times the step time (1.0 ms)"
+    assert not any("step time" in said for said in note_sentences(summarize(with_a_pause(training(70), 899_000))))
     trace.steps.kind[:] = StepKind.EVALUATION
     assert said in note_sentences(summarize(trace))
     trace.steps.kind[:3] = StepKind.STEADY
@@ -233,6 +236,12 @@ def test_info_names_a_step_that_lengthens_the_mean_step() -> None:
     trace = with_a_pause(training(steps=10), 400_000)
     (said,) = [said for said in note_sentences(summarize(trace)) if "times the step time" in said]
     assert said == "Step 8 took 5 times the step time (500.0 µs)"
+
+
+def test_info_says_how_many_steps_its_figures_describe() -> None:
+    one, eight, nine = (info_text(summarize(training(steps)), "t") for steps in (1, 8, 9))
+    assert "(1 step)" in one and "median of 8 steps" in eight
+    assert "more" not in eight and "  and 1 more" in nine
 
 
 def test_info_says_that_kernels_are_loaded_only_once() -> None:
