@@ -213,7 +213,7 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         f"The benchmark compares pairs of traces, and reaches {figures} conclusions. Each conclusion answers one of these",
         "questions: Did both traces run the same program? Do their times agree? What limits a trace's step time? What is the",
         "largest difference?",
-        f"The thresholds were changed {len(rows)} times, and {steps} of these changes changed a conclusion.",
+        f"The thresholds were changed {len(rows)} times, and {steps} of these changes led to another conclusion.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),

@@ -164,7 +164,8 @@ def _own_copy(result: TorchAny, copied: frozenset[int]) -> TorchAny:
 
 
 def _crosses(signature: OpSignature) -> bool:
-    """Return True for a copy between host and device. The graph's own call of the op simulates the copy."""
+    """Return True for a copy between host and device. These recorded copies are left out, because the compiled graph makes them
+    itself."""
     return signature.op in _READS or signature.direction in ("h2d", "d2h")
 
 

@@ -32,7 +32,7 @@ class RankMessage:
     wants: list[int] | None = None
     detail: str = ""
     read_count: int = 0
-    # only in a communicator's first operation with tensors:
+    # The next two fields are set only for a communicator's first operation with tensors.
     gpu: str = ""
     group: str = ""  # the ranks of the process group, such as "ranks 1, 3"
 

@@ -440,7 +440,7 @@ def _process_key(rank: int) -> str:
 
 
 def _processes_id() -> str:
-    """Return the name of this machine's process namespace. Processes with the same name can see each other in /proc."""
+    """Return an identifier of this process's Linux PID namespace. Processes in one namespace can see each other in /proc."""
     with suppress(OSError):
         return f"{boot_id()}/{os.readlink('/proc/self/ns/pid')}"
     return f"process {os.getpid()}"

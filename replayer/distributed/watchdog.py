@@ -4,8 +4,8 @@
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, {0: 5_000, 1: 7_000})   # returns if the ranks called the operation within the timeout
 
-With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead. With TORCH_NCCL_ASYNC_ERROR_HANDLING=0, the ranks wait
-for late ranks, but not for ranks that never call the operation.
+With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead. With TORCH_NCCL_ASYNC_ERROR_HANDLING=0, a rank also
+waits for ranks that call the collective after the timeout.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """Represents an all-gather. The value of its future is one tensor with the data of all ranks."""
+    """Represents an all-gather. The future of this work returns one tensor with the data of all ranks."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])

@@ -100,7 +100,7 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Create the CPU tensor for DistributedDataParallel's list of used parameters."""
+    """Create the tensor in which DistributedDataParallel marks the parameters that were used in a step."""
     # see Note [The map of used parameters] in process_group.py
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index

@@ -39,7 +39,7 @@ def selected_by(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) ->
 
 
 def _refuse_values(target: torch.Tensor, indices: Sequence[TorchAny], values: torch.Tensor) -> None:
-    """Raise PyTorch's error if the values do not fit the elements that masks with known values select."""
+    """Raise PyTorch's error if `x[mask] = values` gets the wrong number of values, and the mask's values are known."""
     if not any(map(_is_mask, indices)):
         return
     chosen: list[torch.Tensor | None] = []

@@ -146,8 +146,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """If the script's batch was too large for the measured GPU, return a memory limit in bytes at which it also fails here.
-        Return None if the batch fitted."""
+        """If the script's batch was too large for the measured GPU, return a memory limit in bytes that makes the replay run
+        out of memory, too. Return None if the batch fitted."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None

@@ -276,8 +276,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows C++ warnings when the outermost C++ call ends. Use `Tensor.map_` as this call, so that it ends before
-        # the filters are restored.
+        # PyTorch shows C++ warnings when the outermost C++ call ends. `Tensor.map_` is the outermost call here, so PyTorch
+        # shows the warnings before the `finally` block restores the filters.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

@@ -56,7 +56,7 @@ def showing_own_place(warnings: Any, prefix: str | tuple[str, ...]) -> Any:
         if places is None:
             show(message)
             return
-        # The script's filters and its registry of shown warnings decide about the place in the script.
+        # Issue the warning again at the script's line, so that the script's warning filters apply to it.
         (ours, _), (theirs, line) = places
         text, registry = str(message.message), ours.f_globals.get("__warningregistry__", {})
         for key in [key for key in registry if key[:2] == (text, message.category)]:
@@ -91,8 +91,8 @@ def _filter_stacks(traceback: Any, prefix: str) -> None:
 
 
 def _places(message: WarningMessage, caller: FrameType | None, prefix: str | tuple[str, ...]) -> tuple[Place, Place] | None:
-    """Return where a warning points, and where the warning would point without this tool's frames. Return None if both are the
-    same place. `caller` is the frame that called `warnings.warn`."""
+    """Return two places: the place at which a warning points, and the place in the script at which it should point. Return None
+    if the warning already points at the script. `caller` is the frame that called `warnings.warn`."""
     frames: list[Place] = []
     while caller is not None:
         frames.append((caller, caller.f_lineno))

@@ -86,8 +86,8 @@ def compare(
     steps = _spread(times, timed, timed_other, steady, pace.pace_series)
     # Most replays load data at the speed of the replaying machine, not at the recorded speed.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
-    # A host that waits for the GPU after each phase is as slow as the GPU, so such a recording does not show which of them
-    # limits the step time.
+    # If the host waits for the GPU after each phase, the recording does not show whether the host or the GPU limits the step
+    # time.
     omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
     compute_side = _without_data(times, timed, timed_other, steady, paces, omits_loader=omits_loader)
     worked = Both(without_waits(recorded), without_waits(other))

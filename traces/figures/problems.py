@@ -4,8 +4,8 @@
     problems[0].text        # "The recording lacks 4 of 6 kernels, so idle time is not reliable."
     problems[0].severity    # Severity.SERIOUS
 
-`Trace.problems` counts the problems that were found while a recording was read. problems.toml contains the sentences.
-INFORMATION does not affect results. A SERIOUS problem makes the main results of `trace info` unreliable.
+`Trace.problems` counts the problems that were found while a recording was read. problems.toml contains the sentences that
+describe each problem. INFORMATION does not affect results. A SERIOUS problem makes the main results of `trace info` unreliable.
 """
 
 from __future__ import annotations

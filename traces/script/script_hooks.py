@@ -280,8 +280,8 @@ class ScriptHooks:
         return called
 
     def _autocast(self, module: Any) -> str:
-        """Return the dtype of autocast in the module's `forward`. accelerate uses `torch.autocast` as a decorator of `forward`,
-        also below DistributedDataParallel."""
+        """Return the dtype of autocast in the module's `forward`. The package accelerate decorates `forward` with
+        `torch.autocast`."""
         torch = self._torch
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled() else None
         call = getattr(module.module if hasattr(module, "module") else module, "forward", None)

@@ -91,8 +91,8 @@ class PoolStats:
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Return statistics of expandable segments. PyTorch's `inactive_split` does not count their blocks (free_block in
-        CUDACachingAllocator.cpp)."""
+        """Return statistics of expandable segments. PyTorch's `inactive_split` does not count blocks in expandable segments
+        (free_block in CUDACachingAllocator.cpp)."""
         return replace(self, split_free=Quantity().small, split_free_bytes=Quantity().small)
 
 

@@ -32,7 +32,8 @@ aten = torch.ops.aten
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # values of cudnnRNNMode_t
 _WITHOUT_FUSED_CELL = (MODES["rnn_relu"], MODES["rnn_tanh"])
 
-# Autocast casts these dtypes to half for cuDNN's RNNs, also if its dtype is bfloat16 (ATen/cudnn/AutocastRNN.cpp).
+# Autocast casts these dtypes to half for cuDNN's RNNs, even with `torch.autocast(dtype=torch.bfloat16)`
+# (ATen/cudnn/AutocastRNN.cpp).
 _CAST_TO_HALF = (torch.float32, torch.bfloat16)
 
 # without cuDNN or fused cells; `op.decompose` would use PyTorch's tracing rules

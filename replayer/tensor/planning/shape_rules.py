@@ -112,8 +112,7 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """Give a mean loss as much memory as in PyTorch, which keeps a tensor with the loss of each element
-    (ATen/native/Loss.cpp)."""
+    """Let the mean of a loss keep the memory of each element's loss, as in PyTorch (ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())

@@ -122,7 +122,8 @@ def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the probabilities of `torch.multinomial`. CUDA checks them only if several samples are drawn with replacement."""
+    """Check the probabilities of `torch.multinomial`. CUDA checks probabilities only if several samples are drawn with
+    replacement."""
     values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
     if values is None or bool(((values >= 0) & values.isfinite()).all()):
         return None

@@ -86,8 +86,8 @@ def fills_allocation(tensor: TorchAny) -> bool:
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Store the known values of a tensor. They are forgotten when its memory is freed. The tensor must fill the allocation.
-    None means unknown values."""
+    """Store the known values of a tensor until its memory is freed. The tensor must fill the allocation. None means unknown
+    values."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
     if values is not None and (meta.is_conj or meta.is_neg):

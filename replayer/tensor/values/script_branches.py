@@ -1,4 +1,4 @@
-"""Finds the truth value with which a condition in the script raises no error.
+"""Finds out which branch of an `if` or `assert` in the script raises no error.
 
     assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False

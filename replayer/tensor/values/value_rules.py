@@ -110,8 +110,8 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """Mark the values of tensors that the op changes as unknown. If a CUDA graph contains the op, each launch of the graph
-    marks them again."""
+    """After an op has changed tensors, mark their values as unknown. If a CUDA graph contains the op, mark the values again at
+    each launch of the graph."""
     capture = gpu().launches.capture_of(stream)
     for allocation in _written(plan, args, kwargs):
         if capture is not None:
@@ -196,7 +196,8 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """If labels are compared with all classes, at most one comparison per label is true."""
+    """Assume how many comparisons are true. For example, `labels[:, None] == classes` has at most one true element per
+    label."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))

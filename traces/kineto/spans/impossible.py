@@ -78,7 +78,7 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
-    """Find kernels that, according to the file, end after a CUDA call that waited for their end."""
+    """Find kernels with an impossible end: a CUDA call waited for the kernel, but returned before the kernel's end."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

@@ -43,8 +43,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The thread with the most step annotations counts as the main thread. Without annotations, it is the thread with the most
-    # optimizer steps.
+    # The main thread is the thread with the most step annotations or, if there are no annotations, with the most optimizer
+    # steps.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),
