@@ -201,7 +201,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    if verdict.same is None or verdict.same is False:
+    if not verdict.same:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
         return True

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.replayer.compiled.handmade_recording import recording as compiled_recording
+from tests.traces.comparison.test_changed_ops import recording
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
 from traces.comparison.compare import compare, have_same_stream_numbers, pair_streams
@@ -387,3 +389,26 @@ def test_phases_are_compared_by_their_means_if_step_times_are() -> None:
     phases = result.phases.values()
     assert sum(of.recorded_median_ns for of in phases) == pytest.approx(result.steps.recorded_mean_ns, abs=10)
     assert sum(of.replayed_median_ns for of in phases) == pytest.approx(result.steps.replayed_mean_ns, abs=10)
+
+
+def test_communication_and_compiled_code_of_only_one_trace_are_compared() -> None:
+    alone, communicating = training(), training()
+    communicating.device.name[:5] = communicating.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    for first, second in ((alone, communicating), (communicating, alone)):
+        both = compare(first, second).communication
+        assert both is not None and [of is not None for of in both] == [one is communicating for one in (first, second)]
+    assert compare(alone, alone).communication is None and compare(alone, alone).compiled is None
+    # compiled code without CUDA graphs, and a CUDA graph of eager code
+    compiled = compiled_recording()
+    assert compare(compiled, compiled).compiled is not None
+    eager, graph = recording(("aten::relu", "relu_kernel")), recording(("aten::relu", "relu_kernel"), graph=("a", "b"))
+    both_graphs = compare(eager, graph).compiled
+    assert both_graphs is not None and [len(of.graphs) for of in both_graphs] == [0, 1]
+
+
+def test_a_trace_without_phases_is_compared_by_its_ops() -> None:
+    bare = training()
+    bare.phases = bare.phases.take([])
+    for result in (compare(training(), bare), compare(bare, training())):
+        kernels, ops = result.changes.kernels, result.changes.ops
+        assert result.verdict.same and not (kernels.added or kernels.gone or ops.added or ops.gone)

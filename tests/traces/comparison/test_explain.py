@@ -355,17 +355,22 @@ def test_explain_sorts_gpu_reasons_by_size() -> None:
 def test_explain_names_first_the_only_gpu_that_became_slower() -> None:
     """GIVEN two GPUs that work 4 of 10 ms WHEN the kernels of the second take 8 ms in B THEN this is the first reason, before
     the idle time of the first GPU, which waits for the second"""
-    both = [
-        a_trace(
+
+    def two_gpus(long: int, *of_devices: float) -> Trace:
+        return a_trace(
             [(long * step, long * step + long - 0.1) for step in range(4)],
             [Work(long * step + 0.1, long * step + 0.2, long * step + 0.2 + lasts, device=device)
              for step in range(4) for device, lasts in enumerate(of_devices)],
             devices=(0, 0),
-        )
-        for long, of_devices in ((10, (4, 4)), (14, (4, 8)))
-    ]  # fmt: skip
+        )  # fmt: skip
+
+    both = two_gpus(10, 4, 4), two_gpus(14, 4, 8)
     reason = explained(*both).reasons[0]
     assert reason.text == "GPU work of cuda:1 takes 4.0 ms more: 4.0 ms -> 8.0 ms; on cuda:0, the difference is 0"
+    # WHEN the first GPU becomes slower by at most half as much THEN the second is still named
+    for lasts, is_named in ((6, True), (6.001, False)):
+        named = {reason.what for reason in explained(both[0], two_gpus(14, lasts, 8)).reasons}
+        assert ("GPU work (cuda:1)" in named) is is_named
     # WHEN both GPUs become slower THEN neither is named
     alike = [reason.what for reason in explained(both[0], both[0]).reasons]
     assert not any(what.startswith("GPU work (") for what in alike)
