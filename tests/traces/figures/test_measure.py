@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,12 @@ from traces.figures.measure import (
     busy_ns,
     clean_evaluations,
     clean_steps,
+    device_ranks,
     device_time_by_origin,
     evaluation_steps,
+    gpu_names,
+    gpus_per_rank,
+    host_ranks,
     innermost_at,
     kernel_table,
     launch_phases,
@@ -54,6 +59,7 @@ from traces.model.trace import (
     Origin,
     StepKind,
     Steps,
+    Thread,
     Trace,
 )
 
@@ -407,3 +413,21 @@ def test_a_kernel_of_zero_duration_before_launched_work_predates_the_recording()
     trace.device.launch[0] = NONE
     trace.device.start_ns[0], trace.device.duration_ns[0] = trace.device.start_ns[1], 0
     assert backlog(trace).tolist() == [True, False, False, False, False]
+
+
+def test_gpus_are_counted_by_rank_and_named_once() -> None:
+    assert [gpu_names(names) for names in (["B", "A", "B"], ["A", ""], [])] == ["A, B", "A, an unnamed GPU", "no GPU"]
+    # GIVEN two ranks with two GPUs each WHEN only three GPUs work, only two, or none THEN idle GPUs count only if all are idle
+    trace = Trace(devices=[Device(rank, index, "A") for rank in (0, 1) for index in (0, 1)])
+    counts = []
+    for working in ([0, 1, 2, 3], [0, 1, 2], [0, 2], []):
+        trace.device = DeviceSpans.of(device=working, duration_ns=[1] * len(working))
+        counts.append(gpus_per_rank(replace(trace)))
+    assert counts == [2, 1, 1, 2] and gpus_per_rank(Trace()) == 1
+
+
+def test_rows_belong_to_the_rank_of_their_thread_and_device() -> None:
+    trace = Trace(devices=[Device(rank, 0, "A") for rank in (3, 5)], threads=[Thread(rank, 1, "main") for rank in (3, 5)])
+    trace.host, trace.device = HostSpans.of(thread=[0, 1, 1]), DeviceSpans.of(device=[1, 0])
+    assert (host_ranks(trace).tolist(), device_ranks(trace).tolist()) == ([3, 5, 5], [5, 3])
+    assert host_ranks(Trace()).tolist() == device_ranks(Trace()).tolist() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.traces.handmade import US, data_parallel
-from traces.figures.stage_times import StageError, stage_errors
+from traces.figures.stage_times import StageError, stage_errors, stage_medians
 from traces.model.trace import NONE
 
 
@@ -24,6 +24,15 @@ def test_stages_are_listed_in_order_of_first_occurrence() -> None:
     assert found["scatter"] == StageError(2 * US, None, None, 3 * US, None, None)
     assert found["gather"] == StageError(2 * US, 4 * US, 1.0, 3 * US, None, None)
     assert found["parallel_apply (cuda:1)"] == StageError(12 * US, 24 * US, 1.0, 14 * US, 14 * US, 0.0)
+
+
+def test_each_stage_has_the_gpu_on_which_it_ran() -> None:
+    trace = data_parallel()
+    found = [(of.name, of.device) for of in stage_medians(trace)]
+    one = [("scatter", "cuda:0"), ("replicate", "cuda:0")]
+    assert found == [*one, ("parallel_apply", "cuda:0"), ("parallel_apply", "cuda:1"), ("gather", "cuda:0")]
+    trace.parts.device[:] = NONE
+    assert {of.device for of in stage_medians(trace)} == {None}
 
 
 def test_stages_outside_the_compared_steps_do_not_count() -> None:

@@ -108,6 +108,21 @@ def test_the_program_is_the_same_if_nine_of_ten_ops_have_the_same_names(others: 
     assert verdict_of(first, second)[0] is same
 
 
+def test_the_reason_names_an_op_that_is_called_another_number_of_times() -> None:
+    product = Call("aten::mm", "8,16;16,64", 31, "gemm")
+    often = [product, *(replace(product, start_us=31 + 2 * place) for place in range(1, 4))]
+    same, reason = verdict_of(training(made=[product]), training(made=often))
+    assert same is False and reason.startswith("the same ops, called a different number of times")
+
+
+def test_memory_layouts_are_missing_only_if_there_are_ops_on_images() -> None:
+    for call, ends in (
+        (Call("aten::mm", "8,16;16,64", 31, "gemm"), "100 % the same names"),
+        (Call("aten::conv2d", "8,3,16,16;4,3,3,3", 31, "gemm"), "Not compared (missing from one trace): memory layouts"),
+    ):
+        assert verdict_of(training(3, made=[call]), training(4, made=[call]))[1].endswith(ends)
+
+
 def test_without_shapes_op_counts_and_copy_sizes_and_kernel_names_are_compared() -> None:
     """GIVEN a recording without shapes and dtypes WHEN a script calls the same ops THEN the other visible facts decide."""
 
@@ -131,6 +146,9 @@ def test_without_shapes_op_counts_and_copy_sizes_and_kernel_names_are_compared()
     larger = seen(made, "float32")
     larger.device.bytes[larger.device.kind == DeviceKind.MEMCPY] = 5_000
     assert judged(larger) is Sameness.OTHER_SHAPES
+    # WHEN the copy has another direction THEN its size is unimportant
+    larger.device.name[larger.device.kind == DeviceKind.MEMCPY] = larger.strings.add("Memcpy DtoH (Device -> Pageable)")
+    assert judged(larger) is Sameness.SAME_PROGRAM
     # WHEN it computes in half precision, and the recorded kernels are called by single THEN other dtypes
     assert judged(seen(made, "float16")) is Sameness.OTHER_DTYPES
     recorded = seen([replace(call, kernel=call.kernel.replace("sgemm", "h884gemm")) for call in made])
