@@ -181,3 +181,10 @@ def test_the_parts_of_a_stacked_bar_touch_each_other() -> None:
         and w2 == pytest.approx(w1 * 2 / 3, abs=0.06)
     )
     assert "GPU idle" in svg and x1 + w1 + w3 == pytest.approx(860 - 10, abs=0.2)
+
+
+def test_an_axis_has_at_most_six_intervals_and_thousands_are_separated_from_100000_on() -> None:
+    assert texts(chart(a_line([1] * 7)))[-7:] == ["0", "1", "2", "3", "4", "5", "6"]
+    assert texts(chart(a_line([1, 1], x=[0, 7])))[-4:] == ["0", "2", "4", "6"]
+    assert texts(chart(a_line([1, 1], x=[0, 100_000])))[-1] == "100,000"
+    assert texts(chart(a_line([1, 1], x=[0, 90_000])))[-1] == "80000"

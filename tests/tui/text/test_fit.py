@@ -49,6 +49,7 @@ def test_fit_prints_the_memory_need_and_one_row_per_gpu() -> None:
     assert found[3].split() == [*words, "16.0", "GiB", "yes", "5.0", "GiB", left, "GiB", "~20", "-"]
     assert found[4].split() == [*words, "16.0", "GiB", "NO", "-", "-", "~none", "-"]
     assert f"{name}: out of memory in step 3, on a request of 3.0 GiB." in notes(card(), card(FULL, 0))
+    assert notes(*[card(FULL, 0)] * 3).count("out of memory in step 3") == 3
     assert "out of memory" not in notes(*[card(FULL, 0)] * 4)  # more than three are not listed
     assert "out of memory" not in notes(card())
 

@@ -87,6 +87,14 @@ def test_info_says_how_much_of_a_step_is_overhead_of_the_replaying_host() -> Non
     assert "  8.3 µs per step (10.0 %) is overhead of the replay" in usual and "overhead of" not in quick
 
 
+def test_facts_beyond_the_longest_list_are_counted() -> None:
+    trace, ends = training(), []
+    for facts in range(10, 40):
+        trace.provenance = {f"fact {number}": "x" for number in range(facts)}
+        ends += re.findall(r"and (\d+) more \(--json", info_text(summarize(trace), "t"))
+    assert ends[:3] == ["1", "2", "3"]
+
+
 def test_long_provenance_is_truncated() -> None:
     trace = training()
     trace.provenance = {f"fact {i}": "x" * 200 for i in range(40)}
