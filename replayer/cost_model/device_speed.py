@@ -27,9 +27,8 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Return the 90th percentile of the memory bandwidth of ops longer than 20 us. Return `fallback` for fewer than five
-    ops."""
-    reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
+    """Return the 90th percentile of the memory bandwidth of long ops. Return `fallback` for fewer than five ops."""
+    reached = sorted(size_bytes / ns for size_bytes, ns in samples if size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 
 
