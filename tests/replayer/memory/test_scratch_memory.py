@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.memory.scratch_memory import ScratchScope
+from replayer.memory.scratch_memory import ScratchScope, winograd_workspaces
+from replayer.op_signature import OpSignature
 from tests.replayer.fakes import FakeDevice
 
 MIB = 1 << 20
@@ -15,6 +16,17 @@ def sizes_of(device: FakeDevice) -> list[int]:
     allocator = device.allocator
     executed = [handle.size_bytes if size_bytes > 0 else -handle.size_bytes for handle, size_bytes, *_ in allocator._events]
     return executed + [-handle.size_bytes for handle in allocator._freed]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "has_workspace"), [(64, 128, True), (128, 64, True), (64, 127, False), (63, 128, False)]
+)
+def test_convolutions_from_64_to_128_channels_on_have_a_workspace(inputs: int, outputs: int, has_workspace: bool) -> None:
+    """GIVEN convolutions of 3 x 3 in fp32 on two images of 8 x 8, which have four tiles each."""
+    shapes = (2, inputs, 8, 8), (outputs, inputs, 3, 3)
+    signature = OpSignature("aten::convolution", shapes, ("float32",) * 2, outputs=((2, outputs, 8, 8),))
+    size_bytes = 36 * 4 * (2 * 4 * (inputs + outputs) + inputs * outputs)
+    assert winograd_workspaces(signature) == (((), (size_bytes, -size_bytes)) if has_workspace else ())
 
 
 def test_workspaces_are_allocated_between_outputs_in_the_recorded_order() -> None:

@@ -108,6 +108,7 @@ def test_settings_without_any_effect_on_memory_are_accepted_silently() -> None:
         with pytest.raises(SettingsError, match="'True' or 'False' at index 6 in ConfigTokenizer but got 'yes'"):
             parse_settings(f"max_split_size_mb:64,{key}:yes")
     assert parse_settings("pinned_num_register_threads:8,throw_on_cudamalloc_oom:False") == AllocatorSettings()
+    assert parse_settings("pinned_num_register_threads:128") == AllocatorSettings()
     for wrong in ("pinned_num_register_threads:6", "pinned_num_register_threads:256", "pinned_reserve_segment_size_mb:0"):
         assert not accepts(wrong)
 
