@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from tests.replayer.compiled.handmade_recording import recording as compiled_recording
 from tests.traces.figures.test_pace import Work, a_trace
 from tests.traces.handmade import data_parallel, phase_grained, training
 from tests.traces.kineto.test_odd_files import call, imported, kernel, span
@@ -19,6 +20,7 @@ from traces.comparison import explain as explain_module
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both
 from traces.comparison.explain import Explanation, explain, slow_steps_sentence
+from traces.comparison.fused_ops import FusedOps
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import NONE, PHASES, DeviceSpans, Trace
@@ -386,3 +388,14 @@ def test_explain_names_a_rank_that_the_others_wait_for() -> None:
     changed = replace(comparison, analyses=Both(replace(after, idle=idle), replace(after, stragglers=late, idle=idle)))
     (reason,) = explain(changed).reasons
     assert reason.text == "waiting for rank 1 at collectives is new: 2.0 ms of a step"
+
+
+def test_explain_names_fused_kernels_and_eager_ops_without_counterparts() -> None:
+    """GIVEN a fused kernel that replaces no op, and ops in the name of no fused kernel."""
+    of = compiled_recording()
+    alone = FusedOps(("triton_poi_fused_0",), 1, 900_000, {}, 0), FusedOps((), 0, 0, {"add": 2}, 700_000)
+    found = explain(replace(compare(of, of), fused=alone))
+    assert [reason.text for reason in found.reasons if "fused" in reason.text] == [
+        "no eager op (in B fused into triton_poi_fused_0) is new: 900.0 µs of a step; on the GPU",
+        "2 x add (in B named by no fused kernel) is gone: 700.0 µs of a step; on the GPU",
+    ]
