@@ -358,7 +358,13 @@ def test_the_loader_phase_is_not_scaled_for_profiler_overhead() -> None:
     assert scale == pytest.approx(dict.fromkeys(names[1:], 0.5))
 
 
-@pytest.mark.parametrize(("seen", "scale"), [(0.1, {"other": 0.5, "forward": 0.5}), (0.6, {"other": 2.0, "forward": 1 / 3})])
+@pytest.mark.parametrize(
+    ("seen", "scale"),
+    [
+        (0.1, {"other": 0.5, "forward": 0.5}), (0.44, {"other": 0.5, "forward": 0.5}),
+        (0.45, {"other": 2.75, "forward": 0.25}), (0.6, {"other": 2.0, "forward": 1 / 3}),
+    ],
+)  # fmt: skip
 def test_a_phase_that_begins_earlier_in_the_profile_is_scaled_with_the_previous_phase(
     seen: float, scale: dict[str, float]
 ) -> None:
