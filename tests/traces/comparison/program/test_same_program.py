@@ -253,6 +253,7 @@ TIMES, ALL = "the same ops, called a different number of times", "100 % of the o
     [
         ("name", "aten::tanh", 1, TIMES, "other ops: only 80 %"),
         ("shapes", "32,3,16,16;4,3,3,3", 2, TIMES, "same ops, other shapes: e.g. aten::conv2d"),
+        ("shapes", "64,3,8,8;4,3,3,3", 2, TIMES, "same ops, another batch size: 32 in the first trace, 64 in the second"),
         ("dtypes", "float16", 2, ALL, "same ops and shapes, other dtypes (70 % alike)"),
         ("layout", "channels_last", 2, ALL, "same ops and shapes, other memory layouts: 0 %"),
         ("kernel", "volta_h884gemm_nn", 5, ALL, "the same ops, but other dtypes: 0 %"),
