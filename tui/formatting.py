@@ -72,7 +72,7 @@ def share_text(share: float | None) -> str:
 
 
 def rough_text(share: float | None) -> str:
-    return ABSENT if share is None else "<1 %" if share < 0.005 else f"{100 * share:.0f} %"
+    return ABSENT if share is None else "<1 %" if share <= 0.005 else f"{100 * share:.0f} %"
 
 
 def error_text(error: float | None) -> str:

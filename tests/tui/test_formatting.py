@@ -58,7 +58,7 @@ def test_figures_at_the_limits_of_their_format() -> None:
     ]  # fmt: skip
     assert [size_text(n, signed=True) for n in (-1024, 0, 1)] == ["-1.0 KiB", "0 B", "+1 B"]
     assert [count_text(n) for n in (99.5, 100.5, 100.25)] == ["99.5", "100", "100"]
-    assert [rough_text(s) for s in (0.0049, 0.0051, 0.5, None)] == ["<1 %", "1 %", "50 %", "-"]
+    assert [rough_text(s) for s in (0.0049, 0.005, 0.0051, 0.5, None)] == ["<1 %", "<1 %", "1 %", "50 %", "-"]
     shares = {f"cuda:{index}": index / 10 for index in range(5)}
     assert of_devices({device: shares[device] for device in list(shares)[:4]}, share_text) == [
         "cuda:0 0.0 %", "cuda:1 10.0 %", "cuda:2 20.0 %", "cuda:3 30.0 %",
