@@ -16,7 +16,8 @@ from tests.limits import locks_limited_to
 from tests.replayer.recordings import phase_recording
 from tests.tui.json_types import PAGE, faults
 from traces.format.trace_file import save
-from traces.model.trace import Trace, TraceError
+from traces.model.trace import TraceError
+from tui.commands import replay_library
 from tui.commands import stalls as stalls_command
 from tui.options import StallsOptions
 
@@ -104,9 +105,8 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(stalls_command, "file_in_folder", full)
-    monkeypatch.setattr(stalls_command, "gpu_and_blank_trace", lambda choice: (None, Trace()))
-    monkeypatch.setattr(stalls_command, "save", full)
+    monkeypatch.setattr(replay_library, "file_in_folder", full)
+    monkeypatch.setattr(replay_library, "save", full)
     with pytest.raises(TraceError, match="has no space left for the files of the runs; set TMPDIR to another folder"):
         stalls_command.run(StallsOptions(["train.py"], gpu="v100"))
 
