@@ -88,7 +88,7 @@ _ROOM_ON_THE_SCREEN = {
     "tui/help.py": {"_WIDEST"},
     "tui/report/charts.py": {"100000.0", "_LABEL", "_LETTER", "_WIDTH"},
     "tui/report/page.py": {"5e-05"},
-    "tui/report/plots.py": {"_MOST_DOTS", "_POINTS"},
+    "tui/report/plots.py": {"_MOST_SINGLE_STEPS", "_POINTS"},
     "tui/memory_sizes.py": {"_SMALLEST_BARE"},
     "tui/text/diff.py": {"0.001", "_ALL", "_CHANGE_FIGURES", "_SHOWN_MISSING"},
     "traces/drawing/timeline_html.py": {"_MOST_BARS"},
