@@ -372,8 +372,8 @@ def register(plans: PlanCache) -> None:
         op = op_named(name)
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
             replace(op, partial(_in_words_of_cuda, op))
-    for name in _TRANSFORMS:
-        replace(op_named(name), partial(_transform, op_named(name)))
+    for op in map(op_named, _TRANSFORMS):
+        replace(op, partial(_transform, op))
     for op in _WITH_CUDA_KERNEL:
         library.impl(op, _never_called, "Lazy")
         plans.with_kernel.add(op)

@@ -59,6 +59,12 @@ class Events:
             self.made.append({"ph": "X", "cat": "kernel", "name": kernel, **place, "args": args})
             at += length + 1
 
+    def optimizer_step(self, start: int, shapes: list[list[int]]) -> None:
+        """Add a call of `SGD.step` with one kernel of 4 us."""
+        self.host("user_annotation", "Optimizer.step#SGD.step", start, 50)
+        self.op("aten::_foreach_add_", start + 10, 20, shapes)
+        self.launch("cudaLaunchKernel", start + 15, ("multi_tensor_apply_kernel", 4))
+
     def copy_to_host(self, start: int, length: int) -> None:
         """A blocking copy of one number."""
         self.calls += 1
@@ -91,9 +97,7 @@ def recording(*, graphs: bool = False, batch: int = 16) -> Trace:
         events.op("aten::ones_like", at + 330, 10, [[]])
         events.launch("cudaLaunchKernel", at + 333, ("fill_kernel", 2))
         backward(events, at + 400, step, graphs=graphs, batch=batch)
-        events.host("user_annotation", "Optimizer.step#SGD.step", at + 700, 50)
-        events.op("aten::_foreach_add_", at + 710, 20, [[4, 8], [4], [4, 8], [4]])
-        events.launch("cudaLaunchKernel", at + 715, ("multi_tensor_apply_kernel", 4))
+        events.optimizer_step(at + 700, [[4, 8], [4], [4, 8], [4]])
         events.host("user_annotation", "Optimizer.zero_grad#SGD.zero_grad", at + 800, 20)
     return events.trace()
 

@@ -14,6 +14,20 @@ from tui.commands.replay_library import ReplaySource, source_of
 FORWARD, BACKWARD = ["sgemm", "triton_poi_fused_relu_0"], ["triton_poi_fused_1", "sgemm_t"]
 TIMES_US = {"sgemm": 11, "triton_poi_fused_relu_0": 7, "triton_poi_fused_1": 9, "sgemm_t": 13}
 
+# each step calls a compiled function without gradients
+WITHOUT_GRADIENTS = """
+import torch
+
+compiled = torch.compile({compiled})
+x, weight = torch.ones(16, 8, device="cuda"), torch.ones(16, 8, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    with torch.no_grad():
+        compiled(x)
+    weight.grad = x
+    optimizer.step()
+"""
+
 pytestmark = pytest.mark.warm
 
 
@@ -74,9 +88,7 @@ def test_the_copy_of_inputs_into_a_cuda_graph_begins_the_forward_pass() -> None:
         events.op("aten::_foreach_copy_", at + 130, 20, [[16, 8], [16, 8]])
         events.launch("cudaLaunchKernel", at + 135, ("copy_kernel", 2))
         events.launch("cudaGraphLaunch", at + 160, ("triton_poi_fused_sin_0", 7), graph=5)
-        events.host("user_annotation", "Optimizer.step#SGD.step", at + 700, 50)
-        events.op("aten::_foreach_add_", at + 710, 20, [[16, 8], [16, 8]])
-        events.launch("cudaLaunchKernel", at + 715, ("multi_tensor_apply_kernel", 4))
+        events.optimizer_step(at + 700, [[16, 8], [16, 8]])
     script = """
 import torch
 
@@ -230,9 +242,7 @@ def test_each_backward_pass_uses_the_shapes_of_its_forward_pass() -> None:
         forward(events, at + 300, 2 * step + 1, graphs=False, batch=32)
         backward(events, at + 600, 2 * step + 1, graphs=False, batch=32)
         backward(events, at + 900, 2 * step, graphs=False, batch=16)
-        events.host("user_annotation", "Optimizer.step#SGD.step", at + 1500, 50)
-        events.op("aten::_foreach_add_", at + 1510, 20, [[4, 8], [4], [4, 8], [4]])
-        events.launch("cudaLaunchKernel", at + 1515, ("multi_tensor_apply_kernel", 4))
+        events.optimizer_step(at + 1500, [[4, 8], [4], [4, 8], [4]])
     made = replay_script(
         """
 import torch
@@ -271,22 +281,9 @@ def test_a_value_that_compiled_code_reads_is_copied_once() -> None:
         events.copy_to_host(at + 155, 2)
         events.op("triton_poi_fused_sin_1", at + 190, 10, [[16, 8], [16, 8]])
         events.launch("cuLaunchKernel", at + 195, ("triton_poi_fused_sin_1", 7))
-        events.host("user_annotation", "Optimizer.step#SGD.step", at + 700, 50)
-        events.op("aten::_foreach_add_", at + 710, 20, [[16, 8], [16, 8]])
-        events.launch("cudaLaunchKernel", at + 715, ("multi_tensor_apply_kernel", 4))
-    script = """
-import torch
-
-compiled = torch.compile(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
-x, weight = torch.ones(16, 8, device="cuda"), torch.ones(16, 8, device="cuda", requires_grad=True)
-optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range(3):
-    with torch.no_grad():
-        compiled(x)
-    weight.grad = x
-    optimizer.step()
-"""
-    made = replay_script(script, events.trace())
+        events.optimizer_step(at + 700, [[16, 8], [16, 8]])
+    compiled = "lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))"
+    made = replay_script(WITHOUT_GRADIENTS.format(compiled=compiled), events.trace())
     names = [made.strings[name] for name in made.device.name.tolist()]
     kernels = ["triton_per_fused_gt_sum_0", "triton_poi_fused_sin_1", "multi_tensor_apply_kernel"]
     assert [name for name in names if name != "aten::fill_"] == ["Memcpy DtoH (Device -> Pageable)", *kernels] * 3
@@ -301,22 +298,8 @@ def test_a_copy_to_the_host_in_compiled_code_is_made_once() -> None:
         events.launch("cuLaunchKernel", at + 135, ("triton_per_fused_sum_0", 6))
         events.op("aten::copy_", at + 150, 30, [[16], [16]])
         events.copy_to_host(at + 155, 2)
-        events.host("user_annotation", "Optimizer.step#SGD.step", at + 700, 50)
-        events.op("aten::_foreach_add_", at + 710, 20, [[16, 8], [16, 8]])
-        events.launch("cudaLaunchKernel", at + 715, ("multi_tensor_apply_kernel", 4))
-    script = """
-import torch
-
-compiled = torch.compile(lambda x: x.sum(1).cpu())
-x, weight = torch.ones(16, 8, device="cuda"), torch.ones(16, 8, device="cuda", requires_grad=True)
-optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range(3):
-    with torch.no_grad():
-        compiled(x)
-    weight.grad = x
-    optimizer.step()
-"""
-    made = replay_script(script, events.trace())
+        events.optimizer_step(at + 700, [[16, 8], [16, 8]])
+    made = replay_script(WITHOUT_GRADIENTS.format(compiled="lambda x: x.sum(1).cpu()"), events.trace())
     work = zip((made.strings[name] for name in made.device.name.tolist()), made.device.duration_ns.tolist(), strict=True)
     kernels = [("triton_per_fused_sum_0", 6000), ("multi_tensor_apply_kernel", 4000)]
     assert [one for one in work if one[0] != "aten::fill_"] == [("Memcpy DtoH (Device -> Pageable)", 2000), *kernels] * 3
