@@ -309,7 +309,7 @@ def test_recording_cost_is_the_difference_to_unrecorded_steps_before_and_after()
 
 
 def test_a_fast_step_has_no_time_of_other_programs() -> None:
-    """GIVEN steps of 2 ms, of which each third is interrupted for 10 ms THEN a fast step takes about 2 ms."""
+    """GIVEN steps of 2 ms WHEN every third step is interrupted for 10 ms THEN a fast step takes about 2 ms."""
     from benchmarks.paired_processes import _turn
 
     number = 0

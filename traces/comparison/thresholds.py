@@ -92,7 +92,7 @@ FEWEST_PAIRS = 4  # pairs of steps
 LONGEST_PERIOD = 32  # steps
 
 # `trace info` names a step that takes at least this many times the step time
-# chosen: such a step also contains other work, for example saving a checkpoint or a validation
+# chosen: such a step does other work, too, for example saving a checkpoint or validating the model
 SLOW_STEP = 10  # times the pace
 
 # if a few long steps lengthen the mean step, `trace info` names the steps that are at least this long

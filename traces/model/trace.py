@@ -285,7 +285,7 @@ class _SpansOnDevice(_Spans):
 
     @property
     def is_timed(self) -> Column:
-        """Mark the rows whose time on the device is known."""
+        """Return a mask of the rows with a known start and end on the device."""
         return np.asarray((self.device_start_ns != NONE) & (self.device_end_ns != NONE))
 
 

@@ -131,8 +131,8 @@ def test_no_steps_are_compared_if_all_ran_with_the_profiler_or_all_without(kind:
 
 
 def test_clean_steps_are_compared_with_the_last_profile_before_them_if_profiles_ran_other_ops() -> None:
-    """GIVEN two profiles of three steps, of which the second profile contains another op WHEN eight clean steps lie before it,
-    and the last three of these lie at most three steps before it THEN the first profile is compared with the other five."""
+    """GIVEN two profiles of three steps, and an op that only the second profile contains WHEN eight clean steps run before the
+    second profile THEN the first profile is compared with five of them, but not with the last three."""
     assert STEPS_BEFORE_WINDOW == 3
     clean, profiled = (StepKind.STEADY, UPDATE), (StepKind.PROFILED, UPDATE)
     trace = recorded([clean] * 2 + [profiled] * 3 + [clean] * 6 + [profiled] * 3)

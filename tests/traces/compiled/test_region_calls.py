@@ -52,7 +52,7 @@ def test_compiled_backward_passes_without_sequence_numbers_are_matched_in_revers
 
 
 def test_a_compiled_backward_without_sequence_number_belongs_to_the_last_forward_of_its_region() -> None:
-    """GIVEN two regions whose backwards run in the order of the forwards, in ranges of their regions."""
+    """GIVEN two regions WHEN their backward passes run in the order of their forward passes THEN each belongs to its region."""
     events = Events()
     for number, at in ((0, 0), (1, 100)):
         events.op(f"Torch-Compiled Region: {number}/0", at, 50, [])

@@ -361,7 +361,7 @@ def test_a_module_call_in_an_explicit_phase_is_not_a_forward_pass() -> None:
 
 
 def test_only_calls_of_the_model_in_the_training_thread_and_outside_of_phases_end_a_step() -> None:
-    """GIVEN batches without gradients, of which each call of the model is one step."""
+    """GIVEN batches without gradients: each call of the model ends a step."""
     run = Script()
     run.do("loader evaluated evaluated")
     assert len(run.steps) == 1

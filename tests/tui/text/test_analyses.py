@@ -177,7 +177,8 @@ def test_the_app_shows_all_figures_of_an_analysis_and_text_the_important_ones() 
 
 
 def test_the_streams_of_two_traces_are_paired_by_the_comparison() -> None:
-    """Stream 7 of A is stream 20 of B. Only A has stream 9. Stream 5 of both ran work whose launches were not recorded."""
+    """GIVEN a comparison that pairs stream 7 of A with stream 20 of B, a stream 9 that only A has, and a stream 5 without
+    recorded launches."""
     sides = [
         Analyses({}, [], [StreamLaunches("cuda:0", number, 5, 1_000 * number, 2, 0.5, 3) for number in numbers], [], [], [], [],
                  [], [], None)

@@ -280,7 +280,7 @@ def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> Non
 
 
 def test_a_graph_break_is_in_one_row_even_if_its_ops_have_other_names_in_the_other_trace() -> None:
-    """GIVEN `item` in the graph break of a recording, and `_local_scalar_dense` in that of its replay."""
+    """GIVEN a graph break with the op `item` in a recording, and with the op `_local_scalar_dense` in the replay."""
     figures = [
         replace(compiled_figures(recording()), breaks=(GraphBreak("0/0", "1/0", "model.py:7", 1.0, time_ns, 0, (op,)),))
         for op, time_ns in (("aten::item", 5000), ("aten::_local_scalar_dense", 7000))

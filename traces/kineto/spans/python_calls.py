@@ -4,8 +4,8 @@
     trace = without_short_calls(profile)                         # without short functions that run no op
 
 Note [Whose call is it]
-    A recorded script also calls functions of this tool, which wrap module calls, for example. Such a call is kept only if it
-    runs an op or calls a function of the script. Calls on this tool's own threads are removed.
+    A recorded script also calls functions of this tool, for example the wrapper of module calls. A call of this tool is kept
+    only if it runs an op or calls a function of the script. Calls on this tool's own threads are removed.
 
 Note [Folding]
     Most Python calls in a profile run no op and take a microsecond or two, such as `isinstance`. Their recorded times are
