@@ -60,7 +60,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        'gpu(name, **options): run on this virtual GPU; the options are those of trace_replay.start, as memory="8GiB"',
+        'gpu(name, **options): run on this virtual GPU; the options are those of trace_replay.start, such as memory="8GiB"',
     )
     if _SESSION not in config.stash:  # the plugin was registered after `pytest_load_initial_conftests`
         config.stash[_SESSION] = GpuSession(_requested(config.option))

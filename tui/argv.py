@@ -105,7 +105,7 @@ def tool_environment_note() -> str:
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (
-                f"{installer} installed trace into an environment of its own, and scripts can import only its packages;"
+                f"{installer} installed trace into a separate environment, and scripts can import only the packages there;"
                 " to use your own torch and packages, install trace-replay into your environment with pip"
             )
     return ""

@@ -375,10 +375,10 @@ ShownArgument = Annotated[str, argument("NAME", "An entry, such as v100/resnet50
 
 @library.command("list", epilog="$ trace library list --gpu v100 --model resnet\n$ trace library list --json")
 def library_list(
-    gpu: Annotated[str, option("WORD", "Only GPUs whose name contains this, or matches a pattern such as 'v*'.")] = "",
-    model: Annotated[str, option("WORD", "Only networks whose name contains this, or matches a pattern such as 'wide*'.")] = "",
+    gpu: Annotated[str, option("WORD", "Only GPUs with this word in their name, or with a name like 'v*'.")] = "",
+    model: Annotated[str, option("WORD", "Only networks with this word in their name, or with a name like 'wide*'.")] = "",
     grain: Annotated[str, option("WORD", "Only entries of this grain: phase or kernel.")] = "",
-    source: Annotated[str, option("WORD", "Only entries whose source contains this.")] = "",
+    source: Annotated[str, option("WORD", "Only entries with this word in their source.")] = "",
     json: JsonOption = False,
 ) -> int:
     """List the models and recordings in the bundled library, in your own library and in the folders of TRACE_LIBRARY."""

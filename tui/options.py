@@ -112,8 +112,8 @@ class ReplayOptions(_RankOptions):
         Literal["recorded", "constant", "compute"],
         option(
             None,
-            "What the script reads from GPU tensors: recorded values or, if there are none, plausible values (recorded) or"
-            " 1.0, 0 and False (constant); or real results, computed on the CPU (compute).",
+            "Values that the script reads from GPU tensors. recorded: recorded values, or plausible ones if there are none."
+            " constant: recorded values, or 1.0, 0 and False. compute: real results, computed on the CPU.",
             group=TIME,
         ),
     ] = "recorded"
@@ -121,8 +121,8 @@ class ReplayOptions(_RankOptions):
         Literal["wall", "virtual", "recorded"],
         option(
             None,
-            "Wait in real time (wall); do not wait, only advance the clock that the script reads (virtual); or also exclude"
-            " this machine's own overhead (recorded).",
+            "wall: wait in real time. virtual: do not wait, but set a simulated clock forward. recorded: like virtual, and"
+            " exclude this machine's own overhead.",
             group=TIME,
         ),
     ] = "wall"
@@ -141,7 +141,7 @@ class ReplayOptions(_RankOptions):
         int | None, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", group=WHAT_IF, min=1, max=1024)
     ] = None
     gpus: Annotated[
-        int | None, option("N", "Predict nn.DataParallel on N GPUs of the recorded model.", group=WHAT_IF, min=1, max=64)
+        int | None, option("N", "Predict nn.DataParallel on N GPUs of the recorded kind.", group=WHAT_IF, min=1, max=64)
     ] = None
     link_gbps: Annotated[
         float, option("X", "Bandwidth between GPUs in GB/s. [default: as recorded]", group=WHAT_IF, min=0, show_default=False)
@@ -182,8 +182,8 @@ class RecordOptions:
         option(
             "OPTION=VALUES",
             "Run SCRIPT once per batch size, and write the step times to a .cells file for the library. '--batch-size=1..256'"
-            " means 1, 2, 4 up to 256; 8..64+8 means 8, 16 up to 64; 16,24,32 is a list. Stops when memory runs out. Implies"
-            " --grain phase.",
+            " means 1, 2, 4 up to 256; 8..64+8 means 8, 16 up to 64; 16,24,32 is a list. The sweep stops when memory runs out."
+            " Implies --grain phase.",
         ),
     ] = ""
 
@@ -228,7 +228,9 @@ class StallsOptions:
     policy: Annotated[
         CachePolicy, option(None, "Cache policy: evict the least recently used (lru), or never evict (minio).")
     ] = CachePolicy.LRU
-    cores: Annotated[str, option("N,N", "Also model machines with these numbers of cores, one worker each: 1,2,4,8.")] = ""
+    cores: Annotated[
+        str, option("N,N", "Also model machines with these numbers of cores, such as 1,2,4,8. Each core runs one worker.")
+    ] = ""
     steps: Annotated[int, option("N", "Stop each run after this many training steps.", min=8)] = 60
     json: JsonOption = False
 

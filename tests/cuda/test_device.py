@@ -106,7 +106,7 @@ answer(None)
     assert len({work.graph for work in nodes}) == 1
 
 
-def test_copies_and_memory(on_device: OnDevice, tmp_path: Path) -> None:
+def test_copies_keep_their_bytes_and_copies_in_two_directions_overlap(on_device: OnDevice, tmp_path: Path) -> None:
     """GIVEN copies of all kinds THEN bytes come back as they were, a pageable copy blocks and a pinned one does not. Two copies
     in one direction share an engine, and copies in two directions overlap."""
     result = on_device(
@@ -250,7 +250,7 @@ import os; os._exit(0)  # a faulted context makes torch's own exit noisy
     assert fault == ["CUDA error: device-side assert triggered"] * 3
 
 
-def test_a_stream_that_never_finishes(on_device: OnDevice) -> None:
+def test_a_stream_that_hangs_blocks_neither_other_streams_nor_the_exit(on_device: OnDevice) -> None:
     """GIVEN a launch that hangs THEN its event is never reached, the other stream goes on, and the process can still exit."""
     result = on_device(
         """

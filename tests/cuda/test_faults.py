@@ -81,7 +81,7 @@ def _runs(stat: Path) -> bool:
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_a_device_that_never_finishes(device: Path, tmp_path: Path, grain: str) -> None:
+def test_a_script_on_a_hung_device_ends_without_delay_and_keeps_its_steps(device: Path, tmp_path: Path, grain: str) -> None:
     """GIVEN a kernel that never ends WHEN the script gives up after a second THEN it exits with its code within 2 more seconds,
     and the file has the steps whose events the device had passed."""
     (tmp_path / "native").mkdir()

@@ -149,7 +149,7 @@ def test_fit_uses_the_rank_that_needs_the_most_memory(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ranks)
     ran = run(tmp_path, "--gpus", "t4,a100", "--nproc", "2", "train.py")
     assert ran.returncode == 0, ran.stderr
-    assert "2 GPUs are used; figures are for the GPU with the highest need" in ran.stdout
+    assert "2 GPUs are used; figures are for the GPU that needs the most memory" in ran.stdout
     assert "needs 1.1 GiB at batch 48" in ran.stdout
     assert "Steps include up to" in ran.stdout
     facts = json.loads(run(tmp_path, "--gpus", "t4,a100", "--nproc", "2", "--json", "train.py").stdout)

@@ -28,7 +28,7 @@ from traces.model.trace import StepKind
 BARE = Ended(1, "step 3\n", "a warning\nValueError: bad\n", 9.0, 0.5, ())
 
 
-def test_messages_of_the_recorder_and_varying_numbers_are_no_differences() -> None:
+def test_messages_of_the_recorder_and_varying_numbers_do_not_count_as_differences() -> None:
     bare = replace(BARE, errors="CUDA out of memory. GPU 0 has 3.10 MiB free. Process 812 has 1.20 GiB in use.\n")
     said = "trace: wrote x.msgpack\nCUDA out of memory. GPU 0 has 2.00 MiB free. Process 9 has 1.21 GiB in use.\n"
     assert list(differences(bare, replace(bare, errors=said, seconds=14.0, end_s=2.4))) == []

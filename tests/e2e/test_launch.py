@@ -232,7 +232,7 @@ def test_the_launcher_reports_whether_it_started_and_whether_the_script_imported
     assert (launched.out, isolated.booted) == ("ran\n", frozenset())
 
 
-def test_a_process_that_outlives_the_run_goes_on_natively(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_outlives_the_run_runs_without_trace(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "traces" / "bootstrap"))
     monkeypatch.setenv("TRACE_SESSION", str(place.folder / "gone"))
     assert place.native("-c", "import tiny; print(tiny.answer)") == Run(0, "42\n", "")

@@ -91,7 +91,7 @@ def outcomes(lines: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("words", [(), ("-n", "2")])
-def test_a_session_on_a_virtual_gpu(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_plugin_runs_a_test_suite_on_a_virtual_gpu(words: tuple[str, ...], tmp_path: Path) -> None:
     lines = run(tmp_path, "--gpu", "a100", "--gpus", "2", *words)
     found = outcomes(lines)
     assert {name for name, outcome in found.items() if outcome == "PASSED"} == {

@@ -56,7 +56,7 @@ def recorded(path: Path) -> None:
     stream.close()
 
 
-def test_a_recording_that_is_cut_at_any_byte_or_damaged_in_any_bit(tmp_path: Path) -> None:
+def test_a_recording_cut_at_any_byte_is_recovered_and_a_damaged_one_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t.part"
     recorded(path)
     data, whole = path.read_bytes(), load(path)
@@ -232,7 +232,7 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     assert os.listdir(tmp_path) == []
 
 
-def test_a_disk_that_fills_up_while_streaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_written_before_the_disk_filled_up_are_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.part"
     recovered = 0
 

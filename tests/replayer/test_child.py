@@ -111,5 +111,5 @@ def test_a_replay_of_3_steps_ends_after_3_training_steps_or_60_steps_with_evalua
 
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1"), (4, "1;1;1;1"), (5, "1;1;1;1;+1 more"), (9, "1;1;1;1;+5 more")])
-def test_of_the_shapes_of_a_missing_op_four_are_listed(count: int, text: str) -> None:
+def test_at_most_four_shapes_of_a_missing_op_are_listed(count: int, text: str) -> None:
     assert child._short(((1,),) * count) == text

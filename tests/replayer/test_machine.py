@@ -52,7 +52,7 @@ def replayed(recorded_with: FakeTorch, devices: int = 1, error: BaseException | 
 
 
 @pytest.mark.parametrize("name", [name for name in A6000 if name not in NOT_RECORDED])
-def test_a_property_of_the_device(name: str) -> None:
+def test_a_recorded_device_property_is_replayed(name: str) -> None:
     """GIVEN a number that differs from that of the known GPU model, which would fill in a missing number."""
     recorded = A6000[name] + 1 if type(A6000[name]) is int else A6000[name]
     replayed(FakeTorch([A6000 | {name: recorded}]))
@@ -65,22 +65,22 @@ def test_scripts_and_torch_see_the_same_compute_capability() -> None:
     assert torch.cuda.is_bf16_supported()
 
 
-def test_the_version_of_cuda() -> None:
+def test_the_recorded_cuda_version_is_replayed() -> None:
     replayed(FakeTorch())
     assert torch.version.cuda == (CUDA_OF_BUILD or "12.6")
 
 
-def test_the_version_of_cudnn() -> None:
+def test_the_recorded_cudnn_version_is_replayed() -> None:
     replayed(FakeTorch())
     assert torch.backends.cudnn.version() == 91002
 
 
-def test_the_version_of_nccl() -> None:
+def test_the_recorded_nccl_version_is_replayed() -> None:
     replayed(FakeTorch())
     assert torch.cuda.nccl.version() == (2, 27, 5)
 
 
-def test_the_workspace_that_cublas_keeps() -> None:
+def test_the_recorded_cublas_workspace_is_kept_after_a_matrix_product() -> None:
     replayed(FakeTorch())
     left = torch.ones(4, 4, device="cuda")
     held = torch.cuda.memory_allocated()
@@ -145,7 +145,7 @@ def test_torch_settings_and_software_versions_are_recorded() -> None:
     assert settings.tf32_matmul and settings.tf32_cudnn and settings.cudnn_benchmark and settings.deterministic is False
 
 
-def test_the_versions_of_an_amd_build() -> None:
+def test_the_versions_and_workspace_of_an_amd_build_are_replayed() -> None:
     rocm = FakeTorch([A6000 | {"name": "AMD Instinct MI300X", "major": 9, "minor": 4, "gcnArchName": "gfx942:sramecc+:xnack-"}])
     rocm.version.cuda, rocm.version.hip = None, "6.4.43483"
     gpu = replayed(rocm)

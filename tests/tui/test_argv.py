@@ -107,5 +107,5 @@ def test_a_note_says_that_scripts_run_in_the_environment_in_which_trace_is_insta
     run(words)
     run(["-q", *words])
     first, *others = capsys.readouterr().err.splitlines()
-    assert first.startswith(f"trace: {installer} installed trace into an environment of its own")
+    assert first.startswith(f"trace: {installer} installed trace into a separate environment")
     assert not any("environment" in line for line in others)

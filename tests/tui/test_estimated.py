@@ -24,7 +24,7 @@ def test_the_report_of_an_estimate_says_that_no_training_step_ended() -> None:
 
 def test_a_single_step_is_not_called_a_median() -> None:
     """GIVEN an estimated replay of one step, which includes the warm-up, or of many WHEN shown THEN the text says so."""
-    for steps, average in ((1, "a single step with its warm-up"), (4, "median")):
+    for steps, average in ((1, "a single step, including warm-up"), (4, "median")):
         recorded = training(steps=steps)
         said = estimated_text(recorded, compare(recorded, recorded))
         assert f"({average}, excluding data loading, including host time of this machine)" in said

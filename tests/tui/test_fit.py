@@ -284,7 +284,7 @@ def test_a_common_option_name_in_a_comment_is_ignored(
     assert run(FitOptions([str(tmp_path / "train.py")], "v100-sxm2-16gb", json=True)) == 0
     facts = told(capsys)
     assert facts["gpus"][0]["fits"] and facts["batch_option"] is None
-    assert "-b is in the script's source, but -b 4 failed" in " ".join(facts["notes"])
+    assert "the script's source contains -b, but the script failed with -b 4" in " ".join(facts["notes"])
 
 
 def test_fit_predicts_only_one_batch_size_if_the_option_does_not_set_it(
@@ -292,7 +292,7 @@ def test_fit_predicts_only_one_batch_size_if_the_option_does_not_set_it(
 ) -> None:
     script(default=12, times=3)
     run(FitOptions(["train.py"], "v100-sxm2-16gb", batch_option="-b", json=True))
-    assert "-b 18 gives batches of 54, and the value for batches of 36 is unknown" in " ".join(told(capsys)["notes"])
+    assert "-b 18 gives batches of 54, so the value for batches of 36 is unknown" in " ".join(told(capsys)["notes"])
 
 
 def test_fit_leaves_no_files_in_the_folder(tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:

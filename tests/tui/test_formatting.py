@@ -52,7 +52,7 @@ def test_other_figures_are_formatted_with_units() -> None:
     assert paint("x", "red", colour=False) == "x" and paint("x", "red", colour=True) == "\x1b[31mx\x1b[0m"
 
 
-def test_figures_at_the_limits_of_their_format() -> None:
+def test_figures_are_formatted_correctly_at_the_limits_of_each_unit() -> None:
     assert [size_text(n) for n in (0, 1023, 1024, 1 << 20, 1 << 30, 1 << 40)] == [
         "0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB", "1.0 TiB",
     ]  # fmt: skip

@@ -123,7 +123,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_commands_on_bundled_recordings(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_json_of_commands_on_bundled_recordings_has_the_documented_keys(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     both = "p100-no-cudnn", "p100x2-no-cudnn"
     Path("budgets.toml").write_text('[budget]\nstep_time = "1 ms"\n')
     printed(capfd, "trace info --json", "info", both[1], "--json")
@@ -134,7 +136,9 @@ def test_commands_on_bundled_recordings(folder: Path, capfd: pytest.CaptureFixtu
     printed(capfd, "trace library show RECORDING --json", "library", "show", both[0], "--json")
 
 
-def test_commands_on_a_profile(folder: Path, shared_traces: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_json_of_commands_on_a_profile_has_the_documented_keys(
+    folder: Path, shared_traces: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     profile = str(shared_traces / "v100_resnet50_workers0.json.gz")
     printed(capfd, "trace import --json", "import", profile, "-o", "a.msgpack", "--json")
     printed(capfd, "trace diff --json", "diff", "a.msgpack", "a.msgpack", "--json")
@@ -143,7 +147,7 @@ def test_commands_on_a_profile(folder: Path, shared_traces: Path, capfd: pytest.
     printed(capfd, "trace predict --sweep --json", "predict", "a.msgpack", "--sweep", "gpus", "--json")
 
 
-def test_commands_on_the_library(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_json_of_library_commands_has_the_documented_keys(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("one.cells", GPU, [a_cell("net")], {})
     printed(capfd, "trace library list --json", "library", "list", "--json")
     printed(capfd, "trace library show ENTRY --json", "library", "show", "v100/resnet50", "--json")

@@ -123,7 +123,7 @@ def test_add_names_at_most_three_added_entries(own: Path, capfd: pytest.CaptureF
 
 def test_add_reports_problems_of_the_entry(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("virtual.cells", GPU, [a_cell(source=CellSource(source="x", virtual_gpu="p100"))], {})
-    said = "the entry was recorded on a virtual GPU, the times are those of p100, so it was not measured"
+    said = "not measured: recorded on a virtual GPU with the times of p100"
     code, _, err = told(capfd, "add", "virtual.cells")
     assert code == 0 and err.endswith(f"\ntrace: fix this before you contribute the file: {said}\n")
     assert facts(capfd, "add", "virtual.cells", "--name", "g9/more")["against_sending_it"] == [said]
@@ -177,7 +177,7 @@ def test_contributed_cells_are_checked(own: Path, capfd: pytest.CaptureFixture[s
     wavy = batches * 10_000_000 + np.array([3, 1, 4, 1, 5, 9, 2, 6]) * 100_000
     good = a_cell("good", tuple(batches), phases_ns={"forward": wavy, "rest": wavy * 2})
     write_cells("good.cells", GPU, [good], SPREAD)
-    assert told(capfd, "check", "good.cells") == (0, "good.cells: fit for the library\n", "")
+    assert told(capfd, "check", "good.cells") == (0, "good.cells: accepted\n", "")
 
     line = replace(good, model="line", phases_ns={"forward": batches * 10_000_000, "rest": wavy})
     noisy = replace(good, model="noisy", spread_ns={"forward": wavy // 3})
@@ -190,7 +190,7 @@ def test_contributed_cells_are_checked(own: Path, capfd: pytest.CaptureFixture[s
     for text in (
         "error: g9/line: the forward times of the last batches lie on one line, so they were extrapolated",
         "warning: g9/noisy: forward at batch 1 varies by more than 10%",
-        "error: g9/personal: script holds a path in a home folder: /home/ada/train.py",
+        "error: g9/personal: script contains a path in a home folder: /home/ada/train.py",
         "error: g9/personal: hostname names a person or a machine",
         "error: g9/large: at batch 8 the memory peak exceeds the memory of Test GPU G9",
         "error: g9/unsigned: its workload signature lacks modules, optimizer",

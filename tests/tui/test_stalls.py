@@ -131,7 +131,7 @@ def test_stalls_suggests_numbers_of_workers_and_cores_and_a_disk_speed() -> None
         by_cores=[Modelled(4, 4, 390.0, 0.025)],
     )  # fmt: skip
     assert "prediction: 3 workers, each with its own core, would be fast enough" in lines
-    here = "prediction for this machine (2 workers, 1 core, 0.25 used by other programs)"
+    here = "prediction for this machine (2 workers, 1 core; other programs use 0.25 cores)"
     assert f"{here}: 304.0 samples/s, -5.0 % from the measurement" in lines
     assert lines[-2].split() == ["4", "390.0", "2.5", "%"]
     assert any(line.startswith("ESTIMATE: 20.0 % of GPU time is estimated") for line in lines)

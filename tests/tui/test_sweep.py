@@ -119,7 +119,8 @@ def test_a_sweep_reads_the_batch_size_from_the_model_inputs(sweep: Any, capsys: 
 
     assert sweep(Doubled(), sweep="-b 8..8") == 0
     # loss 17, forward, backward and optimizer 27 us each
-    assert "batch 16 (the model's inputs; 8 was given): 8 steps of 98.0 µs, forward 27.0 µs" in capsys.readouterr().err
+    batch = "batch 16 (size of the model's inputs; the script was given 8)"
+    assert f"{batch}: 8 steps of 98.0 µs, forward 27.0 µs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("sizes", "kept"), [("8,16", None), ("8,17", 17)])

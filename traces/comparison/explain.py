@@ -290,8 +290,8 @@ def _of_fusion(fused: FusedOps, *, is_eager_first: bool) -> Reason:
     times = (fused.eager_ns or None, fused.compiled_ns or None)
     before_ns, after_ns = times if is_eager_first else times[::-1]
     trace = "B" if is_eager_first else "A"
-    where = f"fused into {listed}" if kernels else "named by no fused kernel"
-    subject = f"{fused.op_counts or 'no eager op'} (in {trace} {where})"
+    where = f"in {trace} fused into {listed}" if kernels else f"no fused kernel of {trace} names it"
+    subject = f"{fused.op_counts or 'no eager op'} ({where})"
     reason = _reason(f"fused {fused.op_counts}", before_ns, after_ns, "", subject, "on the GPU")
     return replace(reason, names=tuple(kernels)[:1])
 

@@ -244,17 +244,17 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
     """Read a cell file. Raises TraceFormatError."""
     path = Path(path)
     if path.stat().st_size > _MOST_FILE_BYTES:
-        raise TraceFormatError(path, 0, f"the file is larger than {_MOST_FILE_BYTES >> 20} MiB, so not a file of library cells")
+        raise TraceFormatError(path, 0, f"the file is larger than {_MOST_FILE_BYTES >> 20} MiB, so it is not a .cells file")
     data = path.read_bytes()
     if not data.startswith(MAGIC):
-        raise TraceFormatError(path, 0, "not a file of library cells")
+        raise TraceFormatError(path, 0, "not a .cells file")
     at = len(MAGIC)
     try:
         outer = msgpack.unpackb(data[at:], strict_map_key=True)
         if not (isinstance(outer, list) and len(outer) >= 1 and isinstance(outer[0], int)):
             raise ValueError("no version")
         if outer[0] > VERSION:
-            newer = f"written by a newer release (version {outer[0]}, this one reads {VERSION}): update"
+            newer = f"written by a newer release (format {outer[0]}; this release reads format {VERSION}): update"
             raise TraceFormatError(path, at, newer)
         _, checksum, body = outer
         if zlib.crc32(body) != checksum:
@@ -264,7 +264,7 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
         of = Gpu(str(gpu["name"]), str(gpu["device"]), int(gpu["memory_bytes"]))
         stored = {str(cell["model"]): cell for cell in cells}
         if len(stored) < len(cells):
-            raise ValueError("two cells of one model")
+            raise ValueError("two entries for one model")
         if not isinstance(provenance, dict):
             raise ValueError("provenance is not an object")
         return CellFile(path, of, provenance, stored)

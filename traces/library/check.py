@@ -127,12 +127,11 @@ def _of_source(source: CellSource, facts: dict[str, Json], name: str) -> Iterato
     if not (source.repository or source.study or source.source or facts.get("script")):
         yield Fault(ERROR, name, "the entry does not name the source of its figures")
     if source.virtual_gpu:
-        whose = f"the times are those of {source.virtual_gpu}"
-        yield Fault(ERROR, name, f"the entry was recorded on a virtual GPU, {whose}, so it was not measured")
+        yield Fault(ERROR, name, f"not measured: recorded on a virtual GPU with the times of {source.virtual_gpu}")
     for key, text in _texts(facts, ""):
         for pattern, what in _PERSONAL:
             if (found := pattern.search(text)) is not None:
-                yield Fault(ERROR, name, f"{key} holds {what}: {found[0][:60]}")
+                yield Fault(ERROR, name, f"{key} contains {what}: {found[0][:60]}")
         if key.rpartition(".")[2].lower() in _PERSONAL_KEYS and text:
             yield Fault(ERROR, name, f"{key} names a person or a machine")
 

@@ -91,10 +91,10 @@ def _fault_of_header(trace: Trace) -> str | None:
     }
     for where, values in numbers.items():
         if max(map(abs, values), default=0) >= _MOST:
-            return f"{where} holds a number beyond 2**62"
+            return f"{where} contains a number beyond 2**62"
     for where, ranks in (("devices", [of.rank for of in devices]), ("threads", [of.rank for of in threads])):
         if ranks and not 0 <= min(ranks) <= max(ranks) < 1 << 31:
-            return f"{where}.rank holds a number outside 0..{(1 << 31) - 1}"
+            return f"{where}.rank contains a number outside 0..{(1 << 31) - 1}"
     return None
 
 

@@ -166,7 +166,8 @@ def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
     elif any(map(_changes, first.logs)):
         notes.append("the last two steps requested different sizes, so later steps may need more memory")
     if len(first.logs) > 1:
-        notes.append(f"{len(first.logs)} GPUs are used; figures are for the GPU with the highest need, without NCCL buffers")
+        most = "figures are for the GPU that needs the most memory, without NCCL buffers"
+        notes.append(f"{len(first.logs)} GPUs are used; {most}")
     return Need(
         script=shlex.join(fit.script),
         batch=int(given) if given and given.isdigit() else first.batch,
@@ -198,7 +199,7 @@ def _scaled(
     except TraceError:
         if fit.batch_option or _given(fit.script, option) is not None:
             raise
-        why = f"{option} is in the script's source, but {option} {other} failed"  # the script did not accept this option
+        why = f"the script's source contains {option}, but the script failed with {option} {other}"
         return [], replace(need, batch_option=None, notes=[*need.notes, f"the largest batch is unknown: {why}"]), first
     dimension = _batch_dimension(first.shape, second.shape, other)
     first, second = replace(first, batch_dimension=dimension), replace(second, batch_dimension=dimension)
@@ -209,7 +210,7 @@ def _scaled(
     if first.batch is not None and second.batch == first.batch:
         why = f"{option} does not change the batch size, which is {first.batch} in both runs"
     elif _given(fit.script, option) is None and second.batch not in (None, other):
-        why = f"{option} {other} gives batches of {second.batch}, and the value for batches of {batch} is unknown"
+        why = f"{option} {other} gives batches of {second.batch}, so the value for batches of {batch} is unknown"
     elif len(first.logs) != len(second.logs):
         why = "the number of GPUs depends on the batch size"
     else:

@@ -272,7 +272,7 @@ def check(paths: list[Path], json: bool) -> int:
             for finding in of:
                 show_text(f"{name}: {finding.level}: {f'{finding.entry}: ' if finding.entry else ''}{finding.text}")
             if not of:
-                print(f"{name}: fit for the library")
+                print(f"{name}: accepted")
     return 2 if failed else 1 if errors else 0
 
 

@@ -100,7 +100,7 @@ def _nothing(code: int) -> int:
 
 def _say_row(row: RunOfCell, value: int) -> None:
     total = sum(of for name, of in row.phases_ns.items() if name != "h2d")
-    other = "" if row.batch == value else f" (the model's inputs; {value} was given)"
+    other = "" if row.batch == value else f" (size of the model's inputs; the script was given {value})"
     listed = f"{counted(row.steps, 'step')} of {time_text(total)}, forward {time_text(row.phases_ns['forward'])}"
     say(f"batch {row.batch}{other}: {listed}")
 

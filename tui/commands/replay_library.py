@@ -149,7 +149,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     host = "GPU time only" if is_gpu_time else "including host time of this machine"
     for kind, (of, steps) in known.items():
         # The first step of a script takes much more CPU time than the others.
-        average = of.average if steps > 1 or is_gpu_time else "a single step with its warm-up"
+        average = of.average if steps > 1 or is_gpu_time else "a single step, including warm-up"
         lines.append(f"Step time of {kind}: {time_text(of.replayed_ns)} ({average}, excluding data loading, {host}).")
     if "training" not in known:
         lines.append("The script completed no training step.")

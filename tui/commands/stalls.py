@@ -186,7 +186,7 @@ def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[st
     if found.check is not None:
         off = 100 * (found.check.samples_per_s / found.prepared.samples_per_s - 1)
         workers, cores = counted(found.check.workers, "worker"), counted(found.check.cores, "core")
-        here = f"{workers}, {cores}, {found.taken_cores:.2f} used by other programs"
+        here = f"{workers}, {cores}; other programs use {found.taken_cores:.2f} cores"
         predicted = f"{found.check.samples_per_s:.1f} samples/s, {off:+.1f} % from the measurement"
         lines.append(f"prediction for this machine ({here}): {predicted}")
     if found.by_cores:

@@ -196,7 +196,7 @@ _RATES = (
     Head("of peak", Unit.SHARE), Head("GB/s", Unit.NUMBER), Head("of peak", Unit.SHARE), Head("note"),
 )  # fmt: skip
 ANALYSES = {
-    "idle": Analysis("GPU idle by reason", "no known idle time", (_TIME, Head("%", Unit.SHARE)), _idle, (0,), (0,)),
+    "idle": Analysis("GPU idle by reason", "no idle time is known", (_TIME, Head("%", Unit.SHARE)), _idle, (0,), (0,)),
     "path": Analysis(
         "Critical path of the median step", "no steps with kernels", (_TIME, Head("of the step", Unit.SHARE)), _path,
         (0, 1), (0,),

@@ -88,7 +88,8 @@ def bottleneck_text(summary: Summary) -> str:
         loading = f"Launch calls take {time_text(loaded_ns)} to load kernels at first use"
         gained += f" {loading}. Later {later} do not need this time."
     elif of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
-        gained += f" The host is in {call.call} for {share_text(call.share)} of that time ({counted(call.count, 'call')})."
+        calls = f"{share_text(call.share)} of that time in {call.call} ({counted(call.count, 'call')})"
+        gained += f" The host spends {calls}."
     compiled = summary.analyses.compiled
     if of.limit == "host" and of.gain_ns and compiled is not None and compiled.compiling_ns >= of.gain_ns / 2:
         took = time_text(compiled.compiling_ns)

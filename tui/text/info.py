@@ -206,8 +206,8 @@ def note_sentences(summary: Summary) -> list[str]:
     notes = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     if summary.step_kernels is not None:
         share = share_text(1 - sum(row.device_ns for row in summary.step_kernels) / summary.work_ns)
-        counted_steps = "the counted steps: GPU busy, GPU idle and kernels describe these steps"
-        notes.insert(0, f"{share} of the GPU's work was not launched in {counted_steps}")
+        described = "GPU busy, GPU idle and kernels describe only the counted steps"
+        notes.insert(0, f"{share} of the GPU's work was launched outside the counted steps: {described}")
     if summary.earlier_work_ns is not None:
         earlier = time_text(summary.earlier_work_ns)
         notes.insert(0, f"{earlier} of the GPU time in the counted step is work that was launched before the recording began")

@@ -108,7 +108,7 @@ for _ in range(3):
     assert names == ["other", "h2d", "forward", "optimizer"]  # "other" creates x on the CPU
 
 
-def test_a_graph_saves_its_own_copy_of_an_input() -> None:
+def test_a_cuda_graph_keeps_its_own_copy_of_an_input_for_backward() -> None:
     """GIVEN a recorded forward pass that launches a CUDA graph WHEN the script passes it a temporary tensor of 512 bytes THEN
     only the mean's block is left after the forward pass, because the backward pass reads the graph's copy of the tensor."""
     script = """
@@ -148,7 +148,7 @@ with torch.no_grad():
     assert "aten::bmm" not in names
 
 
-def test_a_compiled_method_calls_no_module() -> None:
+def test_a_call_of_a_compiled_method_does_not_count_as_a_module_call() -> None:
     """GIVEN a script that compiles a module's `forward`, as for the decoding steps of a language model WHEN it is replayed THEN
     the graph's own module does not count as a module of the script."""
     script = """
@@ -164,7 +164,7 @@ with torch.no_grad():
     assert made.workload is not None and made.workload.modules == {"Linear": 1}
 
 
-def test_compiled_functions_without_gradients_are_no_steps_of_a_script_that_trains() -> None:
+def test_calls_of_compiled_functions_without_gradients_are_not_steps_if_the_script_trains() -> None:
     """GIVEN an actor and a critic whose compiled rollout runs twice before each update WHEN they are replayed THEN each
     optimizer step ends a step, and the rollouts are no evaluation steps."""
     script = """
@@ -186,7 +186,7 @@ for _ in range(3):
     assert len(made.steps) == 3 and (made.steps.kind != StepKind.EVALUATION).all()
 
 
-def test_a_region_with_other_input_sizes_takes_the_recorded_ops_scaled() -> None:
+def test_a_region_with_other_input_sizes_scales_the_times_of_the_recorded_ops() -> None:
     """GIVEN a recorded loop with batches of 16 WHEN the script's batch is 32 THEN its region has the recorded ops with 32 rows,
     and their times are scaled."""
     made = replay(recording(), batch=32)

@@ -13,7 +13,7 @@ from traces.model.trace import NONE, Collectives, Device, DeviceKind, DeviceSpan
 from traces.names.cards import card_of
 
 
-def test_an_all_reduce_moves_as_many_bytes_as_a_ring() -> None:
+def test_an_all_reduce_moves_as_many_bytes_as_the_ring_algorithm() -> None:
     assert wire_bytes("all_reduce", 1_000, 4) == 1_500
     assert wire_bytes("reduce_scatter_tensor", 1_000, 4) == 750
     assert wire_bytes("all_gather_into_tensor", 1_000, 4) == 3_000

@@ -155,7 +155,7 @@ def test_the_loss_of_labels_reads_one_score_per_label(shapes: tuple[tuple[int, .
         assert work.size_bytes == 4096 * (4 + 8)
 
 
-def test_half_of_a_recorded_convolution_backward_does_not_scale_the_whole_op() -> None:
+def test_a_recorded_half_of_a_convolution_backward_does_not_change_the_estimate_of_the_whole_op() -> None:
     """GIVEN half of a convolution's backward, by gradient and weight, as profilers of 2020 recorded it WHEN a whole one is
     scaled from it THEN the result equals the estimate."""
     half, whole = ((32, 512, 7, 7), (512, 512, 3, 3)), ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
@@ -194,7 +194,7 @@ def test_depthwise_convolutions_with_larger_windows_and_their_backward_take_long
     assert large > 1.5 * small and 3 < backward / small < 6  # 1 and 4.3 of networks with them on a V100
 
 
-def test_convolution_time_grows_by_a_mean_of_the_curve_and_a_power_law() -> None:
+def test_convolution_time_grows_with_the_batch_by_a_mean_of_the_curve_and_a_power_law() -> None:
     """Either the curve or the power law alone is less accurate: see Note [Convolutions with another batch size]."""
     costs = OpCosts(V100)
     before, after = (((batch, 256, 14, 14), (1024, 256, 1, 1)) for batch in (32, 128))
@@ -482,7 +482,7 @@ def test_an_op_without_elements_takes_the_shortest_time(op: str, shape: tuple[in
     assert OpCosts(A100, floor_ns=800).plain(op, (shape,), "float32", (shape,)).ns == 800
 
 
-def test_the_networks_of_a_kind_of_op_are_numbered_from_the_second_on() -> None:
+def test_the_second_network_of_a_kind_of_op_gets_the_number_1() -> None:
     assert [network_name("matmul", seed) for seed in range(3)] == ["matmul", "matmul1", "matmul2"]
 
 

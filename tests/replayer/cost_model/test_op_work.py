@@ -35,7 +35,9 @@ def shapes_of(*tensors: torch.Tensor) -> tuple[tuple[int, ...], ...]:
 
 
 @given(SIZES, SIZES, SIZES, SIZES, PRODUCTS, st.sampled_from(list(ITEM)))
-def test_a_matrix_product(batch: int, rows: int, depth: int, columns: int, op: str, dtype: str) -> None:
+def test_a_matrix_product_has_the_expected_flops_and_bytes(
+    batch: int, rows: int, depth: int, columns: int, op: str, dtype: str
+) -> None:
     tensors = {
         "mm": (made(rows, depth), made(depth, columns)),
         "addmm": (made(columns), made(rows, depth), made(depth, columns)),
@@ -55,7 +57,7 @@ def test_a_matrix_product(batch: int, rows: int, depth: int, columns: int, op: s
     *(st.integers(1, 4) for _ in range(4)), st.integers(5, 9), st.integers(1, 5), st.integers(1, 2), st.integers(0, 2),
     st.integers(1, 3),
 )  # fmt: skip
-def test_a_convolution_and_its_backward_pass(
+def test_a_convolution_and_its_backward_pass_have_the_expected_flops_and_bytes(
     images: int, groups: int, inputs: int, outputs: int, side: int, window: int, stride: int, padding: int, dims: int
 ) -> None:
     """GIVEN a convolution in one to three dimensions whose output is at most as large as its image. Each of the two gradients
@@ -81,7 +83,9 @@ def test_a_convolution_and_its_backward_pass(
 
 
 @given(SIZES, SIZES, SIZES, SIZES, SIZES, st.sampled_from(list(ITEM)))
-def test_attention(batch: int, heads: int, rows: int, keys: int, depth: int, dtype: str) -> None:
+def test_attention_has_the_expected_flops_and_bytes(
+    batch: int, heads: int, rows: int, keys: int, depth: int, dtype: str
+) -> None:
     """The forward pass of attention consists of two matrix products, and the backward pass of five, because it computes the
     scores again."""
     query, key, value = made(batch, heads, rows, depth), made(batch, heads, keys, depth), made(batch, heads, keys, depth)

@@ -25,7 +25,7 @@ RECORDINGS = "v100_resnet50_workers0.json a100_switch_transformer a100_benchmark
 SIZES = (0, 4, 1 << 16, 25 << 20)
 
 
-def test_work_and_times_of_ops() -> None:
+def test_work_and_times_of_ops_equal_the_golden_file() -> None:
     costs = [OpCosts(card_of(name)) for name in ("Tesla V100-PCIE-32GB", "NVIDIA A100-SXM4-40GB", "Tesla T4")]
     lines = []
     for op in OPS.split():
@@ -38,7 +38,7 @@ def test_work_and_times_of_ops() -> None:
 
 
 @pytest.mark.parametrize("card", ["Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 3090"])
-def test_estimated_durations_of_collectives(card: str) -> None:
+def test_estimated_durations_of_collectives_equal_the_golden_files(card: str) -> None:
     lines = []
     for ranks in (2, 3, 8):
         curve = AllReduceCurve.of(card, ranks)
@@ -54,7 +54,7 @@ def test_estimated_durations_of_collectives(card: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDINGS.split())
-def test_copy_and_collective_costs_read_from_a_recording(name: str, shared_traces: Path) -> None:
+def test_copy_and_collective_costs_of_recordings_equal_the_golden_files(name: str, shared_traces: Path) -> None:
     trace: Trace = read_kineto(next(shared_traces.glob(f"{name}*")))
     speed = data_sheet_speed(trace.devices[0].name)
     costs, collectives = CopyCosts.of(trace, speed), CollectiveCosts.of(trace)

@@ -28,7 +28,7 @@ def listed(values: torch.Tensor | None) -> list[float] | None:
     return None if values is None else values.tolist()
 
 
-def test_ranks_are_concatenated_or_selected() -> None:
+def test_values_of_all_ranks_are_concatenated_and_those_of_one_rank_are_selected() -> None:
     both, one = ranks([1.0, 2.0], [3.0, 4.0]), ranks([1.0, 2.0], None)
     assert listed(concatenated(both)) == [1, 2, 3, 4] and concatenated(one) is None
     assert listed(of_rank(1)(both)) == [3, 4] and listed(of_rank(0)(one)) == [1, 2] and of_rank(1)(one) is None

@@ -390,7 +390,7 @@ def test_a_killed_rank_is_named_with_the_operation_of_the_waiting_rank(monkeypat
     assert DeadlockDetector(store, 0).ended([1]) == []
 
 
-def test_ranks_that_create_different_groups_at_the_same_place_are_told_so() -> None:
+def test_an_error_names_the_ranks_that_create_different_groups_at_the_same_place() -> None:
     """GIVEN each pair of four ranks creates only its own group, so both groups have the same name and the same keys."""
     store = HashStore()
     first, second = (

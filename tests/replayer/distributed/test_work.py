@@ -126,19 +126,21 @@ def test_a_poll_waits_for_other_ranks_only_on_a_clock_that_skips_waits(
 
 
 @pytest.mark.parametrize(("now_ns", "completed"), [(CALL_NS - 1, False), (CALL_NS, True)])
-def test_a_collective_is_completed_from_its_end_on(now_ns: int, completed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collective_is_completed_when_its_end_time_is_reached(
+    now_ns: int, completed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work, _ = _ended(monkeypatch, CALL_NS)
     monkeypatch.setattr(module, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(poll_ns=lambda: now_ns)))
     assert work.is_completed() is completed
 
 
-def test_a_group_of_collectives_ends_with_the_last() -> None:
+def test_a_group_of_collectives_ends_when_its_last_collective_ends() -> None:
     works: list[Any] = [_Work(3), _Work(7), _Work(5)]
     assert WorkGroup(works).finished_ns() == 7 and WorkGroup([]).finished_ns() == 0
     assert WorkGroup(works).is_completed() and not WorkGroup([*works, _Work(1, arrived=False)]).is_completed()  # type: ignore[list-item]
 
 
-def test_without_waiting_a_stream_finishes_collectives_up_to_the_first_without_all_messages() -> None:
+def test_a_poll_finishes_collectives_up_to_the_first_one_that_lacks_messages() -> None:
     stream = CommStream(NONE)
     works: list[Any] = [_Work(1), _Work(2), _Work(3, arrived=False), _Work(4)]
     stream.in_flight = list(works)
@@ -158,7 +160,7 @@ def test_a_captured_collective_completes_with_its_replay(
     assert work.is_completed() is completed
 
 
-def test_only_values_that_were_sent_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_collective_combines_values_only_if_they_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     assigned: list[Any] = []
     monkeypatch.setattr(module, "convert_each", lambda messages, convert: messages)
     monkeypatch.setattr(collective_values, "assign", lambda outputs, combined: assigned.append(combined))

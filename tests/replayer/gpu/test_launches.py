@@ -82,7 +82,7 @@ def test_ops_of_two_threads_on_one_stream_alternate() -> None:
     assert log.nodes.tolist() == [1, 10, 1, 3, 11, 1, 4, 21, 2, 5, 22, 2]
 
 
-def test_a_thread_that_takes_turns_executes_all_its_ops() -> None:
+def test_a_thread_that_takes_turns_with_other_threads_executes_all_its_ops() -> None:
     gpu, _, log = started()
     with gpu.launches.in_turns([gpu.current.thread()]):
         assert gpu.launches.takes_turns

@@ -272,7 +272,7 @@ def two_devices() -> tuple[VirtualGpu, FakeClock, Log]:
     return started(trace)
 
 
-def test_both_streams_wait_for_a_copy_between_two_devices_and_it_waits_for_them() -> None:
+def test_a_copy_between_two_devices_waits_for_the_streams_of_both_and_delays_both() -> None:
     """The order is that of copy_kernel_cuda in ATen's Copy.cu: on the source's stream, between two barriers."""
     gpu, clock, log = two_devices()
     first, second = gpu.current.stream(0), gpu.current.stream(1)
@@ -373,7 +373,7 @@ def test_a_profiler_range_lasts_from_its_start_to_its_end() -> None:
     assert log.named == [(0, "validation", begin_ns, first_ns), (0, "empty", second_ns, second_ns)]
 
 
-def test_copies_between_devices_are_omitted_in_one_thread_only() -> None:
+def test_copies_between_devices_are_omitted_only_in_the_thread_that_asked_for_it() -> None:
     gpu, _, log = two_devices()
 
     def copy() -> None:

@@ -22,7 +22,9 @@ GIB = 1 << 30
         (Device(0, 0, "a card nobody knows"), None, 16 * GIB, 0),
     ],
 )
-def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: int, context_mib: int) -> None:
+def test_the_memory_size_is_the_given_size_or_the_recorded_one_or_a_default(
+    device: Device, given_bytes: int | None, capacity_bytes: int, context_mib: int
+) -> None:
     expected = capacity_bytes, context_mib << 20, oom_text_of("2.13.0")
     assert capacity_of(Machine(), device, "2.13.0", given_bytes)[:3] == expected
 
@@ -44,7 +46,7 @@ def test_free_blocks_of_equal_size_are_chosen_as_in_the_recorded_release(
     assert capacity_of(Machine(torch=recorded), Device(0, 0, "Tesla T4"), running).tie_rule is tie_rule
 
 
-def test_memory_used_outside_of_pytorch() -> None:
+def test_memory_used_outside_of_pytorch_is_never_negative() -> None:
     assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=500), "2.13.0").outside_bytes == 500
     assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=-5), "2.13.0").outside_bytes == 0
 
@@ -62,7 +64,7 @@ def test_the_out_of_memory_message_is_that_of_the_installed_torch(machine: Machi
     assert capacity_of(machine, Device(0, 0, "GPU", GIB), version).oom_text == oom_text
 
 
-def test_the_out_of_memory_message_of_torch_2_14() -> None:
+def test_the_out_of_memory_message_has_the_text_of_torch_2_14() -> None:
     text = capacity_of(Machine(), Device(0, 0, "GPU", GIB), "2.14.1+cu130").oom_text
     assert "setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See" in text
     assert text.endswith("notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)")

@@ -21,7 +21,9 @@ def sizes_of(device: FakeDevice) -> list[int]:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "has_workspace"), [(64, 128, True), (128, 64, True), (64, 127, False), (63, 128, False)]
 )
-def test_convolutions_from_64_to_128_channels_on_have_a_workspace(inputs: int, outputs: int, has_workspace: bool) -> None:
+def test_convolutions_between_at_least_64_and_at_least_128_channels_have_a_workspace(
+    inputs: int, outputs: int, has_workspace: bool
+) -> None:
     """GIVEN convolutions of 3 x 3 in fp32 on two images of 8 x 8, which have four tiles each."""
     shapes = (2, inputs, 8, 8), (outputs, inputs, 3, 3)
     signature = OpSignature("aten::convolution", shapes, ("float32",) * 2, outputs=((2, outputs, 8, 8),))

@@ -100,7 +100,7 @@ def test_copies_to_the_host_block_unless_the_memory_is_pinned() -> None:
     assert gpu.launched == ["copy_"] * 2  # converted on the device
 
 
-def test_copies_on_and_between_devices() -> None:
+def test_copies_between_devices_are_peer_copies_and_needless_copies_are_skipped() -> None:
     gpu = use(devices=2)
     x = torch.rand(4, device="cuda:0")
     gpu.launched_ops.clear()

@@ -9,7 +9,7 @@ from replayer import state
 from tests.replayer.fake_gpu import use
 
 
-def test_a_lazy_clone_shares_memory_until_one_of_both_is_written() -> None:
+def test_a_tensor_and_its_lazy_clone_share_memory_until_one_is_written() -> None:
     gpu = use()
     allocator = state.gpu().devices[0].allocator
     x = torch.tensor([1.0, 2.0], device="cuda")

@@ -153,7 +153,9 @@ def test_other_gpus_and_older_releases_use_flash_attention() -> None:
         ((9, 0), "float16", [(128, CUDNN), (136, FLASH), (8, CUDNN), (12, FLASH)]),
     ],
 )
-def test_the_limits_of_each_attention_kernel(capability: list[int], dtype: str, chosen: list[tuple[int, str]]) -> None:
+def test_each_attention_kernel_is_chosen_within_its_limits_only(
+    capability: list[int], dtype: str, chosen: list[tuple[int, str]]
+) -> None:
     """Tests each condition of sdp_utils.cpp with a head size or a compute capability on both sides of the limit."""
     major, minor = capability
     for size, kernel in chosen:

@@ -63,7 +63,9 @@ def test_layers_without_blocks_are_grouped_up_to_the_size_of_a_bucket() -> None:
         ("relu", ((32, 8),), None),
     ],
 )
-def test_the_parameters_of_a_layer(op: str, shapes: tuple[Shape, ...], weights: tuple[Shape, ...] | None) -> None:
+def test_the_parameters_of_a_layer_are_found_from_the_shapes_of_its_op(
+    op: str, shapes: tuple[Shape, ...], weights: tuple[Shape, ...] | None
+) -> None:
     found = layers_of(forward((op, shapes)))
     assert [layer.weights for layer in found] == ([] if weights is None else [weights])
     if weights is not None:

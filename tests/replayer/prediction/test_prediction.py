@@ -81,7 +81,9 @@ def test_a_faster_host_needs_less_time_between_two_waits() -> None:
         ("mul", ((64, 3, 7, 7),), ((64, 3, 7, 7),)),  # a parameter
     ],
 )
-def test_shapes_growing_with_batch(op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]) -> None:
+def test_only_dimensions_that_contain_the_batch_size_grow_with_the_batch(
+    op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]
+) -> None:
     known = BatchShapes(32, LAYERS)
     assert known.for_batch(128, op, shapes, "backward") == grown
     assert known.for_batch(128, op, shapes, "optimizer") == shapes
@@ -237,7 +239,7 @@ def test_a_length_of_one_token_cannot_be_scaled(length: str, accepted: bool) -> 
 
 
 @pytest.mark.parametrize("several", [{"gpus": 2, "nproc": 1}, {"gpus": 1, "nproc": 2}])
-def test_one_gpu_can_be_combined_with_several_processes_and_vice_versa(several: dict[str, int]) -> None:
+def test_one_gpu_with_several_processes_and_one_process_with_several_gpus_are_accepted(several: dict[str, int]) -> None:
     given = conditions_of("A100", None, "", several["gpus"], several["nproc"], None, 1.0)
     assert (given.gpus, given.nproc) == (several["gpus"], several["nproc"])
 

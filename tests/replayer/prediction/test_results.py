@@ -40,19 +40,21 @@ def predicted(trace: Trace, conditions: Conditions) -> str:
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_predictions_from_a_handmade_recording(name: str) -> None:
+def test_predictions_from_a_handmade_recording_equal_the_golden_files(name: str) -> None:
     assert_golden(GOLDEN / f"handmade_{name}.txt", predicted(training(jitter_us=(0, 3)), CONDITIONS[name]))
 
 
 @pytest.mark.parametrize("name", ["gpu", "batch", "ranks", "sharded", "split"])
 @pytest.mark.parametrize("recording", ["a100_switch_transformer", "a100_particle_fwd_bs32"])
-def test_predictions_from_a_real_recording(recording: str, name: str, shared_traces: Path) -> None:
+def test_predictions_from_a_real_recording_equal_the_golden_files(recording: str, name: str, shared_traces: Path) -> None:
     trace = read_kineto(next(shared_traces.glob(f"{recording}*")))
     assert_golden(GOLDEN / f"{recording}_{name}.txt", predicted(trace, CONDITIONS[name]))
 
 
 @pytest.mark.parametrize("recording", ["a100_switch_transformer", "a100_particle_fwd_bs32", "v100_resnet50_workers0.json"])
-def test_layers_calls_and_parameters_read_from_a_real_recording(recording: str, shared_traces: Path) -> None:
+def test_layers_and_calls_and_parameters_of_a_real_recording_equal_the_golden_files(
+    recording: str, shared_traces: Path
+) -> None:
     trace = read_kineto(next(shared_traces.glob(f"{recording}*")))
     calls = calls_of(trace)
     found: dict[str, Any] = {"layers": layers_of(trace), "calls": calls}
@@ -62,5 +64,5 @@ def test_layers_calls_and_parameters_read_from_a_real_recording(recording: str, 
     assert_golden(GOLDEN / f"{recording.partition('.')[0]}_read.txt", in_short(found))
 
 
-def test_predictions_from_published_phase_times() -> None:
+def test_predictions_from_published_phase_times_equal_the_golden_files() -> None:
     assert_golden(GOLDEN / "published.txt", predicted(phase_grained(), Conditions(host_speed=2.0)))

@@ -30,7 +30,7 @@ def test_loops_that_wait_for_a_small_loss_or_a_condition_end() -> None:
     assert asked <= PATIENCE
 
 
-def test_constants_are_constant() -> None:
+def test_constant_values_replace_assumed_values() -> None:
     assumed = AssumedValues(lambda: 500, improving=False)
     assert (assumed.loss(), assumed.share(), assumed.decide()) == (1.0, 0.0, False)
 
@@ -44,7 +44,7 @@ def test_a_loop_over_an_assumed_count_ends() -> None:
     assert rounds < 2 * PATIENCE
 
 
-def test_an_assumed_loss_shrinks_only_if_it_is_read_without_new_data() -> None:
+def test_an_assumed_loss_shrinks_if_a_loop_reads_it_without_new_data() -> None:
     steps = 0
     assumed = AssumedValues(lambda: steps)
     here = [assumed.loss("here") for _ in range(WITHOUT_DATA + 10)]

@@ -319,7 +319,7 @@ def _segment(segment: RecordedSegment) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", HANDMADE)
-def test_the_steps_of_a_handmade_recording(name: str) -> None:
+def test_indexed_steps_of_handmade_recordings_equal_the_golden_files(name: str) -> None:
     assert_golden(GOLDEN / f"{name}.txt", indexed(HANDMADE[name]()))
 
 
@@ -333,7 +333,7 @@ def test_the_steps_of_a_handmade_recording(name: str) -> None:
         "mi250_minitoy",
     ],
 )
-def test_the_steps_of_a_real_recording(name: str, shared_traces: Path) -> None:
+def test_indexed_steps_of_real_recordings_equal_the_golden_files(name: str, shared_traces: Path) -> None:
     assert_golden(GOLDEN / f"{name}.txt", indexed(read_kineto(shared_traces / f"{name}.json.gz")))
 
 

@@ -149,7 +149,7 @@ def test_a_function_with_other_input_sizes_takes_the_most_similar_recorded_call(
     assert found(regions, "0/0", ((20, 8),), SIN, "aten::mm") == "aten::sin (20, 8, 0)"
 
 
-def test_of_two_equal_sizes_only_the_one_that_changed_is_replaced() -> None:
+def test_if_two_sizes_are_equal_only_the_one_that_changed_is_replaced() -> None:
     """GIVEN calls of 16 x 8 and 128 x 8, whose product has the width 16 too WHEN 32 x 8 comes, and its product has the width 16
     THEN the sizes of the second call are replaced, although the first one is nearer."""
     regions = regions_of(("0/0", SIN, 16, 8), ("0/0", SIN, 128, 8))

@@ -21,7 +21,7 @@ def test_without_training_steps_host_times_come_from_evaluation_steps_with_kerne
     assert recording.usual_host_ns == 5_000
 
 
-def test_an_index_is_that_of_the_recorded_step_whose_times_a_step_has() -> None:
+def test_a_step_keeps_its_index_if_it_takes_the_kernels_of_another_step() -> None:
     """GIVEN a warm-up step that took over another step's kernels THEN its index is its own and not that of the other step."""
     recording = RecordedRun(recording_of([(StepKind.PROFILED, FORWARD, KERNEL)] * 5))
     assert [recording.index_of(step) for step in recording.steps] == [0, 1, 2, 3, 4]

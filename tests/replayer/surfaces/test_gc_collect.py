@@ -47,7 +47,7 @@ def test_memory_of_a_model_in_a_cycle_is_free_after_a_collection() -> None:
 
 
 @pytest.mark.parametrize("is_frozen_by", ["the script", "the first of several ranks"])
-def test_objects_that_others_froze_stay_frozen(is_frozen_by: str) -> None:
+def test_objects_that_the_script_or_another_rank_froze_stay_frozen(is_frozen_by: str) -> None:
     """Objects of several ranks are shared until one of the ranks unfreezes them."""
     gc.unfreeze()
     start()

@@ -60,7 +60,7 @@ def test_torch_accelerator_reports_the_memory_of_the_virtual_gpu() -> None:
     assert torch.accelerator.get_memory_info()[1] == 16 * GIB
 
 
-def test_a_device_by_number_is_the_same_as_by_name() -> None:
+def test_a_device_can_be_given_by_number_or_by_name() -> None:
     use(devices=2)
     by_number, by_name = torch.device(1), torch.device("cuda:1")
     assert by_number == by_name and hash(by_number) == hash(by_name)

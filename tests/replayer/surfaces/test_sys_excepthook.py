@@ -124,7 +124,7 @@ def _line_of(make: Callable[[], Any]) -> str:
     raise AssertionError("no error")
 
 
-def test_the_error_of_a_loader_tells_that_its_data_set_is_empty() -> None:
+def test_the_error_of_a_loader_says_that_its_data_set_is_empty() -> None:
     no_data: list[int] = []
     assert _line_of(lambda: DataLoader(no_data, shuffle=True)).endswith("num_samples=0 (its data set is empty)")  # type: ignore[arg-type]
     for make in (

@@ -114,7 +114,7 @@ def test_the_gradient_scaler_skips_a_step_only_if_an_infinity_was_recorded(fused
     scaler.load_state_dict(scaler.state_dict())
 
 
-def test_autocast_of_a_device_is_asked_and_set_by_position_and_by_keyword() -> None:
+def test_autocast_functions_accept_the_device_type_by_position_and_by_keyword() -> None:
     use()
     assert not torch.is_autocast_enabled(device_type="cpu")
     with torch.autocast("cuda"):

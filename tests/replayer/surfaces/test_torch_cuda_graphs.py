@@ -240,7 +240,7 @@ def test_a_joined_stream_can_wait_again_without_new_work() -> None:
         origin.wait_event(before)
 
 
-def test_misuse_raises_torchs_errors() -> None:
+def test_misuse_of_cuda_graphs_raises_the_errors_of_torch() -> None:
     start()
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match=REPLAYED_TOO_EARLY):

@@ -103,7 +103,7 @@ def test_sends_and_receives_are_numbered_by_pair_and_tag() -> None:
     assert ends_ms == [400.0, 100.0]
 
 
-def test_old_posts_of_a_channel_are_not_taken_for_new_ones() -> None:
+def test_old_messages_of_a_channel_are_not_mistaken_for_new_ones() -> None:
     ranks = Ranks(2)
     with ranks.at(0, 900.0) as sender, temporarily_set(torch_distributed_gloo, _CALLS_KEPT=2):
         for _ in range(3):  # the third call replaces the first
@@ -127,7 +127,7 @@ def test_a_rank_later_than_the_timeout_ends_the_wait_of_the_others() -> None:
         Ranks(2, timeout_s=2, speed=0.5).run("barrier", [0.0, 1_001.0])
 
 
-def test_gloo_itself_waits_if_the_clock_does_or_the_group_has_one_rank() -> None:
+def test_gloo_waits_in_real_time_on_the_wall_clock_or_with_one_rank() -> None:
     for ranks in (Ranks(2, skips_waits=False), Ranks(1)):
         with ranks.at(0, 100.0) as calls:
             assert calls.call("barrier") is None
@@ -172,7 +172,7 @@ def failing(*timeout: timedelta) -> bool:
     raise RuntimeError("Operation timed out!" if timeout else "Connection closed by peer")
 
 
-def test_ranks_that_call_another_operation_of_gloo_are_named() -> None:
+def test_the_error_names_ranks_that_call_another_gloo_operation() -> None:
     """GIVEN rank 1 broadcasts and rank 0 reduces THEN rank 0's wait raises an error before the timeout, even if gloo waits."""
     ranks = Ranks(2)
     with ranks.at(1, 0.0) as other:
@@ -190,7 +190,7 @@ def test_ranks_that_call_another_operation_of_gloo_are_named() -> None:
             call.wait(failing)
 
 
-def test_a_rank_that_did_not_call_an_operation_of_gloo_is_named() -> None:
+def test_the_error_names_a_rank_that_did_not_call_a_gloo_operation() -> None:
     """GIVEN a group of ranks 4, 6 and 8 WHEN rank 6 ends without the call THEN the errors of the other ranks name it."""
     ranks = Ranks(3)
     for calls in ranks.calls:
@@ -204,7 +204,7 @@ def test_a_rank_that_did_not_call_an_operation_of_gloo_is_named() -> None:
             call.wait(lambda *timeout: failing())
 
 
-def test_a_sender_that_never_sends_to_a_receiver_of_gloo_is_named() -> None:
+def test_the_error_names_a_gloo_sender_that_never_sends() -> None:
     ranks = Ranks(3)
     with ranks.at(0, 0.0) as receiver:
         call = receiver.call("recv", 1)
@@ -217,7 +217,7 @@ def test_a_sender_that_never_sends_to_a_receiver_of_gloo_is_named() -> None:
         call.wait(lambda *timeout: failing())
 
 
-def test_ranks_that_wait_in_gloo_and_in_nccl_are_named() -> None:
+def test_the_error_names_ranks_that_wait_for_each_other_in_gloo_and_nccl() -> None:
     """GIVEN rank 1 waits in NCCL WHEN rank 0 waits in gloo THEN rank 0 reports that the ranks wait for each other."""
     ranks = Ranks(2)
     waits = {"barrier of gloo": "rank 0 waits"}
@@ -289,14 +289,14 @@ def test_a_monitored_barrier_names_the_ranks_that_arrive_after_its_timeout(limit
     assert _after_barrier(times, 3, timeout)[0] == 200.0 + limit_ms
 
 
-def test_the_timeout_of_a_monitored_barrier_is_in_seconds_of_the_script() -> None:
+def test_the_timeout_of_a_monitored_barrier_is_measured_on_the_clock_of_the_script() -> None:
     # With a clock of half speed, the script's 2 s take 1 s.
     assert _after_barrier([0.0, 1_000.0], 0, timedelta(seconds=2), speed=0.5) == (1_000.0, "")
     blocked_ms, error = _after_barrier([0.0, 1_001.0], 0, timedelta(seconds=2), speed=0.5)
     assert blocked_ms == 1_000.0 and error
 
 
-def test_a_monitored_barrier_of_another_group_only_calls_gloo() -> None:
+def test_a_monitored_barrier_of_a_group_without_virtual_gpus_only_calls_gloo() -> None:
     called: list[object] = []
     _monitored_barrier(lambda *args: called.append(args[1:]), HashStore())
     assert called == [(None, False)]

@@ -11,7 +11,7 @@ from traces.script.patching import temporarily_set
 
 
 @pytest.mark.parametrize(("least", "most", "size"), [(0, None, 5), (0, 6, 5), (0, 5, 5), (0, 4, 4), (5, None, 5), (6, 9, 6)])
-def test_an_assumed_size_of_5_is_limited(least: int, most: int | None, size: int) -> None:
+def test_an_assumed_size_stays_within_the_given_limits(least: int, most: int | None, size: int) -> None:
     with temporarily_set(assumed_sizes, assumed_size=lambda op, assume: 5):
         assert _SizeContext("my::op", 9).new_dynamic_size(min=least, max=most) == size
 

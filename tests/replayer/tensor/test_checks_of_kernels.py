@@ -53,7 +53,9 @@ def test_overlapping_slices_are_rejected_as_by_torch(name: str) -> None:
         (17, 8, 12, r"mat2.size\(1\) needs to be greater than 0 and a multiple of 8, but got 12"),
     ],
 )
-def test_sizes_of_products_of_int8(rows: int, inner: int, columns: int, says: str | None) -> None:
+def test_matrix_products_of_int8_reject_the_sizes_that_cuda_rejects(
+    rows: int, inner: int, columns: int, says: str | None
+) -> None:
     one, other = torch.zeros(rows, inner, dtype=torch.int8), torch.zeros(inner, columns, dtype=torch.int8)
     if says is None:
         mixed_dtypes._int_mm(one, other)
@@ -108,7 +110,7 @@ def test_fused_optimizers_need_floats_of_two_or_more_bytes() -> None:
     mixed_dtypes._require_floats("fused_adam_kernel_cuda", [])
 
 
-def test_results_that_share_memory_with_an_input() -> None:
+def test_results_that_share_memory_with_an_input_are_rejected_as_on_a_gpu() -> None:
     """The calls of `assert_no_overlap` and `assert_no_partial_overlap` in ATen/native."""
     use()
     at, calls = torch.tensor([0, 1], device="cuda"), dict[str, list[Any]]()

@@ -41,7 +41,7 @@ def test_memory_is_freed_at_once_if_each_request_is_followed_by_its_release(size
         ("nll_loss2d_backward.default", 1, ""),
     ],
 )
-def test_alerts_depend_on_the_arguments(op: str, number: int, kernel: str) -> None:
+def test_alerts_about_nondeterministic_ops_depend_on_their_arguments(op: str, number: int, kernel: str) -> None:
     is_scatter = "scatter" in op
     args = (None, 0, torch.zeros([2] * number), None) if is_scatter else (None, None, None, number, -100)
     reduce = {"reduce": "multiply"} if is_scatter else {}
@@ -49,7 +49,7 @@ def test_alerts_depend_on_the_arguments(op: str, number: int, kernel: str) -> No
         alert_not_deterministic(attrgetter(op)(torch.ops.aten), args, reduce)
 
 
-def test_other_kernels_alert_no_one() -> None:
+def test_alerts_about_nondeterministic_kernels_can_be_switched_off() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         with without_alerts():

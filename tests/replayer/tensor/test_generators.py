@@ -14,7 +14,7 @@ from replayer.tensor.generators import Generator, PhiloxState, _per_thread, host
 
 
 @pytest.mark.parametrize(("numbers", "offset"), [(0, 100), (1, 104), (4, 104), (5, 108), (9, 112)])
-def test_random_numbers_are_drawn_four_at_a_time(numbers: int, offset: int) -> None:
+def test_the_offset_of_a_generator_grows_in_multiples_of_four(numbers: int, offset: int) -> None:
     state = PhiloxState(offset=100)
     state.advance(numbers)
     assert state.offset == offset
@@ -86,7 +86,7 @@ def test_the_numbers_of_a_call_depend_on_its_op_and_arguments() -> None:
     assert [numbers_drawn(op, args, device) for op, args, _ in cases] == [count for _, _, count in cases]  # type: ignore[arg-type]
 
 
-def test_each_seed_and_offset_has_other_numbers_on_the_host() -> None:
+def test_each_seed_and_offset_has_a_different_seed_on_the_host() -> None:
     seeds = {host_seed(seed, offset) for seed in range(1, 20) for offset in range(0, 80, 4)}
     assert len(seeds) == 19 * 20 and max(seeds) < 1 << 64
 

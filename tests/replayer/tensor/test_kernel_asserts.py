@@ -31,7 +31,7 @@ WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [  # an op, arg
 ]
 
 
-def test_arguments_that_cuda_kernels_check() -> None:
+def test_wrong_arguments_fail_the_assertions_of_cuda_kernels() -> None:
     for func, wrong, right, condition in WRONG:
         assert can_fail(func)
         failed = failed_assert(func, wrong, lambda tensor: tensor)
@@ -48,5 +48,5 @@ def test_the_cpu_kernel_rejects_the_dtype_of_an_index() -> None:
     assert failed_assert(aten.index.Tensor, (TABLE, [beyond]), lambda tensor: tensor) is None
 
 
-def test_too_many_indices_fail_in_the_cpu_kernel() -> None:
+def test_too_many_indices_are_left_to_the_check_of_the_cpu_kernel() -> None:
     assert failed_assert(aten.index.Tensor, (TABLE[0], [INDICES, INDICES]), lambda tensor: tensor) is None

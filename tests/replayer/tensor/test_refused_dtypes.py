@@ -75,7 +75,7 @@ def test_an_op_with_a_number_supports_the_dtypes_of_the_op_with_two_tensors() ->
     assert torch.special.xlog1py(half, 2).dtype is HALF  # CUDA's kernel supports float16
 
 
-def test_labels_of_wrong_shapes_have_the_errors_of_the_cuda_kernels() -> None:
+def test_labels_of_wrong_shapes_raise_the_errors_of_the_cuda_kernels() -> None:
     """The texts are from NLLLoss2d.cu and LossNLL.cpp. PyTorch's meta kernel raises an AssertionError for 1-D labels."""
     use()
     for shape, data, text in (
@@ -98,7 +98,7 @@ def test_labels_of_wrong_shapes_have_the_errors_of_the_cuda_kernels() -> None:
         ([-2, 5], [1, 1], "Expected input_lengths to have value at least 0, but got value -2"),
     ],
 )
-def test_lengths_of_the_ctc_loss(inputs: list[int], lengths: list[int], says: str | None) -> None:
+def test_ctc_loss_rejects_the_lengths_that_cuda_rejects(inputs: list[int], lengths: list[int], says: str | None) -> None:
     use()
     scores, targets = torch.zeros(5, 2, 4, device="cuda"), ints(2, 3)
     with pytest.raises(RuntimeError, match=says) if says else nullcontext():
@@ -271,7 +271,7 @@ def test_checks_on_the_cpu_show_no_warnings() -> None:
     assert shown[0].filename == __file__
 
 
-def test_smaller_sizes_keep_order_differences_of_one_and_divisors() -> None:
+def test_replacing_sizes_by_smaller_ones_keeps_order_and_divisors_and_differences_of_one() -> None:
     assert _smaller_sizes({64, 56, 3, 1}, {1, 2, 57}) == {0: 0, 1: 1, 2: 2, 3: 3, 56: 6, 57: 7, 64: 10}
     # 512 is twice 256, and 320 is a multiple of 32.
     assert _smaller_sizes({256, 512, 320}, {32}) == {0: 0, 32: 2, 256: 4, 320: 6, 512: 8}
@@ -284,7 +284,7 @@ def test_masked_scatter_accepts_only_boolean_masks() -> None:
         data.masked_scatter(torch.ones(3, dtype=torch.uint8, device="cuda"), data)
 
 
-def test_a_random_limit_is_a_cpu_tensor() -> None:
+def test_randint_rejects_a_limit_that_is_not_a_scalar_on_the_cpu() -> None:
     use()
     data = torch.ones(3, device="cuda")
     for high in (torch.tensor(4, device="cuda"), torch.tensor([4])):

@@ -42,7 +42,7 @@ def test_weak_references_of_a_tensor_are_counted() -> None:
         ([[1, 1], [5, 5], [2, 2], [1, 1]], []),
     ],
 )
-def test_the_count_of_weak_references_is_the_word_that_three_references_raise_by_three(
+def test_the_counter_of_weak_references_is_the_word_that_grows_by_three_for_three_references(
     words: list[list[int]], place: list[int]
 ) -> None:
     """Gives each of the words at 8, 12, 16 and 20 bytes before and after the references."""

@@ -247,7 +247,7 @@ def _broadcast(shape: list[int], ones: list[bool], dropped: int, dtypes: tuple[t
     assert (have.shape, have.dtype, have.stride()) == (want.shape, want.dtype, want.stride())
 
 
-def test_broadcasting_and_promotion() -> None:
+def test_broadcasting_and_type_promotion_agree_with_torch() -> None:
     use()
     _broadcast()
 
@@ -370,14 +370,14 @@ def _csr(matrix: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_dtypes_that_an_h200_rejects(name: str) -> None:
+def test_ops_reject_the_dtypes_that_an_h200_rejects(name: str) -> None:
     use()
     call, error = REFUSED[name]
     with pytest.raises(RuntimeError, match=re.escape(error)):
         call(torch.ones(3, device="cuda"))
 
 
-def test_dtypes_that_an_h200_accepts() -> None:
+def test_ops_accept_dtypes_for_which_only_cpu_kernels_are_missing() -> None:
     """GIVEN dtypes that only CPU kernels lack WHEN ops run on the virtual GPU THEN they return the dtypes of a GPU."""
     use()
     words = torch.ones(2, 2, device="cuda").to(torch.uint16)
@@ -386,7 +386,7 @@ def test_dtypes_that_an_h200_accepts() -> None:
     assert torch.count_nonzero(words).dtype == torch.int64
 
 
-def test_errors_are_those_of_cuda() -> None:
+def test_wrong_devices_and_shapes_raise_the_errors_of_cuda() -> None:
     use(devices=2)
     x = torch.ones(3, device="cuda")
     with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu!"):
@@ -509,7 +509,7 @@ def test_the_error_for_assigning_a_list_names_the_cuda_type() -> None:
         data[0] = []
 
 
-def test_the_default_device() -> None:
+def test_the_virtual_gpu_can_be_the_default_device() -> None:
     use()
     torch.set_default_device("cuda")
     assert all(x.is_cuda for x in (torch.ones(2), torch.tensor([1.0]), nn.Linear(2, 2).weight))
@@ -519,7 +519,7 @@ def test_the_default_device() -> None:
     assert not torch.ones(2).is_cuda and not torch.tensor(1.0).is_cuda
 
 
-def test_resizing_and_out_arguments() -> None:
+def test_resized_tensors_and_output_arguments_get_the_expected_memory() -> None:
     use()
     x: Any = torch.ones(3, device="cuda")
     out = torch.empty(0, device="cuda")

@@ -87,7 +87,7 @@ def test_waiting_for_captured_work_breaks_a_capture(mode: str, thread: Any, of: 
     ("mode", "in_capturing_thread", "in_another_thread"),
     [("global", True, True), ("thread_local", True, False), ("relaxed", False, False)],
 )
-def test_allocations_outside_the_pool_are_forbidden_as_cuda_forbids_unsafe_calls(
+def test_the_capture_mode_decides_in_which_threads_allocations_outside_the_pool_fail(
     mode: str, in_capturing_thread: bool, in_another_thread: bool
 ) -> None:
     """Mode "global" forbids them in all threads, "thread_local" in the capturing thread, and "relaxed" in none."""
@@ -95,7 +95,7 @@ def test_allocations_outside_the_pool_are_forbidden_as_cuda_forbids_unsafe_calls
     assert (graph.forbids_allocation("main"), graph.forbids_allocation("x")) == (in_capturing_thread, in_another_thread)
 
 
-def test_a_value_is_put_back_once_as_it_was_before_the_capture() -> None:
+def test_the_end_of_a_capture_restores_the_value_from_before_the_capture() -> None:
     graph, undone = capture(VirtualStream(0, 7)), list[str]()
     for value in ("before the capture", "changed by the capture"):
         graph.put_back(1, lambda value=value: lambda: undone.append(value))  # type: ignore[misc]

@@ -81,7 +81,7 @@ def test_the_profiler_range_of_a_batch_wait_has_its_recorded_length(base_ns: int
     assert spans["of another process"][0] == 190.5 < spans[loading + "2"][0] < 200.0
 
 
-def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
+def test_a_profile_with_kernels_and_waits_and_ranges_equals_the_golden_file() -> None:
     """GIVEN two steps of the virtual GPU, whose ops Kineto has recorded at a quarter of their times, with a range around the
     first step's ops and a range around the kernels of both.
 

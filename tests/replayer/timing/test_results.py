@@ -94,11 +94,11 @@ def played(stage: Stage, program: Callable[[Stage], None]) -> str:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("recording", RECORDINGS)
-def test_a_program_on_a_recording(recording: str, program: str) -> None:
+def test_replays_of_programs_on_recordings_equal_the_golden_files(recording: str, program: str) -> None:
     assert_golden(GOLDEN / f"{recording}_{program}.txt", played(Stage(RECORDINGS[recording]()), PROGRAMS[program]))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_with_recorded_waits_for_data(program: str) -> None:
+def test_a_replay_with_recorded_waits_for_data_equals_the_golden_file(program: str) -> None:
     stage = Stage(RECORDINGS["gaps"](), pad_loader=True)
     assert_golden(GOLDEN / f"padded_{program}.txt", played(stage, PROGRAMS[program]))

@@ -80,7 +80,7 @@ def test_module_times_are_read_from_the_stack_frames_of_old_profilers(real: Trac
     assert max(layers, key=lambda row: row.forward_ns) is layers[2]
 
 
-def test_modules_by_ranges(shared_traces: Path) -> None:
+def test_module_times_are_read_from_profiler_ranges(shared_traces: Path) -> None:
     trace = read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")
     modules = {row.path: row for row in module_times(trace)}
     layers = [row for path, row in modules.items() if path.count("/") == 1 and "DecoderLayer" in path]

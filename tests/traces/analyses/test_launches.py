@@ -41,7 +41,7 @@ def test_idle_time_during_a_long_launch_call_belongs_to_the_host() -> None:
     assert of.by_reason["host"] == 404_000 * US and of.by_reason["launch"] == 20 * US
 
 
-def test_why_launches_take_long() -> None:
+def test_long_launch_calls_are_explained_by_a_wait_or_a_full_queue_or_loading() -> None:
     def reasons(calls: list[Call], work: list[Work]) -> list[tuple[str, str, int, int]]:
         return [(of.call, of.reason, of.count, of.host_ns // US) for of in long_launches(recorded(calls, work))]
 

@@ -54,7 +54,7 @@ def test_memory_events_without_a_thread_are_assigned_to_ops_of_their_rank() -> N
     assert peak is not None and [one.op for one in peak.held] == ["copy"]
 
 
-def test_ops_and_phases_that_allocated() -> None:
+def test_memory_at_the_peak_is_listed_with_the_ops_and_phases_that_allocated_it() -> None:
     trace = with_memory([64, 32, 32, 32], [1, 2, 3, 4])
     peak = held_at_peak(trace, 0)
     assert peak is not None and {one.phase for one in peak.held} >= {"loader", "h2d"}

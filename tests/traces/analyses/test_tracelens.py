@@ -50,7 +50,7 @@ def _told(rows: list[OpRates]) -> dict[str, tuple[int, int]]:
     return {row.op: (row.calls, row.device_ns) for row in rows}
 
 
-def test_time_by_op(qwen: Trace, shared_traces: Path) -> None:
+def test_the_gpu_time_of_each_op_agrees_with_tracelens(qwen: Trace, shared_traces: Path) -> None:
     ours = _told(achieved(qwen))
     resnet = read_kineto(shared_traces / "mi300x_resnet_act_checkpoint_rank0of8.json.gz")
     resnet.device = resnet.device.take(resnet.device.kind != DeviceKind.MEMSET)

@@ -39,12 +39,12 @@ def traces() -> dict[str, Trace]:
 
 
 @pytest.mark.parametrize("name", traces())
-def test_events_of_a_trace(name: str, tmp_path: Path) -> None:
+def test_exported_events_of_a_trace_equal_the_golden_file(name: str, tmp_path: Path) -> None:
     paths = export_chrome(traces()[name], tmp_path / "e.json")
     assert_golden(GOLDEN / f"{name}.txt", "".join(map(lines_of, paths)))
 
 
-def test_events_of_a_pair(tmp_path: Path) -> None:
+def test_exported_events_of_two_traces_equal_the_golden_file(tmp_path: Path) -> None:
     recorded = training(2)
     path = export_pair(recorded, replay_of(recorded, 1.5), tmp_path / "p.json", ("a", "b"))
     assert_golden(GOLDEN / "pair.txt", lines_of(path))
@@ -62,7 +62,7 @@ def test_events_of_a_pair(tmp_path: Path) -> None:
         ("4,2", 4, 32, None, None),
     ],
 )
-def test_blocks_and_warps_per_multiprocessor(
+def test_blocks_and_warps_per_multiprocessor_are_exported_if_the_device_is_known(
     tmp_path: Path, config: str, multiprocessors: int | None, warp: int | None, blocks: float | None, warps: float | None
 ) -> None:
     trace = training(steps=1)

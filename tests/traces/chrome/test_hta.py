@@ -105,7 +105,7 @@ def test_idle_time_per_stream_agrees_with_hta(both: tuple[Trace, Any]) -> None:
         assert float(rows.sum()) == pytest.approx(lasted_us.sum(), abs=2 * len(late))  # it rounds to microseconds
 
 
-def test_launch_delays(both: tuple[Trace, Any]) -> None:
+def test_launch_delays_agree_with_hta(both: tuple[Trace, Any]) -> None:
     trace, analysis = both
     theirs = analysis.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)[0]
     rows = launched_rows(trace)
@@ -117,7 +117,7 @@ def test_launch_delays(both: tuple[Trace, Any]) -> None:
     assert float(theirs.launch_delay.quantile(0.95)) == pytest.approx(float(np.percentile(ours, 95)), rel=0.01)
 
 
-def test_queue_length(both: tuple[Trace, Any]) -> None:
+def test_queue_lengths_agree_with_hta(both: tuple[Trace, Any]) -> None:
     trace, analysis = both
     series = analysis.get_queue_length_time_series(ranks=[0])[0]
     for stream in np.unique(trace.device.stream[launched_rows(trace)]).tolist():
@@ -125,7 +125,7 @@ def test_queue_length(both: tuple[Trace, Any]) -> None:
         assert int(theirs.queue_length.max()) == pytest.approx(int(queue_length(trace, 0, stream).length.max()), abs=1)
 
 
-def test_overlap_of_communication_and_computation(both: tuple[Trace, Any]) -> None:
+def test_the_overlap_of_communication_and_computation_agrees_with_hta(both: tuple[Trace, Any]) -> None:
     """HTA counts only kernels as computation. Here, copies and memsets also hide communication."""
     trace, analysis = both
     if not len(trace.collectives):
@@ -138,7 +138,7 @@ def test_overlap_of_communication_and_computation(both: tuple[Trace, Any]) -> No
     assert all_work.hidden_ns >= kernels.hidden_ns
 
 
-def test_bandwidth_of_copies(both: tuple[Trace, Any]) -> None:
+def test_the_bandwidth_of_copies_agrees_with_hta(both: tuple[Trace, Any]) -> None:
     """HTA has the distribution of the rates of single copies. Their mean weighted by time is our rate."""
     trace, analysis = both
     theirs = analysis.get_memory_bw_summary(ranks=[0]).droplevel(0).memory_bw_gbps

@@ -104,7 +104,9 @@ def test_counters_in_an_exported_file_are_ignored_on_import(shared_traces: Path,
     assert read_kineto(path).problems == trace.problems
 
 
-def test_export_of_two_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_traces_are_exported_into_one_file_and_wrong_suffixes_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     save(training(), "a.msgpack")
     save(training(kernel_us=12), "b.msgpack")

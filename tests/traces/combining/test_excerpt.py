@@ -23,7 +23,7 @@ def names(trace: Trace, table: str) -> list[str]:
     return [trace.strings[int(name)] for name in getattr(trace, table).name]
 
 
-def test_one_step_of_four() -> None:
+def test_an_excerpt_of_one_step_contains_only_the_events_of_this_step() -> None:
     found = excerpt_between(WHOLE, int(WHOLE.steps.start_ns[1]), int(WHOLE.steps.end_ns[1]))
     assert found.steps.number.tolist() == [6]
     assert names(found, "phases") == names(WHOLE, "phases")[:6] and set(found.phases.step.tolist()) == {0}

@@ -397,5 +397,5 @@ def test_explain_names_fused_kernels_and_eager_ops_without_counterparts() -> Non
     found = explain(replace(compare(of, of), fused=alone))
     assert [reason.text for reason in found.reasons if "fused" in reason.text] == [
         "no eager op (in B fused into triton_poi_fused_0) is new: 900.0 µs of a step; on the GPU",
-        "2 x add (in B named by no fused kernel) is gone: 700.0 µs of a step; on the GPU",
+        "2 x add (no fused kernel of B names it) is gone: 700.0 µs of a step; on the GPU",
     ]

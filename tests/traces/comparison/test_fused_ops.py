@@ -76,14 +76,14 @@ def test_explain_names_fused_ops_for_an_eager_and_a_compiled_trace() -> None:
     assert explanation.caution == ""
     said = "add, relu (in B fused into triton_poi_fused_add_relu_0) takes 6.0 µs less: 9.0 µs -> 3.0 µs; on the GPU"
     assert said in texts
-    assert "mul (in B named by no fused kernel) is gone: 7.0 µs of a step; on the GPU" in texts
+    assert "mul (no fused kernel of B names it) is gone: 7.0 µs of a step; on the GPU" in texts
     assert not [text for text in texts if text.startswith(("op ", "kernel "))]
 
 
 @pytest.mark.parametrize(
     ("kernel", "said"),
     [
-        ("triton_poi_fused_add_0", "mul (in B named by no fused kernel) is gone: 30.0 µs of a step; on the GPU"),
+        ("triton_poi_fused_add_0", "mul (no fused kernel of B names it) is gone: 30.0 µs of a step; on the GPU"),
         (
             "triton_poi_fused_add_mul_0",
             "mul, add (in B fused into triton_poi_fused_add_mul_0) takes 32.0 µs less: 35.0 µs -> 3.0 µs; on the GPU",

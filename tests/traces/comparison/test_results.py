@@ -37,13 +37,13 @@ def figures(first: Trace, second: Trace) -> str:
 
 
 @pytest.mark.parametrize("names", PAIRS.strip().splitlines())
-def test_real_recordings(names: str, shared_traces: Path) -> None:
+def test_comparisons_of_real_recordings_equal_the_golden_files(names: str, shared_traces: Path) -> None:
     first, second = (read_kineto(next(shared_traces.glob(f"{name}*"))) for name in names.split())
     assert_golden(GOLDEN / f"{names.replace('.json', '').replace(' ', '-')}.txt", figures(first, second))
 
 
 @pytest.mark.parametrize("name", ["replay", "kernels", "program", "phases", "stages", "itself"])
-def test_handmade_recordings(name: str) -> None:
+def test_comparisons_of_handmade_recordings_equal_the_golden_files(name: str) -> None:
     recorded = training(steps=6, jitter_us=(0, 3, 1))
     made = {
         "replay": replay_of(recorded, 1.1, missing=[{"op": "aten::foo", "shapes": "2,2", "count": 3}]),
@@ -57,7 +57,7 @@ def test_handmade_recordings(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "other"), [("crowded", crowded(seed=2)), ("crowded_slower", crowded(seed=1, grid_ns=11_000))])
-def test_recordings_with_many_equal_times(name: str, other: Trace) -> None:
+def test_comparisons_of_recordings_with_many_equal_times_equal_the_golden_files(name: str, other: Trace) -> None:
     assert_golden(GOLDEN / f"{name}.txt", figures(crowded(seed=1), other))
 
 
@@ -68,7 +68,7 @@ def test_two_recordings_can_be_compared_if_one_has_no_rows_in_a_table(table: str
     assert_golden(GOLDEN / f"crowded_without_{table}.txt", figures(whole, part) + figures(part, whole))
 
 
-def test_recordings_of_two_ranks() -> None:
+def test_comparisons_of_recordings_of_two_ranks_equal_the_golden_files() -> None:
     first, second = (merge_ranks([crowded(1), crowded(2)]), merge_ranks([crowded(2), crowded(1, grid_ns=11_000)]))
     assert_golden(GOLDEN / "crowded_ranks.txt", figures(first, second))
     assert_golden(GOLDEN / "crowded_gpus.txt", figures(crowded(1), first))

@@ -99,7 +99,7 @@ def test_a_nested_compiled_region_is_a_separate_call_without_surrounding_eager_o
     assert [call.graph for call in region_calls(trace)] == ["fa", "fb"]
 
 
-def test_a_function_without_anything_to_compile_is_no_region() -> None:
+def test_a_function_without_anything_to_compile_is_not_a_region() -> None:
     """GIVEN two functions that Dynamo traced WHEN only the second one launches a kernel THEN only the second one has a call."""
     events = Events()
     events.op("Torch-Compiled Region: 0/0", 0, 20, [])

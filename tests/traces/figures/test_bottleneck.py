@@ -97,7 +97,7 @@ def test_a_busy_gpu_is_the_bottleneck_unless_it_mostly_communicates() -> None:
 
 
 @pytest.mark.parametrize(("busy_ms", "limit"), [(90, "device"), (89, "other GPUs")])
-def test_a_gpu_that_is_busy_90_percent_of_the_time_takes_no_turns(busy_ms: int, limit: str) -> None:
+def test_a_gpu_that_is_busy_90_percent_of_the_time_does_not_wait_for_other_gpus(busy_ms: int, limit: str) -> None:
     """GIVEN a GPU that waits for another GPU in the rest of the step."""
     ahead = replace(OF_DATA, limit="device", busy_share=busy_ms / 100, without_data_ns=100 * MS)
     found = bottleneck(ahead, idle(0, 0, other_gpu=100 - busy_ms, busy_ms=busy_ms), None)
@@ -410,7 +410,7 @@ def test_kernels_that_become_slower_in_the_middle_of_a_run_are_noticed() -> None
     assert problem.startswith("Starting with step 4,")
 
 
-def test_limits_of_kernels_that_become_slower() -> None:
+def test_kernels_count_as_slower_if_their_total_time_grows_by_15_percent() -> None:
     """GIVEN two kernels of 2.5 ms WHEN their sum doubles in step 4, one kernel takes 5 % more than twice as long and the other
     5 % less THEN they are slower by about the same factor. A sum that is 15 % longer counts as slower."""
     assert slowdown_of(of_two_kernels([2.5] * 4 + [5.25] * 4, [2.5] * 4 + [4.75] * 4)) == Slowdown(4, 5 * MS, 10 * MS, True)

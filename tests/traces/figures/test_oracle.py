@@ -126,7 +126,7 @@ def check(trace: Trace, found: list[oracle.Figures]) -> None:
 
 
 @pytest.mark.parametrize("path", _real())
-def test_real_recordings(path: Path) -> None:
+def test_the_oracle_agrees_with_figures_of_real_recordings(path: Path) -> None:
     try:
         trace, raw = read_kineto(path), raw_events.read(path)
     except TraceImportError as error:
@@ -228,7 +228,9 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(recordings())
-def test_the_oracle_on_generated_recordings(tmp_path_factory: pytest.TempPathFactory, documents: list[dict[str, Any]]) -> None:
+def test_the_oracle_agrees_with_figures_of_generated_recordings(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[dict[str, Any]]
+) -> None:
     folder = tmp_path_factory.mktemp("generated")
     for rank, document in enumerate(documents):
         (folder / f"rank{rank}.json").write_text(json.dumps(document))

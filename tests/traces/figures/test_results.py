@@ -47,13 +47,13 @@ def mixed() -> Trace:
 
 
 @pytest.mark.parametrize("name", REAL.split())
-def test_real_recordings(name: str, shared_traces: Path) -> None:
+def test_figures_of_real_recordings_equal_the_golden_files(name: str, shared_traces: Path) -> None:
     found = next(shared_traces.glob(f"{name}*"))
     assert_golden(GOLDEN / f"{name}.txt", figures(read_kineto(found)))
 
 
 @pytest.mark.parametrize("name", ["training", "data_parallel", "replay", "phases", "mixed", "crowded", "crowded_ranks"])
-def test_handmade_recordings(name: str) -> None:
+def test_figures_of_handmade_recordings_equal_the_golden_files(name: str) -> None:
     made = {"training": training(jitter_us=(0, 3)), "data_parallel": data_parallel(), "replay": replay_of(training(), 1.2)}
     made |= {"phases": phase_grained(), "mixed": mixed(), "crowded": crowded(seed=1)}
     made |= {"crowded_ranks": merge_ranks([crowded(seed=1), crowded(seed=2)])}
@@ -61,5 +61,5 @@ def test_handmade_recordings(name: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["steps", "phases", "host", "device"])
-def test_a_recording_without_a_table(table: str) -> None:
+def test_figures_of_a_recording_without_a_table_equal_the_golden_files(table: str) -> None:
     assert_golden(GOLDEN / f"crowded_without_{table}.txt", figures(without(crowded(seed=1), table)))

@@ -25,6 +25,6 @@ def facts(trace: Trace) -> str:
 
 
 @pytest.mark.parametrize("name", REAL.split())
-def test_real_recordings(name: str, shared_traces: Path) -> None:
+def test_imports_of_real_recordings_equal_the_golden_files(name: str, shared_traces: Path) -> None:
     trace = read_kineto(next(shared_traces.glob(f"{name}*")))
     assert_golden(GOLDEN / f"{name.removesuffix('.json')}.txt", tables_in_short(trace) + facts(trace))

@@ -105,9 +105,9 @@ def test_the_library_check_reports_a_missing_source_or_workload(own_library: Pat
     ("provenance", "told"),
     [
         ({"software": {"torch": "2.10"}}, []),
-        ({"command": ["python", "/home/me/train.py"]}, ["command holds a path in a home folder: /home/me/train.py"]),
-        ({"by": "someone@example.org"}, ["by holds an e-mail address: someone@example.org"]),
-        ({"run": {"on": "node7.corp"}}, ["run.on holds the name of a machine: node7.corp"]),
+        ({"command": ["python", "/home/me/train.py"]}, ["command contains a path in a home folder: /home/me/train.py"]),
+        ({"by": "someone@example.org"}, ["by contains an e-mail address: someone@example.org"]),
+        ({"run": {"on": "node7.corp"}}, ["run.on contains the name of a machine: node7.corp"]),
         ({"run": {"host": "seven"}}, ["run.host names a person or a machine"]),
         ({"run": {"host": ""}}, []),
     ],

@@ -216,7 +216,7 @@ def test_a_recording_in_the_library_is_listed_with_its_source(own_library: Path)
     assert [(of.name, of.model, of.source) for of in own] == [("b", "b", "trace record"), ("g9/a", "a", "recording")]
 
 
-def test_steps_of_a_replay_follow_each_other() -> None:
+def test_steps_made_from_measured_times_follow_each_other_without_gaps() -> None:
     """GIVEN two steps of 30 and 40 ns THEN each phase begins where the one before has ended, also on the GPU. Without steps,
     the trace has one step without phases."""
     steps = [{"forward": 10, "backward": 20}, {"optimizer": 5, "forward": 35}]
@@ -235,7 +235,7 @@ def test_user_files_are_added_and_duplicate_names_are_rejected(own_library: Path
     write_cells(own_library / "mine.cells", GPU, [a_cell()], {})
     (own_library / "broken.cells").write_bytes(b"nothing")
     assert catalogue.find_cell("g9/net").last_batch == 4 and "g9" in [gpu.name for gpu in catalogue.gpus()]
-    assert catalogue.faults() == [str(TraceFormatError(own_library / "broken.cells", 0, "not a file of library cells"))]
+    assert catalogue.faults() == [str(TraceFormatError(own_library / "broken.cells", 0, "not a .cells file"))]
     write_cells(own_library / "again.cells", GPU, [a_cell()], {})
     with pytest.raises(TraceLibraryError, match=r"g9/net is in two files, .*again\.cells and .*mine\.cells"):
         catalogue.find_cell("g9/net")

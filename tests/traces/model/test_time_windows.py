@@ -46,5 +46,5 @@ def test_time_windows_without_owners_all_belong_to_one_default_owner() -> None:
     assert TimeWindows([], []).holding([1]).tolist() == [NONE]
 
 
-def test_intervals_hold_their_start_but_not_their_end() -> None:
+def test_intervals_contain_their_start_but_not_their_end() -> None:
     assert Intervals([0, 3, 9], [5, 6, 9]).holds([-1, 0, 5, 6, 9]).tolist() == [False, True, True, False, False]

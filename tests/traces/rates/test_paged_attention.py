@@ -60,7 +60,9 @@ _LATENT: Shape = (1000, 1, 1, 576)
         ),
     ],
 )  # fmt: skip
-def test_flops_and_bytes(name: str, shapes: tuple[Shape, ...], flops: int, moved: int | None) -> None:
+def test_flops_and_bytes_of_paged_attention_are_computed_from_its_arguments(
+    name: str, shapes: tuple[Shape, ...], flops: int, moved: int | None
+) -> None:
     of = PagedAttention.of(name, shapes)
     assert of is not None
     assert (of.flops, of.moved_bytes(2, 2)) == (flops, moved)

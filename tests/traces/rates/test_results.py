@@ -39,12 +39,12 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", REAL.split())
-def test_real_recordings(name: str, shared_traces: Path) -> None:
+def test_rates_of_real_recordings_equal_the_golden_files(name: str, shared_traces: Path) -> None:
     found = next(shared_traces.glob(f"{name}*"))
     assert_golden(GOLDEN / f"{name}.txt", in_short(achieved_tables(read_kineto(found))))
 
 
-def test_bytes_and_flops_of_ops() -> None:
+def test_bytes_and_flops_of_ops_equal_the_golden_file() -> None:
     lines = []
     for op in OPS.split():
         lines.append(op)

@@ -108,7 +108,7 @@ def test_a_call_is_named_if_the_host_spends_a_quarter_of_the_idle_time_in_it(sha
     summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("host", 40 * US, 0.4))
     call = SimpleNamespace(call="cudaMalloc", share=share, count=2)
     named: Any = replace(summary, analyses=replace(summary.analyses, idle_calls=(call,)))  # type: ignore[arg-type]
-    assert ("The host is in cudaMalloc for" in bottleneck_text(named)) is shown
+    assert ("of that time in cudaMalloc (" in bottleneck_text(named)) is shown
 
 
 @pytest.mark.parametrize(("load_us", "shown"), [(10, True), (9.999, False)])

@@ -48,7 +48,7 @@ def a_replay() -> Comparison:
     return compare(recorded, replay)
 
 
-def test_diff_of_two_recordings() -> None:
+def test_the_text_of_diff_for_two_recordings_equals_the_golden_file() -> None:
     assert_golden("diff_recordings", _text(two_recordings()))
 
 

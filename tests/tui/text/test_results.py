@@ -45,10 +45,10 @@ def texts(name: str, one: Trace | tuple[Trace, Trace], width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_the_text_of_info(name: str) -> None:
+def test_the_text_of_info_equals_the_golden_files(name: str) -> None:
     assert_golden(f"info_{name}", "\n".join(texts(name, ALONE[name], 100)))
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_the_text_of_diff(name: str) -> None:
+def test_the_text_of_diff_equals_the_golden_files(name: str) -> None:
     assert_golden(f"diff_{name}", "\n".join(texts(name, PAIRS[name], 100)))

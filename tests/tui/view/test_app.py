@@ -268,7 +268,7 @@ async def test_equal_traces_have_no_differences_to_go_to(app: ViewApp, pilot: Pi
 
 @presses("g")
 @piloted(pair_scene)
-async def test_going_to_a_step(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_the_key_g_goes_to_a_step_number(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.press("g")
     assert isinstance(app.screen, PromptScreen)
     await pilot.press(*"6/8", "enter")
@@ -281,7 +281,7 @@ async def test_going_to_a_step(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 @presses("slash", "greater_than_sign", "less_than_sign")
 @piloted(pair_scene)
-async def test_searching(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_a_search_goes_to_matching_events(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     await pilot.press("greater_than_sign")
     assert "no search yet" in said(app)
@@ -340,7 +340,7 @@ async def test_keys_change_the_alignment_and_the_rows(app: ViewApp, pilot: Pilot
 
 @presses("z", "Z", "p", "ampersand", "left_curly_bracket", "right_curly_bracket")
 @piloted(lambda: whole(("A", crowd()), ("B", crowd())))
-async def test_folding_pinning_filtering_and_moving_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_rows_can_be_folded_and_pinned_and_filtered_and_moved(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
 
     def labels() -> list[str]:
@@ -379,7 +379,7 @@ async def test_folding_pinning_filtering_and_moving_rows(app: ViewApp, pilot: Pi
 
 @presses("L", "D")
 @piloted(pair_scene)
-async def test_legend_and_themes(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_keys_switch_the_legend_and_the_theme(app: ViewApp, pilot: Pilot[Any]) -> None:
     words = app.query_one("#legend", Static)
     assert "backward" in str(words.render()) and "waits longer" in str(words.render())
     await pilot.press("L")
@@ -524,7 +524,7 @@ async def test_tables_are_sorted_filtered_and_copied(app: ViewApp, pilot: Pilot[
 
 
 @piloted(lone_scene, size=(80, 24))
-async def test_one_trace_in_a_narrow_terminal(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_tables_are_below_the_timeline_in_a_narrow_terminal(app: ViewApp, pilot: Pilot[Any]) -> None:
     # keys that need two traces do nothing
     before = screen_text(app)
     await pilot.press("n", "N", "c", "x", "i", "l", "o")
@@ -584,7 +584,7 @@ def test_the_key_e_saves_a_picture_or_a_trace_or_a_table(tmp_path: Path, monkeyp
 
 @presses("q")
 @pytest.mark.parametrize("keys", [("q",), ("ctrl+c",), ("t", "ctrl+c"), ("slash", "a", "ctrl+c")])
-def test_quitting(keys: tuple[str, ...]) -> None:
+def test_the_keys_q_and_ctrl_c_end_the_app(keys: tuple[str, ...]) -> None:
     async def run() -> None:
         app = app_on(lone_scene())
         async with app.run_test() as pilot:
@@ -706,7 +706,7 @@ def test_keys_do_nothing_before_a_trace_is_loaded() -> None:
 
 
 @presses("l", "o")
-def test_following_a_replay(tmp_path: Path) -> None:
+def test_the_view_follows_a_replay_until_the_user_moves(tmp_path: Path) -> None:
     recorded = training(steps=4)
     live = Live(("recorded.msgpack", recorded), tmp_path)
     replayed = replay_of(recorded)

@@ -119,7 +119,7 @@ def test_a_curve_finds_its_highest_value_within_a_time_range(
         assert highest == (max(value(ns) for ns in range(begin, begin + max(length, 1))) if ordered else 0)
 
 
-def test_the_peak_of_a_curve() -> None:
+def test_the_peak_of_a_curve_is_its_highest_value_or_zero() -> None:
     assert (Curve([], []).peak, Curve([1], [-4]).peak, Curve([5, 1], [3, 9]).peak) == (0, 0, 9)
 
 

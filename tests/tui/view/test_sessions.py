@@ -77,7 +77,7 @@ def rich_pair() -> Scene:
     return whole(("recorded.msgpack", numbered(recorded)), ("replay.msgpack", numbered(replay_of(recorded, stretch=1.3))))
 
 
-def test_keys_on_two_traces() -> None:
+def test_the_app_reacts_to_keys_on_two_traces() -> None:
     moving = ["right right right", "w", "w w", "s", "d", "a", "end", "home", "down", "down", "up", "pagedown", "pageup", "f"]
     events = ["down down down full_stop", "full_stop", "enter", "escape", "k", "enter", "escape", "k", "u", "u", "j", "b", "b"]
     events += ["right_square_bracket", "left_square_bracket", "comma", "f", "f"]
@@ -111,6 +111,6 @@ def test_the_app_reacts_to_keys_on_traces_with_phases_and_stages() -> None:
     assert_golden("session_phases", session(scene, keys))
 
 
-def test_keys_on_nested_calls() -> None:
+def test_the_app_reacts_to_keys_on_nested_calls() -> None:
     keys = ["z", "down", "full_stop", "full_stop", "u", "enter", "escape", "f", "f", "v", "right right", "v", "t", "t", "z"]
     assert_golden("session_nested", session(whole(("t", stack(6))), keys, size=(90, 16)))

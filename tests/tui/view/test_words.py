@@ -256,7 +256,7 @@ def test_details_of_a_kernel_name_its_region_and_its_graph() -> None:
     assert "region      0/0, backward" in found and "CUDA graph  6, node 1" in found
 
 
-def test_the_span_under_the_cursor() -> None:
+def test_the_span_under_the_cursor_is_found() -> None:
     window = Window(lone_scene(), 100, 40)
     window.fit(0, 100 * US)
     line = next(n for n, line in enumerate(window.rows.lines) if window.scene.rows[line.row].label.startswith("cuda:0 stream"))

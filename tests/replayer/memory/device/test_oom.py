@@ -49,7 +49,7 @@ NOW = Figures(
 )
 
 
-def test_the_out_of_memory_message_of_an_old_pytorch_release() -> None:
+def test_out_of_memory_messages_have_the_texts_of_old_pytorch_releases() -> None:
     """The out-of-memory message that case C of the published studies quotes."""
     assert oom_text(OLD, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; 5.61 GiB already allocated;"
@@ -60,7 +60,7 @@ def test_the_out_of_memory_message_of_an_old_pytorch_release() -> None:
     assert oom_text(OLDEST, NOW) == oom_text(OLDER, NOW).replace("reserved in total by PyTorch", "cached")
 
 
-def test_the_out_of_memory_message_of_current_releases() -> None:
+def test_the_out_of_memory_message_has_the_text_of_current_pytorch_releases() -> None:
     assert oom_text(DEFAULT_OOM_TEXT, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB. GPU 1 has a total capacity of 7.79 GiB of which 269.38 MiB is"
         " free. Including non-PyTorch memory, this process has 6.00 GiB memory in use. Of the allocated memory 5.61 GiB is"

@@ -94,7 +94,7 @@ def test_only_dtypes_without_a_cpu_kernel_are_computed_in_a_wider_dtype() -> Non
     assert given == [[torch.int32, torch.bool], [torch.int32], [torch.int64, torch.bool]]
 
 
-def test_limits_beyond_half_precision() -> None:
+def test_clamp_accepts_limits_outside_the_range_of_half_precision() -> None:
     half = torch.tensor([1.0, 3.0], dtype=torch.float16)
     limited = computed(aten.clamp.default, half, -1e30, 2.0)
     assert (limited.tolist(), limited.dtype) == ([1.0, 2.0], torch.float16)
