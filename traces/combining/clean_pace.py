@@ -32,15 +32,15 @@ from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, HostEvents, Pr
 from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_GAP_NS, OUTLIER_TIMES
 from traces.figures.measure import compiles_in_evaluation
 from traces.model.intervals import Intervals
-from traces.model.run import ProfilerCost
+from traces.model.run import ProfilerCost, Run
 from traces.model.trace import NONE, WITHOUT_PROFILER, Column, StepKind, Trace
 
 _FAR_NS = 1 << 52
 
 
 class CleanPace:
-    def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
-        run = trace.run_of(rank)
+    def __init__(self, trace: Trace, rank: int, waits: Intervals, run: Run | None = None) -> None:
+        run = run or trace.run_of(rank)
         self._waits = waits
         self._without_cost: WithoutCost | None = None
         self._by_stage: _StagePace | None = None

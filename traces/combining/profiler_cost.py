@@ -12,7 +12,8 @@ Note [The clean steps decide]
     For each phase, the factor `host_scale` makes the median host time of the profiled steps equal to the median of the clean
     steps. Only the time without waits for the GPU is compared. In a phase with synchronous calls, these waits depend on the
     factor, so the host and the GPU are simulated in this phase. If several factors give the right duration, the factor nearest
-    to that of other phases is used.
+    to that of other phases is used. Finally, one number multiplies all factors, so that the median length of the corrected
+    profiled steps is the median length of the clean steps.
 
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A
@@ -22,14 +23,14 @@ Note [Threads at the same time]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from traces.analyses.waits import host_waits, synchronous_calls
-from traces.combining.clean_pace import WithoutCost
+from traces.combining.clean_pace import CleanPace, WithoutCost
 from traces.combining.compared_phases import ComparedPhase, comparable_steps, compared_phases, full_queues, launches_by_phase
 from traces.combining.phase_labels import LOADER, PhaseLabels, common_counts
 from traces.combining.profiled_steps import HostEvents, ProfiledSteps, active_ns, median_or_zero
@@ -71,13 +72,14 @@ def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection
     own_ns = without_cost(end_ns) - without_cost(start_ns)
     calls = _calls(trace, synchronous, steps.rows, waits, lambda times_ns: without_cost(active_ns(times_ns, waits)))
     scales: dict[str, float] = {}
-    for (_, clean), of_kind, is_full, found in zip(kinds, labels, full, phases, strict=True):
+    for (profiled, clean), of_kind, is_full, found in zip(kinds, labels, full, phases, strict=True):
         for phase in found:
             phase.own_ns = median_or_zero([own_ns[of].sum() for of in phase.places])
             if phase.waits and not phase.is_full:
                 phase.calls = [_in_turn([calls[row] for row in of.tolist()], own_ns[of]) for of in phase.places]
+        corrected = partial(_corrected_step_ns, trace, rank, waits, replace(run, profiler_cost=cost), steps, profiled)
         unhindered = np.setdiff1d(clean, trace.phases.step[is_full])
-        scales |= _scales(found, of_kind, _compute_ns(trace, unhindered)) | scales
+        scales |= _scales(found, of_kind, _step_ns(trace, trace.phases.duration_ns, unhindered), corrected) | scales
     return replace(run, profiler_cost=cost, host_scale=scales)
 
 
@@ -195,14 +197,15 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
     return x
 
 
-def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
+def _scales(
+    phases: Sequence[ComparedPhase], labels: PhaseLabels, clean_ns: float, corrected_ns: Callable[[Mapping[str, float]], float]
+) -> dict[str, float]:
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]
-    clean_ns, own_ns = sum(phase.clean_ns for phase in sure), sum(phase.own_ns for phase in sure)
-    usual = clean_ns / own_ns if own_ns else 1.0
-    medians_ns = sum(phase.clean_ns for phase in phases)
-    whole = compute_ns / medians_ns if medians_ns and compute_ns else 1.0
+    own_ns = sum(phase.own_ns for phase in sure)
+    usual = sum(phase.clean_ns for phase in sure) / own_ns if own_ns else 1.0
+    rest_ns = sum(phase.clean_ns for phase in phases)
     scales: dict[str, float] = {}
     sums_ns: dict[str, tuple[float, float]] = {}
     for phase in scaled:
@@ -210,15 +213,26 @@ def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: fl
         if phase.waits:
             target_ns = min(_factor(phase, usual) * phase.own_ns, phase.clean_ns - phase.wait_ns)
         if target_ns > 0:
-            scales |= dict.fromkeys(phase.names, whole * target_ns / phase.own_ns)
+            rest_ns -= target_ns
+            scales |= dict.fromkeys(phase.names, target_ns / phase.own_ns)
             for name in {labels.names[labels.ids[text]] for text in phase.names}:
                 target_sum_ns, own_sum_ns = sums_ns.get(name, (0.0, 0.0))
                 sums_ns[name] = target_sum_ns + target_ns, own_sum_ns + phase.own_ns
-    return {name: whole * target_ns / own_ns for name, (target_ns, own_ns) in sums_ns.items()} | scales
+    scales = {name: target_ns / own_ns for name, (target_ns, own_ns) in sums_ns.items()} | scales
+    step_ns = corrected_ns(scales) + rest_ns
+    whole = clean_ns / step_ns if step_ns and clean_ns else 1.0
+    return {name: whole * scale for name, scale in scales.items()}
 
 
-def _compute_ns(trace: Trace, steps: Column) -> float:
-    phases = trace.phases
-    loader = (phases.name == trace.strings.find(LOADER)) & np.isin(phases.step, steps)
-    waited_ns = np.bincount(phases.step[loader], phases.duration_ns[loader], len(trace.steps))
-    return median_or_zero(trace.steps.duration_ns[steps] - waited_ns[steps])
+def _corrected_step_ns(
+    trace: Trace, rank: int, waits: Intervals, run: Run, steps: ProfiledSteps, profiled: Column, host_scale: Mapping[str, float]
+) -> float:
+    pace, phases = CleanPace(trace, rank, waits, replace(run, host_scale=host_scale)), trace.phases
+    corrected_ns = (pace.own_ns(phases.end_ns) - pace.own_ns(phases.start_ns)) * pace.scale
+    corrected_ns[steps.rows[steps.unseen]] = 0.0
+    return _step_ns(trace, corrected_ns, profiled)
+
+
+def _step_ns(trace: Trace, phase_ns: Column, steps: Column) -> float:
+    counted_ns = phase_ns * (trace.phases.name != trace.strings.find(LOADER))
+    return median_or_zero(np.bincount(trace.phases.step, counted_ns, len(trace.steps))[steps])

@@ -71,6 +71,17 @@ def test_the_corrected_phase_times_add_up_to_the_median_step() -> None:
     assert clean_phases(trace, 3) == pytest.approx(dict.fromkeys(("forward", "backward", "optimizer"), 350 / 3))
 
 
+def test_steps_with_different_work_keep_their_times_if_the_profiler_does_not_slow_them() -> None:
+    """GIVEN steps with a long forward, with a long backward and without a long phase: medians of 100 and 100 in steps of 400
+    WHEN profiled steps, which differ in their ops, take as long as clean steps THEN no phase is scaled."""
+    work = [[("forward", a), ("backward", b)] for a, b in ((300, 100), (100, 300), (100, 100))]
+    trace = recorded([*((StepKind.STEADY, work[kind]) for kind in (0, 0, 1, 1, 2)), *((StepKind.PROFILED, of) for of in work)])
+    begins_ns = trace.phases.start_ns[trace.phases.step >= 5] - trace.steps.start_ns[0]
+    add_ops(trace, [(begin + 10 * n, 5) for ops, begin in enumerate(begins_ns.tolist()) for n in range(ops)])
+    trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert [clean_phases(trace, step) for step in (5, 6, 7)] == [pytest.approx(dict(of)) for of in work]
+
+
 @pytest.mark.parametrize(
     ("call", "lag_us", "late_us", "own_us"),
     [
