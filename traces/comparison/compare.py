@@ -410,8 +410,8 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
         if ours and theirs and "run" in (ours.source, theirs.source):
             ours, theirs = runs_a[device], runs[device]
         found[device] = MemoryComparison(
-            recorded_peak_bytes=ours.peak_allocated_bytes if ours else None,
-            replayed_peak_bytes=theirs.peak_allocated_bytes if theirs else None,
+            recorded_peak_bytes=_program_peak(recorded, ours),
+            replayed_peak_bytes=_program_peak(other, theirs),
             recorded_source=ours.source if ours else None,
             replayed_source=theirs.source if theirs else None,
             recorded_step_rise_bytes=rises_a.get(device),
@@ -425,6 +425,12 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
             fits=not use.ooms if use else None,
         )
     return found
+
+
+def _program_peak(trace: Trace, peak: measure.MemoryPeak | None) -> int | None:
+    if peak is None or (peak.source == "run" and any(run.compiled for run in trace.runs.values())):
+        return None  # the peak of a whole run may be that of a compilation
+    return peak.peak_allocated_bytes
 
 
 def _first_with_memory(trace: Trace) -> int:

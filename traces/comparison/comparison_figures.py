@@ -90,7 +90,7 @@ class MemoryComparison:
     """Compares the peak memory of one device in two traces. The memory rise of a step is its peak memory minus the memory at
     its start."""
 
-    recorded_peak_bytes: int | None  # memory peak in the first trace
+    recorded_peak_bytes: int | None  # memory peak in the first trace; None if unknown or perhaps the peak of a compilation
     replayed_peak_bytes: int | None  # memory peak in the second trace
     recorded_source: str | None  # "recorded", "summed" or "run", see `source` of MemoryPeak
     replayed_source: str | None  # the same for the second trace

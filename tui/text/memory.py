@@ -40,6 +40,12 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
     sentences = []
     if any("summed" in (of.recorded_source, of.replayed_source) for of in memory.values()):
         sentences.append("Memory that was allocated before a recording began is not in its memory peak.")
+    peaks = [(of.recorded_source, of.recorded_peak_bytes) for of in memory.values()]
+    if ("run", None) in peaks + [(of.replayed_source, of.replayed_peak_bytes) for of in memory.values()]:
+        sentences.append(
+            "Memory peaks are not compared, because a compiled trace has no memory events. The peak of its whole run includes"
+            " the memory that compiling took."
+        )
     for device, of in memory.items():
         whole = 0 if of.recorded_peak_bytes is None else of.replayed_run_peak_bytes or 0
         if whole > (1 + DEFAULT_TOLERANCE) * (of.replayed_peak_bytes or whole):

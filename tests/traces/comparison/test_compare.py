@@ -21,7 +21,7 @@ from traces.comparison.explain import explain
 from traces.comparison.gate import check
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
-from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, MemoryUse, ProfilerUse, ReplayNotes, Run
+from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, CompiledCode, MemoryUse, ProfilerUse, ReplayNotes, Run
 from traces.model.trace import Device, MemoryEvents, Origin, PhaseTiming, StepKind, Trace
 from traces.names.equivalent_ops import canonical_op
 from traces.script.configuration import ReplayConfig
@@ -281,6 +281,11 @@ def test_without_memory_events_the_peaks_of_the_whole_runs_are_compared() -> Non
     memory = compare(recorded, replay).memory["cuda:0"]
     assert (memory.recorded_peak_bytes, memory.replayed_peak_bytes) == (5 << 20, 3 << 20)
     assert (memory.recorded_source, memory.replayed_source) == ("run", "recorded")
+    # WHEN the recorded run compiled code THEN the program's own peak is unknown
+    recorded.runs[0] = replace(recorded.runs[0], compiled=CompiledCode(regions=1))
+    memory = compare(recorded, replay).memory["cuda:0"]
+    assert (memory.recorded_source, memory.compared_bytes) == ("run", (None, 3 << 20))
+    recorded.runs[0] = replace(recorded.runs[0], compiled=None)
     # GIVEN a second recording with memory events of a few steps THEN its counted peak is compared
     second = training()
     second.devices = [replace(second.devices[0], peak_bytes=6 << 20)]

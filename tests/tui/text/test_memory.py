@@ -81,6 +81,12 @@ def test_diff_shows_a_5_percent_higher_memory_peak_outside_the_compared_steps() 
     assert memory_sentences({"cuda:0": without}) == []  # the recording has no memory events, so no memory is compared
 
 
+@pytest.mark.parametrize(("recorded", "peak", "said"), [("run", None, True), ("run", MIB, False), (None, None, False)])
+def test_diff_says_that_a_peak_with_compilations_is_not_compared(recorded: str | None, peak: int | None, said: bool) -> None:
+    sentences = memory_sentences({"cuda:0": of(capacity_given=False, recorded_source=recorded, recorded_peak_bytes=peak)})
+    assert ["because a compiled trace has no memory events" in text for text in sentences] == [True] * said
+
+
 @pytest.mark.parametrize(
     "changed", [{"capacity_given": False}, {"capacity_given": False, "fits": None}, {"capacity_bytes": None}]
 )
