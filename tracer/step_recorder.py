@@ -551,7 +551,7 @@ class StepRecorder:
         self._writer.add(ended)
         if not is_unlike_others:
             names = tuple(segment.name for segment in segments) if plan is None else plan.names
-            self._schedule.end_step(is_evaluation, names, self._optimizers.firsts, self.work, compiled=has_compiled)
+            self._schedule.end_step(is_evaluation, names, self._optimizers.first_number, self.work, compiled=has_compiled)
         self.work = 0
         self.is_unlike_others = False
         if self.profiler.wanted or self.profiler.paused:

@@ -14,9 +14,12 @@ without gradients, and ends when the script requests the next batch. Without a D
 script calls its model again.
 
 Note [The first optimizer]
-    A script may train several networks one after the other, each with its own optimizer. Another optimizer becomes the first
-    optimizer after eight steps in which the first optimizer made none. The optimizers of a GAN take turns, so the number must
-    also be at least twice the largest number of such steps so far.
+    A script may use one optimizer after another, for example Adam and then LBFGS. Another optimizer therefore becomes the first
+    optimizer when it makes a step, if the first one has made at least two steps since the other one's previous step.
+    The optimizers of a GAN, in contrast, take turns: the old first optimizer makes a step before the new one makes a second
+    step. The old one then becomes the first optimizer again. From now on, the other one becomes the first optimizer only after
+    eight steps in which the first optimizer made none. The number must also be at least twice the largest number of such steps
+    so far.
 
 Note [Called twice without gradient]
     A training step may call a teacher model twice without gradients. If the script has trained before and uses a batch from a
@@ -77,16 +80,24 @@ class StepEnd(IntEnum):
 class Optimizers:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._first: weakref.ref[Any] | None = None
-        # see Note [The first optimizer]
-        self._steps_since: dict[int, int] = {}  # for each other optimizer: steps since the last step of the first one
-        self._most_between = 0  # the largest number of steps that another optimizer made between two steps of the first
         self.made = 0  # all optimizers so far, including deleted ones
-        self.firsts = 0  # number of optimizers that have been the first one
+        self._numbers: dict[int, int] = {}  # of optimizers by `id()`, in the order in which the script made them
+        # see Note [The first optimizer]; the keys of dictionaries are the numbers of other optimizers
+        self._first: weakref.ref[Any] | None = None
+        self.first_number = self._previous_number = 0  # 0: there is none
+        self._steps = 0  # of the first optimizer
+        self._steps_before: dict[int, int] = {}  # steps of the first optimizer before the other one's last step
+        self._steps_since: dict[int, int] = {}  # steps of the other optimizer since the first one's last step
+        self._most_between = 0  # the largest number of steps that another optimizer made between two steps of the first
+        self._take_turns: set[int] = set()
 
-    def add(self, optimizer: object) -> None:
-        self.made += id(optimizer) not in self._alive
-        self._alive[id(optimizer)] = optimizer
+    def add(self, optimizer: object) -> int:
+        """Return the optimizer's number."""
+        if id(optimizer) not in self._alive:
+            self._alive[id(optimizer)] = optimizer
+            self.made += 1
+            self._numbers[id(optimizer)] = self.made
+        return self._numbers[id(optimizer)]
 
     def __bool__(self) -> bool:
         return len(self._alive) > 0
@@ -98,22 +109,33 @@ class Optimizers:
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        # see Note [The first optimizer]
-        first, steps = self._first() if self._first is not None else None, self._steps_since
-        of_this = steps.get(id(optimizer), 0)
-        if first is None or of_this >= max(_STOPPED, 2 * self._most_between):
-            self.add(optimizer)
-            self._first, first = weakref.ref(optimizer), optimizer
-            self._most_between = 0
-            self.firsts += 1
+        """Return True if this step of an optimizer ends a training step."""
+        number, steps = self.add(optimizer), self._steps_since
+        if number != self.first_number:
+            if self._first is not None and self._first() is not None and not self._replaces_first(number):
+                steps[number] = steps.get(number, 0) + 1
+                self._steps_before[number] = self._steps
+                return False
+            self._first, self._previous_number, self.first_number = weakref.ref(optimizer), self.first_number, number
+            self._steps = self._most_between = 0
+            self._steps_before.clear()
             steps.clear()
-        if first is not optimizer:
-            steps[id(optimizer)] = of_this + 1
-            return False
         if steps:
             self._most_between = max(self._most_between, *steps.values())
             steps.clear()
+        self._steps += 1
         return True
+
+    def _replaces_first(self, number: int) -> bool:
+        # see Note [The first optimizer]
+        if self._steps_since.get(number, 0) >= max(_STOPPED, 2 * self._most_between):
+            return True
+        if number in self._take_turns:
+            return False
+        if self._steps == 1 and number == self._previous_number:
+            self._take_turns.update((self.first_number, *self._steps_since))
+            return True
+        return self._steps >= self._steps_before.get(number, 0) + 2
 
 
 class StepSplitter:

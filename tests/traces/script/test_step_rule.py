@@ -405,14 +405,21 @@ def test_one_backward_pass_without_an_optimizer_is_not_a_complete_step() -> None
 @pytest.mark.parametrize(
     ("optimizers", "first"),
     [
-        ("aaaa" + "b" * 12 + "c" * 12, "1111" + "00000000" + "1111" + "00000000" + "1111"),  # layers, one after the other
+        ("aaaabbbbcccc", "111111111111"),  # one after the other: layers, or Adam and then LBFGS
+        ("aaaabbbb" * 3, "11111111" * 3),  # epoch by epoch
+        ("aaaa" + "bcbcbc" + "aaaa", "1111" + "101010" + "1111"),  # a GAN after the training of an encoder
+        ("ab" * 4, "10" * 4),
         ("abbbbb" * 4, "100000" * 4),  # a critic makes five steps for each step of the generator
-        ("abbbbb" + "b" * 6 + "abbbbb", "100000" + "000111" + "011111"),
+        ("aaaaab" * 4, "111111" + "111110" * 3),  # the same, but the critic is first; the generator's first step is a step
+        ("aabc" * 3, "1110" + "1100" * 2),  # actor-critic methods with delayed updates
+        ("aaaa" + "ba" * 4, "1111" + "11" + "01" * 3),  # a GAN after the training of its generator
+        ("ab" + "b" * 10, "10" + "0" * 7 + "111"),  # the first optimizer stops after one step
+        ("abbbbb" + "b" * 6 + "abbbbb" * 2, "100000" + "000111" + "111111" + "011111"),
         ("abbbbb" * 2 + "b" * 4 + "ab", "100000" * 2 + "0000" + "10"),
         ("abcdefghijklmnop" * 3, "1000000000000000" * 3),  # one for each layer
     ],
 )
-def test_another_optimizer_becomes_the_first_one_if_it_makes_all_recent_steps(optimizers: str, first: str) -> None:
+def test_another_optimizer_becomes_the_first_one_if_it_replaces_the_first_one(optimizers: str, first: str) -> None:
     """Each letter is the call of an optimizer's `step`."""
     known, made = Optimizers(), {letter: _Optimizer() for letter in optimizers}
     assert "".join(str(int(known.is_first(made[letter]))) for letter in optimizers) == first
