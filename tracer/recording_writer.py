@@ -66,6 +66,7 @@ class RecordingWriter:
         self.run: RepeatedRun | None = None  # the steps after `pending`
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # number of the next step
+        self.steps_of_other_threads = 0  # of optimizers, while another thread runs the recorded steps
 
         # rows without the rank; threads append without a lock, because `list.append` is atomic
         self.batches: list[tuple[int, BatchKind, int, int, int]] = []
@@ -242,5 +243,6 @@ class RecordingWriter:
             runs={self.rank: run},
             provenance=provenance,
             workload=of.workload(),
+            problems={"threads-train": self.steps_of_other_threads} if self.steps_of_other_threads else {},
             lacks=lacks,
         )

@@ -249,6 +249,7 @@ class StepRecorder:
         if is_beside and not (kind == STEPPED and argument):
             if self.entered != "backward" and (kind == MODULE or (kind == ENTER and argument != "loader")):
                 self.profiler.all_threads = True
+            self._writer.steps_of_other_threads += kind == STEPPED and self.entered != "backward"
             return self._apply(kind, argument, thread, now_ns)  # only an optimizer's step in a backward pass has an effect
         self.catch_up()
         if is_beside or script.thread is None:

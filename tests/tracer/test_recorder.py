@@ -930,6 +930,20 @@ def test_work_of_autograd_threads_does_not_turn_memory_events_off(bench: Bench, 
     assert not bench.profiler.all_threads
 
 
+def test_optimizer_steps_of_a_second_training_thread_are_reported(bench: Bench) -> None:
+    """GIVEN a thread that makes two optimizer steps between the three steps of the script's thread THEN the recording has three
+    steps, and a problem that counts the two."""
+    bench.train_step()
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: bench.recorder.optimizer_stepped(False))
+        thread.start()
+        thread.join()
+        bench.train_step()
+    bench.recorder.close()
+    trace = load(bench.path)
+    assert len(trace.steps) == 3 and trace.problems == {"threads-train": 2}
+
+
 def test_an_optimizer_step_in_an_autograd_thread_does_not_end_a_step(bench: Bench) -> None:
     """GIVEN an optimizer that a hook steps during the backward pass THEN the step ends with the first optimizer's step, on the
     script's thread."""
