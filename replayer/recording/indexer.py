@@ -176,6 +176,11 @@ class RecordingIndexer:
             ends_by_stream[track] = max(int(end[i]), int(previous_end[i]))
         returned = np.where(self.launch_row != NONE, np.append(self.trace.host.end_ns, 0)[self.launch_row], self.launched_ns)
         self.issued_ns = np.maximum(np.minimum(returned, start), self.launched_ns)
+        # The kernels of a CUDA graph are issued together, when the first one starts or the launch returns.
+        launches, of = np.unique(self.launch_row, return_inverse=True)
+        first_ns = np.full(len(launches), np.iinfo(np.int64).max)
+        np.minimum.at(first_ns, of, self.issued_ns)
+        self.issued_ns = np.where(self.launch_row != NONE, first_ns[of], self.issued_ns)
         self.in_call_ns = in_call = self.active_ns(self.issued_ns) - self.active_ns(self.launched_ns)
         latency = start - self.launched_ns - in_call
         gap = np.where(previous_end != NONE, start - previous_end, 0)

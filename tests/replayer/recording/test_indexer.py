@@ -78,6 +78,16 @@ def test_kernels_of_two_devices_may_overlap() -> None:
     assert [kernel.duration_ns for kernel in _kernels(trace).values()] == [30 * US, 30 * US]
 
 
+def test_kernels_of_a_cuda_graph_are_issued_together() -> None:
+    """GIVEN a launch of a CUDA graph from 110 to 170 us, and kernels that start at 120, 131 and 142 us THEN all three have the
+    host time of the first one, so a slower host does not increase the gaps of 1 us."""
+    kernels = [Op("", 110, 60, kernel=(120 + 11 * i, 10), launch_us=0, launch_host_us=60, shapes=()) for i in range(3)]
+    trace = make_recording([("forward", 100, 200)], [Op("cudaGraphLaunch", 110, 60, shapes=(), children=kernels)])
+    trace.device.launch[:] = trace.device.launch[0]
+    (step,) = RecordedRun(trace).steps
+    assert [(kernel.launch_ns - step.kernels[0].launch_ns, kernel.gap_ns) for kernel in step.kernels[1:]] == [(0, 1 * US)] * 2
+
+
 def _levels(*beside: Op) -> dict[str, list[tuple[int, ...]]]:
     """Return the kernels of each call by op, for an addmm with three levels of nested ops. The second level also calls
     `beside`."""
