@@ -4,8 +4,13 @@
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, {0: 5_000, 1: 7_000})   # returns if the ranks called the operation within the timeout
 
-With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead. With TORCH_NCCL_ASYNC_ERROR_HANDLING=0, a rank also
-waits for ranks that call the collective after the timeout.
+With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead. See Note [TORCH_NCCL_ASYNC_ERROR_HANDLING].
+
+Note [TORCH_NCCL_ASYNC_ERROR_HANDLING]
+    1 and 3 end the process after a timeout. 2 only aborts the communicator: on a GPU, the script's next collective raises
+    DistBackendError. In a replay, the collective that came too late raises this error. 0 does nothing: ranks wait for late
+    ranks, and only a barrier raises DistBackendError after it has ended, because its `wait` blocks the host and then checks for
+    errors. If PyTorch looks for ranks that make different calls (TORCH_DISTRIBUTED_DEBUG=DETAIL), 0 means 3.
 """
 
 from __future__ import annotations
@@ -30,11 +35,22 @@ _OP_TYPES = {
 
 
 def blocking_wait() -> bool:
-    return _variable("NCCL_BLOCKING_WAIT") == "1"
+    return _is_on("NCCL_BLOCKING_WAIT")
 
 
-def _variable(name: str) -> str | None:
-    return os.environ.get(f"TORCH_{name}", os.environ.get(name))
+def _is_on(name: str) -> bool:
+    return _variable(name, "0").lower() in ("y", "yes", "1", "t", "true")
+
+
+def _variable(name: str, default: str) -> str:
+    return os.environ.get(f"TORCH_{name}", os.environ.get(name, default))
+
+
+def _error_handling() -> str:
+    # see Note [TORCH_NCCL_ASYNC_ERROR_HANDLING]
+    compares_calls = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL" or _is_on("NCCL_DESYNC_DEBUG")
+    value = _variable("NCCL_ASYNC_ERROR_HANDLING", "3")
+    return "3" if value == "0" and compares_calls else value
 
 
 class Watchdog:
@@ -44,21 +60,21 @@ class Watchdog:
 
     def check(self, message: RankMessage, arrived_ns: Mapping[int, int]) -> None:
         """End the process if the last rank calls a collective so late that the first rank's timeout is over."""
-        if _variable("NCCL_ASYNC_ERROR_HANDLING") == "0" and not blocking_wait():
-            return
-        clock = gpu().clock
+        clock, waits_on = gpu().clock, _error_handling() == "0" and not blocking_wait()
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         first, last = min(arrived_ns, key=arrived_ns.__getitem__), max(arrived_ns, key=arrived_ns.__getitem__)
         after_ns, before_ns = arrived_ns[last] - message.arrived_ns, message.arrived_ns - arrived_ns[first]
+        if waits_on and (message.operation != "barrier" or after_ns <= limit_ns):
+            return
         if max(after_ns, before_ns) > limit_ns:
-            clock.wait_until(message.arrived_ns + limit_ns)
+            clock.wait_until(arrived_ns[last] if waits_on else message.arrived_ns + limit_ns)
             other, apart, when = (last, after_ns, "after") if after_ns > limit_ns else (first, before_ns, "before")
             apart_s = apart / 1e9 / float(clock.speed)
             self.end(message, f"rank {other} called {message.counterpart} {apart_s:.6g} s {when} rank {self._rank}")
 
     def end(self, message: RankMessage, reason: str) -> NoReturn:
         text = self._text(message, round(self.timeout_s * 1_000))
-        if blocking_wait():
+        if blocking_wait() or _error_handling() in ("0", "2"):
             raise DistBackendError(f"{text} ({reason})")
         STATE.finish()
         sys.stderr.write(

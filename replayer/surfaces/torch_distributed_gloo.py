@@ -13,8 +13,10 @@ Note [Gloo and tensors on the device]
 Note [Gloo and virtual clocks]
     A rank that sleeps on a virtual clock does not make gloo wait. Each rank therefore writes its virtual time to the group's
     store before it calls gloo. After gloo has finished, the rank's clock advances to the latest time of the ranks that gloo
-    waited for. The rank also writes a description of the call, to detect ranks that make different calls. `_CALLS_KEPT` limits
-    the number of keys in the store.
+    waited for. `_CALLS_KEPT` limits the number of keys in the store.
+
+    The rank also writes a description of the call. If the rank that called first wrote another description, an error is raised
+    before gloo is called, because gloo would end the process with SIGABRT if the sizes differ.
 
     PyTorch's C++ code writes no times if it calls gloo with CPU tensors, for example for DistributedDataParallel on the CPU.
 """
@@ -47,7 +49,8 @@ _CALLS_KEPT = 1024
 _COLLECTIVES = "all"  # the channel of all operations except sends and receives
 _LOOK_AFTER = timedelta(seconds=1)  # a rank that waits for gloo compares the calls of the ranks
 _ON_DEVICE = " on the device"
-_SAME_SIZES = ("allreduce", "broadcast", "reduce")  # all ranks pass tensors of the same size
+_ANY_SIZES = ("alltoall", "all_to_all", "gather", "send", "recv")  # ranks may pass tensors of different sizes
+_ROOTED = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce": "to"}
 
 # the Python name of each operation that has another name in C++
 _NAMES = {
@@ -134,15 +137,9 @@ class GlooCall:
 
     def _posts(self, places: Sequence[int]) -> dict[int, tuple[int, str]]:
         """Raise RuntimeError if a rank called a different operation."""
-        posts, ranks = self._group.read(self._channel, self._number, places), self._group.global_ranks
-        for place, (_, what) in posts.items():
-            # Calls with GPU tensors have other descriptions.
-            alike = what.endswith(_ON_DEVICE) == self._what.endswith(_ON_DEVICE)
-            if what != self._what and alike and self._group.sees_all and self._channel == _COLLECTIVES:
-                raise RuntimeError(
-                    f"rank {ranks[place]} of the group called {what}, but rank {ranks[self._group.rank]} called {self._what};"
-                    " gloo would hang or corrupt data here"
-                ) from None
+        posts = self._group.read(self._channel, self._number, places)
+        for place, (_, what) in posts.items() if self._channel == _COLLECTIVES else ():
+            self._group.require_same(self._what, place, what)
         return posts
 
 
@@ -179,7 +176,27 @@ class GlooCalls:
         with suppress(DistError):  # the rank that serves the store may have ended
             post = f"{number} {gpu().streams.host_now_ns() - _offset_ns()} {what or name}"
             self._store.set(_key(channel, number, self.rank), post)
+            if channel == _COLLECTIVES:
+                self.require_same(what or name, *self._first_post(f"{number} {self.rank} {what or name}"))
         return GlooCall(self, channel, number, sources, what or name)
+
+    def _first_post(self, post: str) -> tuple[int, str]:
+        """Return the rank that called a collective first, and its description of the call."""
+        number = post.split(" ")[0]
+        key = _key(_COLLECTIVES, int(number), "first")
+        first = self._store.compare_set(key, "", post).decode()
+        if first.split(" ")[0] != number:  # the key's previous call
+            first = self._store.compare_set(key, first, post).decode()
+        _, rank, what = first.split(" ", 2)
+        return int(rank), what
+
+    def require_same(self, own: str, other: int, what: str) -> None:
+        # Calls with GPU tensors have other descriptions.
+        if what != own and what.endswith(_ON_DEVICE) == own.endswith(_ON_DEVICE) and self.sees_all:
+            raise RuntimeError(
+                f"rank {self.global_ranks[other]} of the group called {what}, but rank {self.global_ranks[self.rank]} called"
+                f" {own}; gloo would hang or corrupt data here"
+            ) from None
 
     def read(self, channel: str, number: int, ranks: Sequence[int]) -> dict[int, tuple[int, str]]:
         """Return the call time and arguments of the other ranks that have called the operation."""
@@ -237,19 +254,21 @@ def _call(name: str, method: TorchFunction, self: TorchAny, *args: TorchAny, **k
         work = method(self, *args, **kwargs)
         _RECEIVES[work] = partial(_finish_received, calls, _integers(all_args))
     else:
-        call = calls.call(name, *_integers(all_args), what=_described(name, all_args))
+        call = calls.call(name, *_integers(all_args), what=_described(name, all_args, calls.global_ranks))
         work = method(self, *args, **kwargs)
         if call is not None:
             _CALLED[work] = call
     return work
 
 
-def _described(name: str, args: Sequence[TorchAny]) -> str:
-    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)] if name in _SAME_SIZES else []
-    options = [f"from rank {arg.rootRank}" for arg in args if name == "broadcast" and hasattr(arg, "rootRank")]
-    options += [str(arg.reduceOp.op).rpartition(".")[2] for arg in args if hasattr(arg, "reduceOp")]
+def _described(name: str, args: Sequence[TorchAny], ranks: Sequence[int]) -> str:
+    place = int("gather" in name or "reduce_scatter" in name)  # of the inputs
+    inputs = tree_leaves(args[place]) if args and not name.startswith(_ANY_SIZES) else []
+    tensors = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
+    options = [str(arg.reduceOp.op).rpartition(".")[2] for arg in args if hasattr(arg, "reduceOp")]
+    options += [f"{_ROOTED[name]} rank {ranks[root]}" for root in _integers(args)[:1] if name in _ROOTED]
     of = f" of {sum(map(torch.numel, tensors))} {str(tensors[0].dtype).removeprefix('torch.')} elements" if tensors else ""
-    return f"{_NAMES.get(name, name)}{of}{f' ({options[0]})' if options else ''}"
+    return f"{_NAMES.get(name, name)}{of}" + (f" ({', '.join(options)})" if options else "")
 
 
 def _finish_received(calls: GlooCalls, tag: list[int], work: TorchAny) -> None:
@@ -337,7 +356,8 @@ def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: T
     c10d = torch._C._distributed_c10d
     group = c10d.ProcessGroup.unbox(next(arg for arg in args if isinstance(arg, torch.ScriptObject)))
     calls = CALLS.get(group)
-    call = calls.call(name, *_integers(args), what=f"{_described(name, args)}{_ON_DEVICE}") if calls else None
+    what = f"{_described(name, args, calls.global_ranks)}{_ON_DEVICE}" if calls else ""
+    call = calls.call(name, *_integers(args), what=what) if calls else None
     result = op(*host_args, **{key: on_host(value) for key, value in kwargs.items()})
     work = result[-1] if isinstance(result, list | tuple) else result
     gloo_wait = c10d.Work.unbox(work).wait
@@ -364,7 +384,7 @@ def _neighbours(place: int, size: int) -> list[int]:
     return places
 
 
-def _key(channel: str, number: int, rank: int) -> str:
+def _key(channel: str, number: int, rank: int | str) -> str:
     return f"{channel}/{number % _CALLS_KEPT}/{rank}"
 
 

@@ -49,14 +49,45 @@ def test_ranks_may_call_a_collective_as_far_apart_as_the_timeout(
     assert waited == [waits_until_ns]
 
 
-def test_without_error_handling_ranks_wait_for_a_rank_that_is_later_than_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(speed=1, wait_until=lambda _: None)))
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-    late = RankMessage(100 * S, "all_reduce", 4, "float32"), {0: 100 * S, 1: 120 * S}
-    Watchdog(0, 10.0).check(*late)
-    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
-    with pytest.raises(dist.DistBackendError, match="rank 1 called all_reduce 20 s after rank 0"):
+@pytest.mark.parametrize(
+    ("environment", "operation", "waits_until_ns"),
+    [
+        ({"ASYNC_ERROR_HANDLING": "0"}, "all_reduce", None),
+        ({"ASYNC_ERROR_HANDLING": "0"}, "barrier", 120 * S),  # the host waits for the late rank, and then finds the error
+        ({"ASYNC_ERROR_HANDLING": "2"}, "all_reduce", 110 * S),
+        ({"ASYNC_ERROR_HANDLING": "0", "BLOCKING_WAIT": "1"}, "all_reduce", 110 * S),
+        ({"BLOCKING_WAIT": "True"}, "all_reduce", 110 * S),
+    ],
+)
+def test_error_handling_decides_what_a_rank_does_that_is_later_than_the_timeout(
+    environment: dict[str, str], operation: str, waits_until_ns: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a timeout of 10 s and a rank that calls 20 s after the first."""
+    waited: list[int] = []
+    clock = SimpleNamespace(speed=1, wait_until=waited.append)
+    monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=clock))
+    for name, value in environment.items():
+        monkeypatch.setenv(f"TORCH_NCCL_{name}", value)
+    late = RankMessage(100 * S, operation, 4, "float32"), {0: 100 * S, 1: 120 * S}
+    if waits_until_ns is None:
         Watchdog(0, 10.0).check(*late)
+        return
+    with pytest.raises(dist.DistBackendError, match=f"rank 1 called {operation} 20 s after rank 0"):
+        Watchdog(0, 10.0).check(*late)
+    assert waited == [waits_until_ns]
+
+
+def test_a_late_rank_passes_a_barrier_without_error_handling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(speed=1)))
+    monkeypatch.setenv("NCCL_ASYNC_ERROR_HANDLING", "0")
+    Watchdog(1, 10.0).check(RankMessage(120 * S, "barrier", 0, ""), {0: 100 * S, 1: 120 * S})
+
+
+@pytest.mark.parametrize("handling", ["0", "3"])
+def test_comparing_calls_turns_error_handling_on(handling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", handling)
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    assert watchdog._error_handling() == "3"
 
 
 def test_the_error_of_a_receiver_names_the_late_send(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -175,11 +176,12 @@ def failing(*timeout: timedelta) -> bool:
 def test_the_error_names_ranks_that_call_another_gloo_operation() -> None:
     """GIVEN rank 1 broadcasts and rank 0 reduces THEN rank 0's wait raises an error before the timeout, even if gloo waits."""
     ranks = Ranks(2)
-    with ranks.at(1, 0.0) as other:
-        other.call("broadcast", 0, what="broadcast of 3 float32 elements (from rank 0)")
     with ranks.at(0, 0.0) as calls:
         call = calls.call("allreduce", what="all_reduce of 3 float32 elements (SUM)")
         assert call is not None
+    with ranks.at(1, 0.0) as other, pytest.raises(RuntimeError, match=r"rank 0 of the group called all_reduce .*, but rank 1"):
+        other.call("broadcast", 0, what="broadcast of 3 float32 elements (from rank 0)")
+    with ranks.at(0, 0.0):
         for wait in (failing, lambda *timeout: True):
             found = r"rank 1 of the group called broadcast of 3 .*, but rank 0 called all_reduce of 3 float32 elements \(SUM\)"
             with pytest.raises(RuntimeError, match=found):
@@ -188,6 +190,39 @@ def test_the_error_names_ranks_that_call_another_gloo_operation() -> None:
         calls.sees_all = False  # a Reducer on the CPU calls gloo from C++, so the calls of the ranks have other numbers
         with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
             call.wait(failing)
+
+
+@pytest.mark.parametrize("kept", [1, 1024])
+def test_a_gloo_call_that_differs_from_the_first_ranks_call_fails_before_gloo_runs(kept: int) -> None:
+    """If sizes differ, gloo ends the process with SIGABRT."""
+    ranks, groups = Ranks(3), [HashStore() for _ in range(3)]
+    called: list[int] = []
+
+    def gather(rank: int, size: int) -> None:
+        def call_gloo(*_: object) -> Store:
+            called.append(rank)
+            return Store()
+
+        CALLS[groups[rank]] = ranks.calls[rank]
+        with ranks.at(rank, 0.0), temporarily_set(torch_distributed_gloo, _CALLS_KEPT=kept):
+            inputs = [torch.ones(size)]
+            _call("allgather", call_gloo, groups[rank], [inputs * 3], inputs)
+
+    for rank in (1, 2, 0):
+        gather(rank, 4)  # with one call kept, the second call replaces the keys of the first
+    gather(2, 4)
+    found = "rank 2 of the group called all_gather of 4 float32 elements, but rank 0 called all_gather of 8 float32 elements; "
+    with pytest.raises(RuntimeError, match=found):
+        gather(0, 8)
+    gather(1, 4)
+    assert called == [1, 2, 0, 2, 1]
+
+
+def test_the_description_of_a_call_names_the_reduction_and_the_root() -> None:
+    options: Any = dist.ReduceOptions()
+    options.rootRank, options.reduceOp = 1, dist.ReduceOp.MAX
+    described = torch_distributed_gloo._described("reduce", [[torch.ones(3)], options], [4, 6])
+    assert described == "reduce of 3 float32 elements (MAX, to rank 6)"
 
 
 def test_the_error_names_a_rank_that_did_not_call_a_gloo_operation() -> None:
