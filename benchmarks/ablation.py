@@ -63,33 +63,33 @@ def _none_at_once(*_arguments: object) -> int:
 
 # For each shortcut, the dictionary contains a description and a function that switches the shortcut off.
 OURS: dict[str, tuple[str, Callable[[], None]]] = {
-    "op_queue": ("ops are noted, and played some hundred at a time", _set("replayer.gpu.launches:_BATCH", 1)),
+    "op_queue": ("ops are collected, and simulated in batches of some hundred", _set("replayer.gpu.launches:_BATCH", 1)),
     "match_history": (
-        "what a step's calls were given is kept for the next time",
+        "the recorded calls that matched a step's calls are reused in later steps",
         _set("replayer.timing.matcher:_REMEMBERED", 0),
     ),
     "op_batches": (
-        "calls that repeat the previous step are played together",
+        "calls that repeat the previous step are simulated in one batch",
         _set("replayer.timing.simulator:LEAST_CALLS", 1 << 60),
     ),
     "phase_batches": (
-        "ops inside a phase-grained segment are noted at once",
+        "ops in a phase without recorded kernels are simulated in one batch",
         _set("replayer.timing.simulator:Simulator._play_phase_grained", _none_at_once),
     ),
     "remainder_schedule": (
-        "a phase's unmatched kernels are laid out once",
+        "the times of a phase's unmatched kernels are computed only once",
         _set("replayer.timing.remainder_schedule:RemainderSchedule.of", _no_schedule),
     ),
     "special_results": (
-        "results that are all new tensors are made without walking a plan",
+        "results that are new tensors are created without a plan",
         _set("replayer.tensor.planning.results:_new_tensors", _no_schedule),
     ),
     "allocation_cycles": (
-        "steps that allocate as before are only compared",
+        "repeated memory requests of a step are only compared",
         _set("replayer.memory.tensor_allocator:USE_CYCLES", False),
     ),
 }
-TORCHS = {name: f"around torch: {name} (torch_shortcuts.py)" for name in torch_shortcuts.NAMES}
+TORCHS = {name: f"replacement of slow torch code: {name} (torch_shortcuts.py)" for name in torch_shortcuts.NAMES}
 
 
 def measure(model: str, without: str, trace: Path, steps: int, count: bool) -> float:
@@ -139,12 +139,13 @@ def measured_here(model: str, without: str, trace: Path, steps: int, count: bool
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--trace", type=Path, action="append", help="a recording: Kineto JSON or .msgpack; may be repeated")
-    parser.add_argument("--steps", type=int, help="3 where instructions are counted, else 20")
-    parser.add_argument("--times", action="store_true", help="take CPU time although instructions could be counted")
+    parser.add_argument("--trace", type=Path, action="append", help="a recording (Kineto JSON or .msgpack); may be repeated")
+    parser.add_argument("--steps", type=int, help="number of steps [default: 3 if instructions are counted, else 20]")
+    parser.add_argument("--times", action="store_true", help="measure CPU time even if instructions can be counted")
     parser.add_argument("--repeats", type=int, default=5, help="number of rounds; the medians of their ratios are printed")
-    parser.add_argument("--only", action="append", choices=[*OURS, *TORCHS], help="this shortcut; may be repeated")
-    parser.add_argument("--model", action="append", choices=["ResNet-50", "GPT-2 small", "ViT-B"], help="may be repeated")
+    parser.add_argument("--only", action="append", choices=[*OURS, *TORCHS], help="only this shortcut; may be repeated")
+    models = ["ResNet-50", "GPT-2 small", "ViT-B"]
+    parser.add_argument("--model", action="append", choices=models, help="only this model; may be repeated")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--without", default="", help=argparse.SUPPRESS)
@@ -154,7 +155,7 @@ def main() -> None:
     if options.measure:
         print(measured_here(options.measure, options.without, traces[0], options.steps, options.count))
         return
-    models = options.model or ["ResNet-50", "GPT-2 small", "ViT-B"]
+    models = options.model or models
     count = not options.times and shutil.which("valgrind") is not None
     steps, unit = options.steps or (3 if count else 20), "instructions" if count else "CPU time"
     rows = []

@@ -222,8 +222,8 @@ def table(found: dict[str, list[dict[str, Any]]]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=40, help="approximate duration of the measurement")
-    parser.add_argument("--image-size", type=int, default=64, help="of the convolutions")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--image-size", type=int, default=64, help="image size of the convolutions")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     try:
         found = alternate(args.seconds, args.image_size)

@@ -152,16 +152,16 @@ def compare(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary_line(result: dict[str, Any]) -> str:
-    line = f"{result['placed']} of {result['allocations']} blocks in place"
+    line = f"{result['placed']} of {result['allocations']} blocks at the recorded address"
     line += f", {len(result['statistics_that_differ'])} of {result['statistics_compared']} statistics differ"
-    line += f", with our addresses {result['own_addresses']['placed']} in place"
+    line += f"; {result['own_addresses']['placed']} with addresses of our allocator"
     if not result["segments_agree"]:
-        line += ", other segments"
+        line += ", segments differ"
     if result["frees_of_unknown_blocks"]:
-        line += f", {result['frees_of_unknown_blocks']} frees of unknown blocks"
+        line += f", {result['frees_of_unknown_blocks']} frees of blocks that were never allocated"
     if (first := result["first_difference"]) is not None:
         line += f", first difference at event {first['event']}: {first['bytes']:,} bytes"
-        line += f" at {first['theirs']}, ours at {first['ours']}"
+        line += f" recorded at {first['theirs']}, placed at {first['ours']}"
     return line
 
 

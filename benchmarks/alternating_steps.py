@@ -165,7 +165,7 @@ def main() -> None:
         low, high = median_bounds(values)
         facts[clock] = {"ratio": middle, "bounds": [low, high], "quartiles": [lower, upper]}
         print(
-            f"{'under torch.profiler, ' * args.profile}recorded over bare, {clock}: {middle:.4f} ({low:.4f} to {high:.4f};"
+            f"{'under torch.profiler, ' * args.profile}recorded / bare time, {clock}: {middle:.4f} ({low:.4f} to {high:.4f};"
             f" quartiles of {len(values)} turns {lower:.3f} and {upper:.3f})"
         )
     if args.json:

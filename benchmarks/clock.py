@@ -59,8 +59,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--step-ms", type=float, default=3.0, help="time from one deadline to the next, in real time")
-    parser.add_argument("--speed", default="1", help="as in trace replay --speed; lateness is then in recorded time")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--speed", default="1", help="speed as in trace replay --speed; the lateness is in recorded time")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     lowered = lower_timer_slack()
     clock = ScaledClock(WallClock(), args.speed)
@@ -81,13 +81,13 @@ def main() -> None:
         f" {found['cores']} cores, load average {load_before:.2f} before and {found['load_average'][1]:.2f} after"
     )
     rows = {
-        "wake-up minus deadline, median": f"{found['p50_us']:9.1f} us",
-        "  99th percentile (wanted: at most 100 us)": f"{found['p99_us']:9.1f} us",
+        "lateness of a wake-up, median": f"{found['p50_us']:9.1f} us",
+        "  99th percentile (goal: at most 100 us)": f"{found['p99_us']:9.1f} us",
         "  99.9th percentile": f"{found['p99_9_us']:9.1f} us",
         "  worst": f"{found['max_us']:9.1f} us",
         "  at most 100 us late": f"{100 * found['within_100_us']:9.2f} %",
-        f"last {ENDS} steps against first {ENDS}, median": f"{found['drift_us']:+9.1f} us",
-        "of one core, spinning and all (wanted: at most 5 %)": f"{100 * found['core_share']:9.2f} %",
+        f"lateness of the last {ENDS} steps minus the first {ENDS}, median": f"{found['drift_us']:+9.1f} us",
+        "CPU time, share of one core (goal: at most 5 %)": f"{100 * found['core_share']:9.2f} %",
     }
     for words, figure in rows.items():
         print(f"  {words:54}{figure}")

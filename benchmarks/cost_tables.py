@@ -235,7 +235,7 @@ def learned(rows: Operators, seed: int = 0) -> tuple[dict[str, Floats], float]:
         errors = np.abs(np.expm1((told(judged, gpu[judged]) - y[judged]).numpy()))
     for i, name in enumerate(rows.gpus):
         of_gpu = errors[rows.gpu[judged.numpy()] == i]
-        print(f"{rows.net:8} {name:24} held-out rows missed by {of_gpu.mean():.1%}, {np.median(of_gpu):.1%} in the median")
+        print(f"{rows.net:8} {name:24} error on held-out rows: mean {of_gpu.mean():.1%}, median {np.median(of_gpu):.1%}")
     arrays = {"mean": mean, "scale": scale, "embeddings": embeddings.weight.detach().numpy()[:anyone], "fastest": fastest(rows)}
     for i, layer in enumerate(layers):
         arrays[f"w{i}"], arrays[f"b{i}"] = layer.weight.detach().numpy(), layer.bias.detach().numpy()

@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--clock", choices=["virtual", "wall"], default="virtual")
     parser.add_argument("--image-size", type=int, default=32)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         one, two = (load(replay(name, options, Path(temporary))) for name in BATCH)

@@ -413,10 +413,10 @@ def markdown(rows: list[list[str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces")
-    parser.add_argument("--only", default="", metavar="TEXT", help="recordings whose names hold this")
-    parser.add_argument("--runs", type=int, default=3, help="of each program on either clock; the table shows medians")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument("--markdown", type=Path, help="write the table here too")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only recordings with this text in their name")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each program on each clock; the table shows medians")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--markdown", type=Path, help="also write the table to this file")
     parser.add_argument("--keep", type=Path, help="keep imported recordings, replays and reports in this folder")
     args = parser.parse_args()
     facts: dict[str, dict[str, Any]] = {}

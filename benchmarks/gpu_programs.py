@@ -287,16 +287,16 @@ def differences(bare: Ended, recorded: Ended, extra_s: float = EXTRA_S) -> Itera
         yield f"did not end within {recorded.seconds:.0f} s: {_last_line(recorded.errors)}"
         return
     if recorded.exit_code != bare.exit_code:
-        yield f"exit code {recorded.exit_code}, bare {bare.exit_code}: {_last_line(recorded.errors)}"
+        yield f"exit code {recorded.exit_code}, without the recorder {bare.exit_code}: {_last_line(recorded.errors)}"
     if recorded.output != bare.output:
-        yield f"other output: {_last_line(recorded.output)!r}, bare {_last_line(bare.output)!r}"
+        yield f"other output: {_last_line(recorded.output)!r}, without the recorder {_last_line(bare.output)!r}"
     ours, theirs = Counter(comparable(recorded.errors)), Counter(comparable(bare.errors))
     for line in ours - theirs:
-        yield f"only when recorded: {line}"
+        yield f"only with the recorder: {line}"
     for line in theirs - ours:
-        yield f"only when bare: {line}"
+        yield f"only without the recorder: {line}"
     if bare.exit_code and bare.end_s is not None and recorded.end_s is not None and recorded.end_s - bare.end_s > extra_s:
-        yield f"ended {recorded.end_s:.2f} s after its last mark, bare {bare.end_s:.2f} s"
+        yield f"ended {recorded.end_s:.2f} s after its last mark, without the recorder {bare.end_s:.2f} s"
     for command in recorded.left:
         yield f"left a process: {command}"
 

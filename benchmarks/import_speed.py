@@ -94,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recording", type=Path)
     parser.add_argument("--copies", type=int, default=9)
-    parser.add_argument("--keep", type=Path, help="write the large file here")
+    parser.add_argument("--keep", type=Path, help="keep the large file under this name")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = asked.keep or Path(folder, "large.json")

@@ -240,10 +240,10 @@ def show(peaks: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]]) -> Non
         )
     right = sum(row["answered"] == row["published"] for row in full)
     print(f"\ntrace fit finds the published largest batch of measured networks: {right} of {len(full)}")
-    print("the table above shows limits of the allocator alone, as for cards without measurements; off by more than 3 %:")
+    print("the table above shows limits of the allocator alone, as for cards without measurements; wrong by more than 3 %:")
     far = [row for row in full if abs(row["ours"] / row["published"] - 1) > NEAR]
     for row in sorted(far, key=lambda row: -abs(row["ours"] / row["published"] - 1)):
-        print(f"{row['gpu']}/{row['network']}: full at batch {row['ours']}, published {row['published']}; {beside(row)}")
+        print(f"{row['gpu']}/{row['network']}: largest batch {row['ours']}, published {row['published']}; {beside(row)}")
 
 
 def beside(row: dict[str, Any]) -> str:
@@ -256,8 +256,8 @@ def beside(row: dict[str, Any]) -> str:
     per_image = sum(of for name, of in cell.phases_ns.items() if name not in ("h2d", "forward")) / cell.batches
     before = per_image[int(0.7 * len(per_image)) : int(0.8 * len(per_image))]
     slower = statistics.median(per_image[-5:].tolist()) / statistics.median(before.tolist()) - 1
-    told = [f"run by itself, with hooks and cudnn.benchmark, {row['hooks']} fitted", f"its last steps: {100 * slower:+.0f} %"]
-    return "; ".join([*told, *([f"{' and '.join(larger)} needed more memory and fitted"] if larger else [])])
+    told = [f"with hooks and cudnn.benchmark, batch {row['hooks']} fitted", f"last batch sizes {100 * slower:+.0f} % per image"]
+    return "; ".join([*told, *([f"{' and '.join(larger)} need more memory at this batch size, but fitted"] if larger else [])])
 
 
 def peak_at(cell: LibraryCell, batch: int) -> float:
@@ -268,18 +268,18 @@ def peak_at(cell: LibraryCell, batch: int) -> float:
 
 def show_folds(full: Sequence[dict[str, Any]], folded: Sequence[dict[str, Any]], fitted: dict[int, dict[int, int]]) -> None:
     """Compare the limits with two fits of the kernel memory: on all networks, and only on other networks."""
-    print(f"\nkernels that are loaded, in MiB by compute capability: {kernels_of(full)} over all networks,")
-    print(f"{fitted[0]} over every second one, {fitted[1]} over the others")
-    for text, rows in (("with those of all networks", full), ("with those of the other half", folded)):
+    print(f"\nMiB of loaded kernels by compute capability: {kernels_of(full)}, fitted to all networks;")
+    print(f"{fitted[0]}, fitted to every second network; {fitted[1]}, fitted to the others")
+    for text, rows in (("fitted to all networks", full), ("fitted to the other half", folded)):
         of = errors(rows)
         near = sum(error <= NEAR for error in of)
-        print(f"full, {text:30}{len(of):5}, within 3 %{near:5}, median{quantile(of, 0.5)}, most{quantile(of, 1)}")
+        print(f"limits, {text:30}{len(of):5}, within 3 %{near:5}, median{quantile(of, 0.5)}, largest{quantile(of, 1)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="every batch size that was measured")
-    parser.add_argument("--networks", default="", help="some of them, separated by commas")
+    parser.add_argument("--all", action="store_true", help="compare all measured batch sizes")
+    parser.add_argument("--networks", default="", help="only these networks, separated by commas")
     parser.add_argument("--json", type=Path, help="write all figures here")
     args = parser.parse_args()
     gpus = [gpu.name for gpu in catalogue.gpus() if (catalogue.BUNDLED / f"{gpu.name}.cells").exists()]
@@ -301,7 +301,7 @@ def main() -> None:
     show(peaks, full)
     show_folds(full, folded, fitted)
     median = statistics.median(errors(peaks))
-    print(f"{len(peaks)} peaks: {100 * median:.2f} % in the median")
+    print(f"{len(peaks)} peaks: median error {100 * median:.2f} %")
     if args.json:
         args.json.write_text(json.dumps({"peaks": peaks, "full": full, "folded": folded}))
 

@@ -75,16 +75,16 @@ def read_entry(path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gpus", default=",".join(gpu.name for gpu in gpus()))
-    parser.add_argument("--models", default="", help="some networks only, separated by commas")
+    parser.add_argument("--models", default="", help="only these networks, separated by commas")
     parser.add_argument("--batches", type=int, default=2, help="batch sizes per cell")
-    parser.add_argument("--steps", type=int, default=6, help="of each batch size; the first two are not counted")
+    parser.add_argument("--steps", type=int, default=6, help="steps of each batch size; the first two are not counted")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clock", default="virtual", choices=("virtual", "recorded"))
     parser.add_argument("--jobs", type=int, default=2, help="replays at a time")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if importlib.util.find_spec("torchvision") is None:
-        print("nothing was replayed: the networks are torchvision's, which is not installed here")
+        print("nothing was replayed, because torchvision is not installed")
         return 2
     chance, begun = random.Random(given.seed), perf_counter()
     plans = {}
@@ -113,7 +113,7 @@ def main() -> int:
     for row, name in beyond[:20]:
         of = row["phases"][name]
         name = f"{row['gpu']}/{row['model']} batch {row['batch']} {name}"
-        print(f"beyond: {name}: {of['measured_ms']:.3f} ms measured, {of['replayed_ms']:.3f} ms here")
+        print(f"larger error: {name}: {of['measured_ms']:.3f} ms measured, {of['replayed_ms']:.3f} ms replayed")
     files = sorted(BUNDLED.glob("*.cells"))
     loads_ms = [1e3 * min(repeat(partial(read_entry, path), number=1, repeat=3)) for path in files]
     size_kb = sum(path.stat().st_size for path in files) / 1e3

@@ -120,7 +120,7 @@ def _join(members: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--buffers", type=int, default=60, help="of 4 MiB each")
+    parser.add_argument("--buffers", type=int, default=60, help="number of buffers of 4 MiB")
     parser.add_argument("--room", type=float, default=1.08, help="the memory limit, as a multiple of the ring's size")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cgroups", type=Path, default=CGROUPS, help="where control groups are mounted")

@@ -87,7 +87,7 @@ def print_case(name: str, facts: dict[str, Any]) -> None:
     print(f"  device time: {shares}")
     host = facts["host"]
     lag_us = host["lag_ns_per_step"] / 1e3
-    print(f"  host: {lag_us:.0f} us lag a step, {host['us_per_op']} us per op, {host['ops_per_step']} ops a step")
+    print(f"  host: {lag_us:.0f} us lag per step, {host['us_per_op']} us per op, {host['ops_per_step']} ops per step")
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces")
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--runs", type=int, default=1, help="replays per recording; medians over all are printed last")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -110,7 +110,7 @@ def main() -> None:
                 print_case(name, facts)
                 errors.setdefault(name, []).append(facts["compute_side"]["error"])
                 results.setdefault(name, []).append(facts)
-        print_case("recorded twice (noise floor: workers0 against its rerun)", floor | {"coverage": {}, "host": _NO_HOST})
+        print_case("two recordings of workers0 (noise floor)", floor | {"coverage": {}, "host": _NO_HOST})
         results["noise_floor"] = floor
         print("\ncompute side, median error of all runs:")
         for name, values in errors.items():

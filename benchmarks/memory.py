@@ -130,7 +130,7 @@ def show_allocator(found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     results = {"allocator": allocator_alone()}
     show_allocator(results["allocator"])
@@ -145,13 +145,13 @@ def main() -> None:
 def show(case: str, found: dict[str, Any]) -> None:
     print(f"{case}: allocations of one steady step, block sizes in order")
     print(f"  recorded {found['recorded_allocations']}, replayed {found['replayed_allocations']}")
-    print(f"  {found['same']:4d} of the same size, and {found['tails']} that differ only by an unsplit tail (at most 1 MiB)")
+    print(f"  {found['same']:4d} of the same size, and {found['tails']} that differ by at most 1 MiB of an unsplit block")
     for size, op, count in found["only_recorded"]:
         print(f"  {count:4d} of {size} bytes only in the recording: {op}, which today's PyTorch does in place")
     print(f"  not explained: {found['unexplained'][0]} recorded, {found['unexplained'][1]} replayed {found['part_at']}")
     recorded, replayed = found["recorded_rise_bytes"], found["replayed_rise_bytes"]
     peaks = f"recorded {recorded / 2**20:.2f} MiB, replayed {replayed / 2**20:.2f} MiB"
-    print(f"  peak over what the step began with: {peaks}: {100 * found['peak_error']:+.2f} %")
+    print(f"  peak above the memory at the start of the step: {peaks}: {100 * found['peak_error']:+.2f} %")
 
 
 if __name__ == "__main__":

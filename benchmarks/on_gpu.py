@@ -388,11 +388,11 @@ def missing(dry: bool) -> str:
     """Return the reason why the benchmark cannot start, or "" if it can."""
     absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if "torch" in absent:
-        return "this Python has no torch; name one that has: PYTHON=... benchmarks/on_gpu.sh"
+        return "this Python has no torch; use another one: PYTHON=... benchmarks/on_gpu.sh"
     if absent:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return (
-            f"missing: {', '.join(absent)}. Where there is a network: python3 -m pip download --only-binary=:all: --no-deps"
+            f"missing: {', '.join(absent)}. On a machine with a network: python3 -m pip download --only-binary=:all: --no-deps"
             f" --python-version {version} --platform manylinux_2_17_{platform.machine()} -d wheels {' '.join(absent)};"
             " then here: --wheels wheels"
         )
@@ -419,7 +419,7 @@ def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {"stage": name, "status": "ok"}
         began = time.monotonic()
         if run.seconds_left <= 0:
-            entry |= {"status": "skipped", "why": "no time was left"}
+            entry |= {"status": "skipped", "why": "the time limit was reached"}
         else:
             print(f"on_gpu: {name}", file=sys.stderr)
             try:
@@ -443,8 +443,9 @@ def line_of(entry: dict[str, Any]) -> str:
     for row in entry.get("rows", []):
         line += f"\n    {row['what']:28} {row['ratio']:6.3f} of {row['over']}"
     if "placed" in entry:
-        line += f"  {entry['placed']} of {entry['allocations']} blocks in place, {entry['statistics_compared']} figures equal"
-        line += f", with our addresses {entry['own_addresses']['placed']} in place"
+        line += f"  {entry['placed']} of {entry['allocations']} blocks at the recorded address"
+        line += f", {entry['statistics_compared']} figures compared"
+        line += f"; {entry['own_addresses']['placed']} with addresses of our allocator"
     line += "".join(f"\n    {text}" for text in entry.get("lines", []))
     return line + (f"\n    {entry['why']}" if "why" in entry else "")
 
@@ -452,15 +453,15 @@ def line_of(entry: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--dry-run", action="store_true", help="on a virtual GPU, with small sizes")
-    parser.add_argument("--on", default="p100-no-cudnn", metavar="TRACE", help="in a dry run, the recording of the virtual GPU")
-    parser.add_argument("--minutes", type=float, default=10.0, help="begin no stage after this, and end the one under way")
-    parser.add_argument("--only", default="", metavar="STAGE,...", help=f"of {', '.join(stages())}")
+    parser.add_argument("--dry-run", action="store_true", help="run on a virtual GPU, with small sizes")
+    parser.add_argument("--on", default="p100-no-cudnn", metavar="TRACE", help="recording for a dry run")
+    parser.add_argument("--minutes", type=float, default=10.0, help="time limit for all stages")
+    parser.add_argument("--only", default="", metavar="STAGE,...", help=f"run only these stages of {', '.join(stages())}")
     args = parser.parse_args()
     every = stages()
     names = args.only.split(",") if args.only else list(every)
     if unknown := [name for name in names if name not in every]:
-        parser.error(f"no stage is called {unknown[0]}; there are {', '.join(every)}")
+        parser.error(f"there is no stage {unknown[0]}; the stages are {', '.join(every)}")
     if why := missing(args.dry_run):
         parser.error(why)
 

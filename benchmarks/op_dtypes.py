@@ -69,16 +69,16 @@ def kind_of(real: str, virtual: str) -> str:
     if virtual == real:
         return "same answer"
     if virtual == "ok":
-        return "accepted here only"
-    return "another error" if real != "ok" else "refused here only"
+        return "accepted only by the virtual GPU"
+    return "another error" if real != "ok" else "rejected only by the virtual GPU"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gpu")
     parser.add_argument("answers", type=Path)
-    parser.add_argument("--values", default="compute", help="compute, recorded or constant")
-    parser.add_argument("--only", default="", metavar="REGEX", help="names of operators")
+    parser.add_argument("--values", default="compute", help="values of the virtual GPU: compute, recorded or constant")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only operators with matching names")
     parser.add_argument("--differences", type=Path, help="write the different answers to this file")
     args = parser.parse_args()
     real = load(args.answers)

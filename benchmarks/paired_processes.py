@@ -177,7 +177,7 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
             calls = recorded.calls()
         notes = load(recording).run_of(0).recorder
     if notes is None:
-        raise MeasurementError("the recorder noted nothing of its cost")
+        raise MeasurementError("the recorder did not report its overhead")
     return Paired(
         len(turns),
         median(turn.clock_us for turn in bares),

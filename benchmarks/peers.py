@@ -608,7 +608,7 @@ def main() -> int:
     parser.add_argument(
         "--ahead", action="store_true", help="the pace of recordings whose host runs ahead, beside the oracle's"
     )
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     rows: list[Row] = []
     leading: list[dict[str, Any]] = []

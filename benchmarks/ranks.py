@@ -214,9 +214,9 @@ def print_picture_times(recording: Path, ranks: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 64])
-    parser.add_argument("--json", type=Path, help="write the figures there too")
-    parser.add_argument("--write", type=Path, help="write a page with the table there")
-    parser.add_argument("script", nargs="*", default=SCRIPT, help="after --; prints `step ...` after all ranks' first step")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--write", type=Path, help="write a page with the table to this file")
+    parser.add_argument("script", nargs="*", default=SCRIPT, help="prints `step ...` after the first step of all ranks")
     parser.add_argument("--pictures", type=Path, metavar="REPLAY", help="measure pictures of copies of this trace instead")
     args = parser.parse_args()
     if args.pictures:

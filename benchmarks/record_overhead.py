@@ -177,14 +177,14 @@ def lines_of(facts: dict[str, Any]) -> list[str]:
         name, limit = ("under torch.profiler", 1.05) if pairs["profile"] else ("phase grain", 1.01)
         ratio, (low, high) = pairs["by the clock"]["ratio"], pairs["by the clock"]["bounds"]
         verdict = "met" if high <= limit else "NOT MET" if low > limit else "not decided: give more --seconds"
-        lines.append(f"steps in turn, {name}: {ratio:.4f} of bare (95 %: {low:.4f} to {high:.4f}), bound {limit}: {verdict}")
+        lines.append(f"alternating steps, {name}: {ratio:.4f} of bare ({low:.4f} to {high:.4f}), limit {limit}: {verdict}")
     shares = ", ".join(f"{100 * share:.2f} % ({grain} grain)" for grain, share in facts["counted_share"].items())
-    lines.append(f"counted by the recorder as its own: {shares}")
+    lines.append(f"overhead that the recorder reports: {shares}")
     for name, size in (("recorded here", facts["kernel_file"]), ("imported V100", facts.get("imported_file"))):
         if size:
             lines.append(
                 f"kernel-grained file, {name}: {size['bytes'] / 1e3:.0f} KB with {size['profiled_steps']} profiled steps,"
-                f" {size['bytes_of_10'] / 1e3:.0f} KB for 10 of them; bound for ResNet-50: 400 KB"
+                f" {size['bytes_of_10'] / 1e3:.0f} KB for 10 of them; limit for ResNet-50: 400 KB"
             )
     return lines
 
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--batch-size", default="32")
     parser.add_argument("--image-size", default="224")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60, help="duration of each of the two measurements in turn")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of each measurement with alternating steps")
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces", help="real recordings")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

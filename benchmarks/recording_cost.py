@@ -142,13 +142,13 @@ def table(costs: list[Cost]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=40, help="duration of all measurements, without the programs' starts")
+    parser.add_argument("--seconds", type=float, default=40, help="duration of all measurements, without program starts")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds; programs that would take longer are skipped")
-    parser.add_argument("--batch-size", type=int, default=32, help="of ResNet-50")
-    parser.add_argument("--image-size", type=int, default=224, help="of ResNet-50")
+    parser.add_argument("--batch-size", type=int, default=32, help="for ResNet-50")
+    parser.add_argument("--image-size", type=int, default=224, help="for ResNet-50")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program, such as '1 ms'")
     parser.add_argument("--on", default="", metavar="TRACE", help="measure on the virtual GPU of this recording")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--serve", nargs=2, metavar=("NAME", "SOCKET"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -30,7 +30,7 @@ def main() -> None:
     both_s = time.perf_counter() - start_s - one_s
     figures = {"events": told.events, "one_s": one_s, "both_s": both_s, "one_bytes": len(one), "both_bytes": len(both)}
     print(f"{told.events:,} events, one trace: {one_s:.1f} s, {len(one) / 1e3:.0f} kB")
-    print(f"two of them: {both_s:.1f} s, {len(both) / 1e3:.0f} kB")
+    print(f"two traces: {both_s:.1f} s, {len(both) / 1e3:.0f} kB")
     if told.json is not None:
         told.json.write_text(json.dumps(figures, indent=2))
 

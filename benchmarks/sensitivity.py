@@ -227,8 +227,8 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="what benchmarks/fidelity.py --keep wrote")
-    parser.add_argument("--markdown", type=Path, help="write the table here too")
+    parser.add_argument("folder", type=Path, help="the folder that benchmarks/fidelity.py --keep wrote")
+    parser.add_argument("--markdown", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     figures = 0
     apart: dict[str, list[str]] = {}
@@ -239,7 +239,7 @@ def main() -> None:
             apart.setdefault(key, []).extend(f"{name}: {of}: {usual[of]} → {now[of]}" for of in usual if usual[of] != now[of])
     failed = failed_tests()
     if "" in failed:
-        print(f"fail without a moved threshold, and are left out: {', '.join(failed[''])}", file=sys.stderr)
+        print(f"left out, because they fail with unchanged thresholds: {', '.join(failed[''])}", file=sys.stderr)
     keys = [(name, move) for name in THRESHOLDS for move in MOVES]
     rows = [row(name, move, apart.get(f"{name} {move}", []), failed.get(f"{name} {move}", [])) for name, move in keys]
     for cells in rows:

@@ -30,7 +30,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--profile-from", type=int, default=0, metavar="STEP", help="the first profiled step; 0: none")
+    parser.add_argument("--profile-from", type=int, default=0, metavar="STEP", help="first profiled step [0: none]")
     parser.add_argument("--profile-steps", type=int, default=5)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()

@@ -152,9 +152,9 @@ def child(paths: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--first-picture-events", type=int, default=1_000_000, help="larger: no first picture")
-    parser.add_argument("--runs", type=int, default=3, help="of the first picture")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--first-picture-events", type=int, default=1_000_000, help="limit for measuring the first picture")
+    parser.add_argument("--runs", type=int, default=3, help="number of measurements of the first picture")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:

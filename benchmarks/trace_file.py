@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--hta", action="store_true", help="time Holistic Trace Analysis too (it must be installed)")
     parser.add_argument("--stacks", action="store_true", help="instead measure what call stacks add to a file")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     paths = [args.traces / f"{name}.json.gz" for name in TRAINING]
     if args.all:

@@ -37,11 +37,11 @@ def test_messages_of_the_recorder_and_varying_numbers_do_not_count_as_difference
 def test_each_difference_between_two_runs_is_named() -> None:
     recorded = Ended(139, "", "a warning\na warning\n", 9.0, 2.6, ("python child.py",))
     assert list(differences(BARE, recorded)) == [
-        "exit code 139, bare 1: a warning",
-        "other output: '', bare 'step 3'",
-        "only when recorded: a warning",
-        "only when bare: ValueError: bad",
-        "ended 2.60 s after its last mark, bare 0.50 s",
+        "exit code 139, without the recorder 1: a warning",
+        "other output: '', without the recorder 'step 3'",
+        "only with the recorder: a warning",
+        "only without the recorder: ValueError: bad",
+        "ended 2.60 s after its last mark, without the recorder 0.50 s",
         "left a process: python child.py",
     ]
     assert list(differences(BARE, replace(recorded, is_timed_out=True))) == ["did not end within 9 s: a warning"]

@@ -151,7 +151,7 @@ def test_the_gpu_script_says_that_it_needs_a_gpu(tmp_path: Path) -> None:
 
 def test_stages_are_chosen_by_name_and_unknown_names_are_rejected(tmp_path: Path) -> None:
     done = on_gpu_sh("--dry-run", "--out", tmp_path, "--only", "resnet18_b32-phase,lunch")
-    assert done.returncode == 2 and "no stage is called lunch" in done.stderr
+    assert done.returncode == 2 and "there is no stage lunch" in done.stderr
     names = "resnet18_b32 resnet18_b128 resnet50_b32 resnet50_b128 gpt dataparallel ddp"
     for name in (
         *(f"{script}-{grain}" for script in names.split() for grain in ("kernel", "phase")),
@@ -199,7 +199,7 @@ def test_a_failed_or_timed_out_check_does_not_affect_the_other_checks(on_gpu: An
         ("failed", "exit code 3: bad luck"),
         ("ok", None),
         ("failed", "the time was up"),
-        ("skipped", "no time was left"),
+        ("skipped", "the time limit was reached"),
     ]
     assert json.loads((tmp_path / "summary.json").read_text())["stages"] == entries
 
@@ -246,12 +246,13 @@ def test_the_allocator_check_uses_recorded_addresses_and_the_rules_of_the_pytorc
 
     result = compare(history("2.11.0+cu130"))
     assert result["agrees"] and result["own_addresses"]["placed"] == 3
-    assert summary_line(result) == "3 of 3 blocks in place, 0 of 3 statistics differ, with our addresses 3 in place"
+    line = "3 of 3 blocks at the recorded address, 0 of 3 statistics differ; 3 with addresses of our allocator"
+    assert summary_line(result) == line
     result = compare(history("2.13.0+cu130"))  # which takes the older segment
     assert not result["agrees"]
     assert summary_line(result) == (
-        "2 of 3 blocks in place, 0 of 3 statistics differ, with our addresses 2 in place, first difference at event 8:"
-        " 33,554,432 bytes at (1, 0), ours at (0, 0)"
+        "2 of 3 blocks at the recorded address, 0 of 3 statistics differ; 2 with addresses of our allocator, first difference"
+        " at event 8: 33,554,432 bytes recorded at (1, 0), placed at (0, 0)"
     )
 
 
@@ -268,7 +269,7 @@ def test_a_failed_comparison_prints_one_line_and_writes_details_to_the_summary(
     monkeypatch.setattr(on_gpu, "call", recorded)
     [entry] = on_gpu.perform(on_gpu.Run(tmp_path, tmp_path, False, "", time.monotonic() + 60), {"allocator": on_gpu.allocator})
     assert entry["status"] == "failed"
-    assert entry["why"].startswith("our allocator differs: 2 of 3 blocks in place, 1 of 3 statistics differ")
+    assert entry["why"].startswith("our allocator differs: 2 of 3 blocks at the recorded address, 1 of 3 statistics differ")
     assert len(on_gpu.line_of(entry)) < 300
     assert entry["comparison"]["statistics_that_differ"] == {"reserved_bytes.all.peak": {"theirs": 1, "ours": 64 * MIB}}
 

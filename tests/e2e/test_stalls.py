@@ -101,7 +101,7 @@ def test_impossible_requests_are_reported_in_one_line(tmp_path: Path, words: lis
     assert says in line
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_message_names_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -184,7 +184,7 @@ def test_no_permission_to_lock_memory_is_reported_once_beside_the_figures(tmp_pa
     assert "(RLIMIT_MEMLOCK) is 0 bytes" in line and "ulimit -l unlimited" in line
 
 
-def test_a_network_that_the_library_lacks_is_estimated_where_asked(tmp_path: Path) -> None:
+def test_a_network_missing_from_the_library_is_estimated_on_request(tmp_path: Path) -> None:
     words = ["--gpu", "v100", "--steps", "10", "train.py", "0.0001"]
     done = stalls(tmp_path, *words)
     assert done.returncode == 2 and "add --estimate to continue with marked estimates" in done.stderr

@@ -11,7 +11,7 @@ from replayer import state
 
 
 @pytest.mark.parametrize(("thread", "has_steps"), [("none", True), ("this", False), ("another", True)])
-def test_in_the_thread_that_traces_a_graph_steps_are_not_tracked(
+def test_steps_are_not_tracked_in_the_thread_that_traces_a_graph(
     thread: str, has_steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = threading.get_ident()

@@ -50,7 +50,7 @@ def test_kernels_rounded_to_zero_do_not_lower_the_shortest_kernel_time() -> None
     assert shortest_kernel_ns(durations_ns) == KERNEL_FLOOR_NS
 
 
-def test_at_least_a_hundred_kernels_show_the_shortest_kernel_time() -> None:
+def test_the_shortest_kernel_time_is_known_from_at_least_a_hundred_kernels() -> None:
     assert shortest_kernel_ns(np.full(100, 2_000)) == 2_000
     assert shortest_kernel_ns(np.full(99, 2_000)) == KERNEL_FLOOR_NS
     assert shortest_kernel_ns(np.full(100, 10_000)) == 10_000

@@ -50,7 +50,7 @@ def test_a_recurrent_layer_computes_its_time_steps_one_after_the_other() -> None
     assert costs.estimate("rnn", ((1000, 2, 3), *lstm[1:]), "float32").ns > 2_001 * 1_500
 
 
-def test_the_output_size_shows_the_stride_of_a_convolution() -> None:
+def test_the_stride_of_a_convolution_follows_from_its_output_size() -> None:
     image, weight, gradient = (8, 64, 56, 56), (128, 64, 3, 3), (8, 128, 28, 28)
     places = ConvolutionOutputs([(gradient, image, weight)])
     assert places.of((image, weight)) == (gradient,) and places.of((image, (1, 64, 3, 3))) == ()
@@ -98,7 +98,7 @@ def test_the_same_layer_at_another_batch_size_is_scaled_by_the_curve() -> None:
     assert costs.ratio("convolution", "float32", (before, ()), (after, ())) == pytest.approx(4, rel=0.25)
 
 
-def test_time_above_the_estimated_curve_is_proportional_to_the_work() -> None:
+def test_a_call_that_took_longer_than_estimated_scales_with_its_work() -> None:
     """Half the rows take more than half the time if launch overhead matters, and half the time if a call was recorded at 6.4
     ms."""
     before, after = ((64, 64), (64, 64)), ((32, 64), (64, 64))
@@ -330,7 +330,7 @@ def test_a_memory_bound_op_takes_its_bytes_divided_by_the_bandwidth() -> None:
     assert V100.l2_bytes < moved and estimate.ns == pytest.approx(missed / V100.memory_gbps * 1.6 + FLOOR_NS)
 
 
-def test_the_depth_limits_the_speed_of_recurrent_products() -> None:
+def test_recurrent_matrix_products_of_large_depth_are_slower() -> None:
     """On an H100, cuDNN takes 19.25 us for a product of 32 x 4096 and 4096 x 1024 of a backward pass, and 8 us for one of 32 x
     1024 and 1024 x 4096 of a forward pass."""
     costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"), floor_ns=1_000)

@@ -44,7 +44,7 @@ def ints(*values: int) -> torch.Tensor:
     return torch.tensor(values, device="cuda")
 
 
-def test_small_values_travel_in_every_operation() -> None:
+def test_every_operation_sends_the_values_of_small_tensors() -> None:
     def body(rank: int) -> None:
         own = ints(rank + 1)
         dist.all_reduce(own)
@@ -158,7 +158,7 @@ def test_all_groups_are_aborted_at_once() -> None:
     run_ranks(2, body)
 
 
-def test_all_reduce_of_unknown_values_is_unknown_and_of_uniform_values_uniform() -> None:
+def test_all_reduce_of_unknown_values_is_unknown_and_all_reduce_of_uniform_values_is_uniform() -> None:
     def body(rank: int) -> None:
         large = torch.full((1_000_000,), float(rank + 1), device="cuda")
         dist.all_reduce(large)

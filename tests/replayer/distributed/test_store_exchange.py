@@ -265,7 +265,7 @@ def test_pauses_of_the_first_rank_grow_while_it_waits_at_exit(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("call", ["check", "multi_get"])
-def test_the_operation_is_named_if_the_process_with_the_store_ends(call: str) -> None:
+def test_the_error_names_the_operation_if_the_process_with_the_store_ends(call: str) -> None:
     message = RankMessage(0, "all_reduce", 8, "float32")
     exchange = StoreExchange(HashStore(), 0, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
     pending = exchange.post("all", [0, 1], message)

@@ -29,7 +29,7 @@ S = 1_000_000_000
         (100 * S, 130 * S, 2, 120 * S, "rank 5 called all_reduce 15 s after rank 3"),
     ],
 )
-def test_ranks_may_call_a_collective_as_far_apart_as_the_timeout(
+def test_calls_of_a_collective_fail_if_they_are_further_apart_than_the_timeout(
     first_ns: int, last_ns: int, speed: int, waits_until_ns: int | None, says: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN a timeout of 10 s, and rank 3, which called at 100 s."""
@@ -135,7 +135,7 @@ def test_the_offset_of_a_clock_excludes_the_time_between_two_starts(
     assert ClockOffset(store, 1, clock, 1.0).ns() == ahead_ns
 
 
-def test_a_rank_waits_for_the_first_rank_as_long_as_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_stops_waiting_for_the_first_rank_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a clock that moves by half a second at each look THEN a timeout of 2 s ends at the fourth look."""
     looks = iter(range(10))
     clock: Any = SimpleNamespace(now_ns=lambda: 0, speed=1, flows=False)

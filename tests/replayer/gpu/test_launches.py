@@ -136,7 +136,7 @@ def test_a_blocking_copy_to_the_host_waits_for_earlier_work_too(kind: str, block
 
 
 @pytest.mark.parametrize("kind", ["h2d", "d2h", "d2d"])
-def test_copies_from_the_gpu_begin_no_phase_h2d(kind: str) -> None:
+def test_copies_from_the_gpu_do_not_begin_the_phase_h2d(kind: str) -> None:
     gpu, _, log = started()
     gpu.steps.enter_phase("backward")
     gpu.steps.leave_phase("backward")

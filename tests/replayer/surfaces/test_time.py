@@ -75,7 +75,7 @@ def test_a_loop_that_polls_the_time_ends_on_the_recorded_clock() -> None:
     assert asked == 1_000_000 // POLL_NS - 1
 
 
-def test_names_imported_before_install_are_virtual_and_install_can_be_repeated() -> None:
+def test_functions_imported_before_install_are_patched_and_install_can_be_repeated() -> None:
     script = module("train", "from time import perf_counter as now, sleep\nimport time\n")
     patched_time = PatchedTime(VirtualClock())
     patched_time.install()

@@ -72,7 +72,7 @@ def test_a_recorded_call_with_another_shape_is_not_used_if_it_is_far_ahead() -> 
     assert segment.match(other) is not None
 
 
-def test_a_recorded_phase_without_gpu_work_is_passed_over() -> None:
+def test_a_recorded_phase_without_gpu_work_is_skipped() -> None:
     """GIVEN a step whose profile has a forward phase without GPU work before the loader, as an op on the CPU once began one
     WHEN the script, which has one forward phase, makes the recorded calls THEN each step matches in the phase with the work."""
     ops = [Op("aten::mm", 70, 5, kernel=(72, 9)), Op("aten::relu", 80, 5, kernel=(82, 4))]
@@ -92,7 +92,7 @@ def test_a_recorded_phase_without_gpu_work_is_passed_over() -> None:
         assert [(recorded.name, visited) for recorded, visited in matcher.unvisited()] == [("loader", False), ("loss", False)]
 
 
-def test_a_recorded_phase_without_gpu_work_is_kept_for_an_op_that_no_later_phase_calls() -> None:
+def test_an_op_that_no_recorded_phase_contains_does_not_skip_an_empty_phase() -> None:
     phases = [("forward", 0, 50), ("loader", 50, 60), ("forward", 60, 100)]
     recording = RecordedRun(make_recording(phases, [Op("aten::mm", 70, 5, kernel=(72, 9))]))
     matcher = StepMatcher(recording.choice.training(0), recording.keys, {})
@@ -172,7 +172,7 @@ def test_the_cache_of_earlier_steps_changes_no_match(recorded: list[str], steps:
         assert answers[0] == answers[1]
 
 
-def test_a_sync_during_a_known_phase_takes_the_kernels_launched_so_far() -> None:
+def test_a_wait_during_a_known_phase_leaves_only_the_later_kernels_unmatched() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
     recording = RecordedRun(make_recording([("forward", 0, 200)], ops))
     call = signature("aten::mm", (4, 4))

@@ -144,7 +144,7 @@ def test_ops_of_a_different_program_are_estimated_if_shapes_were_not_recorded() 
     assert sum(charged[origin] for origin in by_name) > before_ns
 
 
-def test_recorded_one_time_setup_is_not_part_of_a_different_program() -> None:
+def test_a_different_program_does_not_repeat_the_recorded_one_time_setup() -> None:
     """GIVEN a first mm that initialized its library for 5 ms WHEN another program is replayed THEN its host does not spend
     these 5 ms."""
     forward = [Op("aten::mm", 10, 5_000, kernel=(5_005, 30), launch_us=4_990)]
