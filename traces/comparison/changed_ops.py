@@ -6,6 +6,12 @@
     found.ops.replaced[0]
     # Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), recorded_count=8.0, replayed_count=4.0, ...)
 
+Note [One op in both traces]
+    A recording contains the ops that an op calls, for example `aten::fill_` in `aten::ones_like`. A replay, or another PyTorch
+    release, may contain only the outer op. A kernel therefore counts as work of the outermost enclosing op that also launches
+    kernels in the other trace. If there is no such op, the kernel counts as work of the op that launched it. The conversions
+    (`aten::to`) that autocast adds to an op are ops of their own, because a replay stores them as such.
+
 Note [Replaced, not gone]
     PyTorch releases, vendors and compilers use different names for the same work. An op or kernel in only one trace is "gone"
     or "added" only if nothing in the other trace replaced it. These rules are applied in order:
@@ -28,9 +34,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from traces.comparison.op_calls import calls_of
+from traces.comparison.op_calls import calls_of, canonical_ops
 from traces.comparison.thresholds import NEGLIGIBLE_NS
-from traces.figures.measure import gpus_per_rank, host_ranks, launch_phase_names, launch_steps, op_of, step_windows, work_rows
+from traces.figures.measure import (
+    copies_of_hooks,
+    gpus_per_rank,
+    host_ranks,
+    launch_phase_names,
+    launch_steps,
+    op_of,
+    step_windows,
+    work_rows,
+)
 from traces.model.run import MissingOp
 from traces.model.trace import NONE, Column, HostKind, Trace
 from traces.names.device_names import copy_direction
@@ -190,10 +205,11 @@ class _Side:
 def _sides(
     traces: tuple[Trace, Trace], steps: _BothSides, by_phase: bool, gpus: tuple[int, int] = (1, 1)
 ) -> tuple[list[_Side], list[dict[str, str]]]:
-    launched = [_work_by_launch(trace, own, by_phase, count) for trace, own, count in zip(traces, steps, gpus, strict=True)]
-    kinds = _kinds_by_place([_without_ops(trace, own) for trace, own in zip(traces, steps, strict=True)])
+    launchers = _launchers(*traces)
+    launched = [_work_by_launch(traces[side], launchers[side], steps[side], by_phase, gpus[side]) for side in (0, 1)]
+    kinds = _kinds_by_place([_without_ops(*of) for of in zip(traces, launchers, steps, strict=True)])
     ops = [_with_ops(launched[side], launched[1 - side], kinds[side]) for side in (0, 1)]
-    return [_Side(of, _around(trace, by_phase)) for trace, of in zip(traces, ops, strict=True)], kinds
+    return [_Side(ops[side], _around(traces[side], launchers[side], by_phase)) for side in (0, 1)], kinds
 
 
 def changes(
@@ -232,18 +248,22 @@ def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSid
     sides, kinds = _sides((first, second), steps, by_phase)
     members = _replaced_ops(*sides).members()
     number = {key: place for place, keys in enumerate(members.values()) for key in keys}
+    launchers = _launchers(first, second)
     ours, theirs = (
-        _groups_of(trace, own, by_phase, number, kind) for trace, own, kind in zip((first, second), rows, kinds, strict=True)
+        _groups_of(trace, ops, own, by_phase, number, kind)
+        for trace, ops, own, kind in zip((first, second), launchers, rows, kinds, strict=True)
     )
     return ours, theirs
 
 
-def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, int], kinds: Mapping[str, str]) -> Column:
+def _groups_of(
+    trace: Trace, launchers: Column, rows: Column, by_phase: bool, number: dict[_OpKey, int], kinds: Mapping[str, str]
+) -> Column:
     if not len(rows) or not number:
         return np.full(len(rows), NONE)
     strings = trace.strings
     phase, phases = _phases(trace, rows, by_phase)
-    keys = np.stack([phase, _launchers(trace)[rows], trace.device.name[rows]])
+    keys = np.stack([phase, np.append(trace.host.name, NONE)[launchers[rows]], trace.device.name[rows]])
     distinct, group = np.unique(keys, axis=1, return_inverse=True)
     found = []
     for of_phase, name, kernel in distinct.T.tolist():
@@ -275,7 +295,9 @@ def op_key(name: str) -> str:
     return _op_of_kernel(name, name)[1] if name not in _KINDS else name
 
 
-def _work_by_launch(trace: Trace, steps: Column, by_phase: bool, gpus: int = 1) -> dict[_LaunchKey, _Launched]:
+def _work_by_launch(
+    trace: Trace, launchers: Column, steps: Column, by_phase: bool, gpus: int = 1
+) -> dict[_LaunchKey, _Launched]:
     rows = work_rows(trace)
     weights = step_weights(trace, steps)[rows] / gpus
     rows, weights = rows[weights > 0], weights[weights > 0]
@@ -283,11 +305,11 @@ def _work_by_launch(trace: Trace, steps: Column, by_phase: bool, gpus: int = 1) 
     if not len(rows):
         return found
     strings, device = trace.strings, trace.device
-    call = calls_of(trace, op_of(trace)[rows])
+    call = calls_of(trace, launchers[rows])
     first_of_call = np.zeros(len(rows), dtype=bool)
     first_of_call[np.unique(call, return_index=True)[1]] = True
     phase, phases = _phases(trace, rows, by_phase)
-    keys = np.stack([phase, _launchers(trace)[rows], device.name[rows]])
+    keys = np.stack([phase, np.append(trace.host.name, NONE)[launchers[rows]], device.name[rows]])
     distinct, group = np.unique(keys, axis=1, return_inverse=True)
     group = group.reshape(-1)
     calls, launches, times_ns = (
@@ -302,8 +324,20 @@ def _work_by_launch(trace: Trace, steps: Column, by_phase: bool, gpus: int = 1) 
     return found
 
 
-def _launchers(trace: Trace) -> Column:
-    return np.where(_in_graph(trace), NONE, np.append(trace.host.name, NONE)[op_of(trace)])
+def _launchers(*traces: Trace) -> list[Column]:
+    # see Note [One op in both traces]
+    found = [np.where(_in_graph(trace), NONE, op_of(trace)) for trace in traces]
+    numbers: dict[str, int] = {}
+    ops = [np.append(canonical_ops(trace, numbers), NONE) for trace in traces]
+    for trace, own, op, others in zip(traces, found, ops, [ops[1][found[1]], ops[0][found[0]]], strict=True):
+        is_shared = np.append(trace.host.kind == HostKind.OP, False) & np.isin(op, others)
+        ends = copies_of_hooks(trace) | (trace.host.name == trace.strings.find("aten::to"))
+        parent = np.append(np.where(ends, NONE, trace.host.earlier_parent), NONE)
+        at = parent[own]
+        while (at != NONE).any():
+            own[:] = np.where(is_shared[at] & (op[at] != op[own]), at, own)
+            at = parent[at]
+    return found
 
 
 def _op_of_kernel(kernel: str, launcher: str) -> tuple[str, str]:
@@ -361,11 +395,10 @@ def _with_ops(
     return found
 
 
-def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
+def _around(trace: Trace, launchers: Column, by_phase: bool) -> dict[_OpKey, list[str]]:
     rows = work_rows(trace)
-    rows = rows[~_in_graph(trace)[rows]]
-    op = op_of(trace)[rows]
-    rows, op = rows[op != NONE], op[op != NONE]
+    rows = rows[launchers[rows] != NONE]
+    op = launchers[rows]
     found: dict[_OpKey, list[str]] = {}
     if not len(rows):
         return found
@@ -510,9 +543,9 @@ def _kind(kernel: str, kinds: Mapping[str, str]) -> str:
     return next(found, kinds.get(kernel, ""))
 
 
-def _without_ops(trace: Trace, steps: Column) -> list[list[str]]:
+def _without_ops(trace: Trace, launchers: Column, steps: Column) -> list[list[str]]:
     rows = work_rows(trace)
-    rows = rows[(step_weights(trace, steps)[rows] > 0) & (_launchers(trace)[rows] == NONE)]
+    rows = rows[(step_weights(trace, steps)[rows] > 0) & (launchers[rows] == NONE)]
     device = trace.device
     rows = rows[np.lexsort((device.start_ns[rows], device.stream[rows], device.device[rows]))]
     bounds = np.flatnonzero(np.diff(device.stream[rows]) | np.diff(device.device[rows])) + 1

@@ -16,10 +16,14 @@ def calls_of(trace: Trace, ops: Column) -> Column:
     """Return the op of each call. If an op calls an op of the same name, both calls belong to the outer op."""
     host = trace.host
     is_op = host.kind == HostKind.OP
-    numbers: dict[str, int] = {}
-    of_text = [numbers.setdefault(canonical_op(text), len(numbers)) for text in trace.strings.texts]
-    name = np.array(of_text, dtype=np.int64)[host.name]
+    name = canonical_ops(trace, {})
     innermost = np.append(enclosing(host, is_op), NONE)
     above = innermost[host.parent]  # the op around each span; the last row stands for NONE
     is_outermost = is_op & ((above == NONE) | (name[above] != name))
     return np.asarray(np.append(first_marked(above, is_outermost), NONE)[ops])
+
+
+def canonical_ops(trace: Trace, numbers: dict[str, int]) -> Column:
+    """For each host span, return the number of its canonical op. New ops are added to `numbers`."""
+    of_text = [numbers.setdefault(canonical_op(text), len(numbers)) for text in trace.strings.texts]
+    return np.array(of_text, dtype=np.int64)[trace.host.name]
