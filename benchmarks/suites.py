@@ -441,12 +441,6 @@ CAUSES = (
         )
     ),
     Cause(
-        "compressed-tensors",
-        r"dispatch_on_subclass called with NO overloaded args|'lazy' == 'cuda'",
-        Kind.LIMIT,
-        "the project assigns another class to `tensor.__class__`",
-    ),
-    Cause(
         "x-transformers",
         r"test_custom_alibi.*at least two devices, cuda:0 and cpu",
         Kind.AS_ON_A_GPU,

@@ -28,7 +28,7 @@ from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.planning.mixed_devices import checked
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor import VirtualTensor, alias
+from replayer.tensor.tensor import ACTUAL_CLASS, VirtualTensor, alias
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, insert_first
 
@@ -139,4 +139,4 @@ def _stop_tensors() -> None:
     # `isinstance` prints warnings for some torch objects.
     tensors: list[TorchAny] = [thing for thing in gc.get_objects() if issubclass(type(thing), VirtualTensor)]
     for tensor in tensors:
-        tensor.__class__ = StoppedTensor
+        ACTUAL_CLASS.__set__(tensor, StoppedTensor)

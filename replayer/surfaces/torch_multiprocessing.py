@@ -116,7 +116,7 @@ class _Sharing:
             )
         meta = tensor.tensor_meta
         form = (meta.shape, meta.stride, meta.offset, meta.dtype, meta.index)
-        is_param = bool(getattr(tensor, "_is_param", False))
+        is_param = isinstance(tensor, torch.nn.Parameter)
         return self.rebuild, (_ipc_handle(tensor.allocation), form, tensor.requires_grad, is_param)
 
     def reduce_storage(self, storage: VirtualStorage) -> tuple[TorchFunction, tuple[TorchAny, ...]]:

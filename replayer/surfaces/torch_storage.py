@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import NoReturn
 
 import torch
 
@@ -71,6 +72,9 @@ def install(torch_module: ModuleType) -> None:
     def copy_(copy: TorchAny, self: TorchAny, source: TorchAny, non_blocking: bool | None = None) -> TorchAny:
         return copy(self, source.cpu() if isinstance(source, VirtualStorage) else source, non_blocking)
 
+    def share_cuda(*_: TorchAny) -> NoReturn:
+        raise RuntimeError("_share_cuda_: only available on CUDA")
+
     def with_dtype(wrapped_storage: TorchAny, self: TorchAny, storage: TorchAny) -> TorchAny:
         if isinstance(storage, VirtualStorage):
             return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)
@@ -89,5 +93,5 @@ def install(torch_module: ModuleType) -> None:
     )
     patch_around(torch_module, is_storage=lambda is_storage, obj: isinstance(obj, VirtualStorage) or is_storage(obj))
     patch(untyped, __new__=new)
-    patch_around(untyped, to=to, copy_=copy_)
+    patch_around(untyped, to=to, copy_=copy_, _share_cuda_=share_cuda)
     patch_around(typed, _new_wrapped_storage=with_dtype)

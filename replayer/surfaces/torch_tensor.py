@@ -20,14 +20,14 @@ from replayer.tensor.allocation import make_view
 from replayer.tensor.device_args import backend_arguments, backend_device, device_of_cuda
 from replayer.tensor.planning.shape_inference import QUANTISED
 from replayer.tensor.storage import VirtualStorage
-from replayer.tensor.subclasses import virtual_class
-from replayer.tensor.tensor import VirtualTensor, move_to
+from replayer.tensor.subclasses import plain_class, virtual_class
+from replayer.tensor.tensor import ACTUAL_CLASS, VirtualTensor, move_to
 from replayer.tensor.tensor_meta import BACKEND, is_virtual
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 from traces.script.script_hooks import SCALAR_READS
 
-_UNBOUND = ("as_subclass", "data_ptr", "numpy", "record_stream", "tolist")
+_UNBOUND = ("data_ptr", "numpy", "record_stream", "tolist")
 _INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
 
 
@@ -43,7 +43,10 @@ def install(torch_module: ModuleType) -> None:
 
     def swapped(t1: TorchAny, t2: TorchAny) -> None:
         with temporarily_set(STATE.view, whole_attributes=True):
+            classes = type(t2), type(t1)
             swap_tensors(t1, t2)
+            for tensor, cls in zip((t1, t2), classes, strict=True):
+                ACTUAL_CLASS.__set__(tensor, cls)
 
     patch(torch_module.utils, swap_tensors=swapped)
     patch(torch_module, tensor=_from_data(with_pin_memory(_on_backend_device(torch.tensor))))
@@ -214,14 +217,12 @@ def _install_changes_of_data(torch_module: TorchAny) -> None:
 
 
 def _install_subclasses(torch_module: TorchAny) -> None:
-    make_subclass, parameter_class = torch_module.Tensor._make_subclass, torch_module.nn.Parameter
+    make_subclass = torch_module.Tensor._make_subclass
 
     def make_virtual_subclass(cls: TorchAny, data: torch.Tensor, requires_grad: bool = False, **kwargs: TorchAny) -> TorchAny:
         if not isinstance(data, VirtualTensor):
-            return make_subclass(cls, data, requires_grad, **kwargs)
+            return make_subclass(plain_class(cls), data, requires_grad, **kwargs)
         made = make_view(data.tensor_meta, data, virtual_class(cls, VirtualTensor))
-        if cls is not parameter_class and issubclass(cls, parameter_class):
-            made._is_param = True
         with torch._C.DisableTorchFunctionSubclass():
             return made.requires_grad_() if requires_grad else made
 
@@ -230,16 +231,20 @@ def _install_subclasses(torch_module: TorchAny) -> None:
             return make_virtual_subclass(cls, data, requires_grad)
         return new_parameter(cls, data, requires_grad)
 
+    def as_subclass(of_host: TorchAny, self: TorchAny, cls: TorchAny) -> TorchAny:
+        return VirtualTensor.as_subclass(self, cls) if isinstance(self, VirtualTensor) else of_host(self, plain_class(cls))
+
     def pickled(reduce: TorchAny, self: TorchAny, protocol: TorchAny) -> TorchAny:
         cls, *rest = reduce(self, protocol)
-        return getattr(cls, "plain_class", cls), *rest
+        return plain_class(cls), *rest
 
     lazy = torch_module.nn.parameter.UninitializedTensorMixin
     patch_around(lazy, __reduce_ex__=pickled)
     moves = [torch_module.Tensor.to, torch_module.Tensor.cuda]
     patch(lazy, _allowed_methods=[*lazy._allowed_methods, *moves, torch_module._has_compatible_shallow_copy_type])
+    patch_around(torch_module.Tensor, as_subclass=as_subclass)
     patch(torch_module.Tensor, _make_subclass=staticmethod(make_virtual_subclass))
-    patch_around(parameter_class, __new__=new)
+    patch_around(torch_module.nn.Parameter, __new__=new)
 
 
 def _on_backend_device(make: TorchFunction) -> TorchFunction:

@@ -122,7 +122,7 @@ class VirtualStorage(torch.UntypedStorage):
             raise TypeError(f"copy_(): argument 'src' (position 1) must be torch.Storage, not {type_name(source)}")
         if source.nbytes() != self.nbytes():
             raise RuntimeError(f"size does not match, self was {self.nbytes()} bytes but src was {source.nbytes()} bytes")
-        source_bytes = source.as_bytes() if isinstance(source, VirtualStorage) else bytes_of(source)
+        source_bytes = source.as_bytes() if isinstance(source, VirtualStorage) else bytes_of(source.cpu())
         self.as_bytes().copy_(source_bytes, non_blocking=bool(non_blocking))
         return self
 

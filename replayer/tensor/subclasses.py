@@ -45,14 +45,13 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
     return metaclass(cls.__name__, (cls, tensor_class), namespace)
 
 
-def plain_class(tensor: TorchAny) -> type:
-    plain: type = type(tensor).plain_class
-    return plain
+def plain_class(cls: TorchAny) -> TorchAny:
+    return getattr(cls, "plain_class", cls)
 
 
 def _as_plain(cls: TorchAny) -> TorchAny:
     def on_known_classes(_: type, func: Op, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
-        known = tuple(getattr(each, "plain_class", each) for each in types)
+        known = tuple(plain_class(each) for each in types)
         return cls.__torch_function__(func, known, args, kwargs or {})
 
     return classmethod(on_known_classes)

@@ -28,6 +28,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
+from operator import attrgetter
 from typing import ClassVar, NoReturn, Self
 
 import torch
@@ -42,7 +43,7 @@ from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.storage import VirtualStorage, other_device
-from replayer.tensor.subclasses import plain_class, virtual_class
+from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta, in_words_of_cuda
 from replayer.timing.stream import VirtualStream
@@ -111,6 +112,14 @@ def _attributes(tensor: VirtualTensor) -> TorchAny:
     return found if STATE.view.whole_attributes else ScriptAttributes(found)
 
 
+ACTUAL_CLASS: TorchAny = vars(object)["__class__"]  # scripts see and assign VirtualTensor.__class__
+
+
+def _set_class(tensor: TorchAny, cls: type) -> None:
+    is_tensor_class = isinstance(cls, type) and issubclass(cls, torch.Tensor)
+    ACTUAL_CLASS.__set__(tensor, virtual_class(cls, VirtualTensor) if is_tensor_class else cls)
+
+
 def _replace_attributes(tensor: VirtualTensor, given: Mapping[str, TorchAny]) -> None:
     if not STATE.view.whole_attributes:
         before = attributes_of(tensor)
@@ -155,6 +164,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     tensor_meta: TensorMeta
     allocation: Allocation
+    __class__: TorchAny = property(attrgetter("plain_class"), _set_class)
     __dict__ = property(_attributes, _replace_attributes)
     data: TorchAny = property(_data.__get__, _set_data, _data.__delete__)
     plan_cache: ClassVar[PlanCache]
@@ -299,7 +309,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         )
 
     def __format__(self, format_spec: str) -> str:
-        if self.dim() == 0 and not getattr(self, "_is_param", False):
+        if self.dim() == 0 and not isinstance(self, torch.nn.Parameter):
             return format(self.item(), format_spec)
         return object.__format__(self, format_spec)
 
@@ -346,7 +356,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             arguments += (metadata,)
         if not is_param and type(self) is not VirtualTensor:
             state = dict(self.__dict__)
-            return torch._tensor._rebuild_from_type_v2, (torch._utils._rebuild_tensor_v2, plain_class(self), arguments, state)
+            return torch._tensor._rebuild_from_type_v2, (torch._utils._rebuild_tensor_v2, self.__class__, arguments, state)
         if not is_param:
             return torch._utils._rebuild_tensor_v2, arguments
         data = make(self.tensor_meta, self.allocation)
@@ -355,7 +365,6 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
     plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
-    _is_param = True  # what isinstance reads
 
 
 def alias(source: TorchAny) -> TorchAny:
@@ -369,7 +378,7 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}
     grad, hooks = tensor.grad, (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
-    plain = plain_class(tensor) if isinstance(tensor, VirtualTensor) else type(tensor)
+    plain = tensor.__class__
     with torch.no_grad():
         made = _known_to_graph(tensor, data)
         if made is None:
@@ -383,7 +392,9 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     except NotEmulated:
         tensor.grad = grad
         raise
-    tensor.__class__, made.__class__ = virtual_class(plain, VirtualTensor) if "tensor_meta" in kept else plain, type(tensor)
+    of_made = type(tensor)
+    ACTUAL_CLASS.__set__(tensor, virtual_class(plain, VirtualTensor) if "tensor_meta" in kept else plain)
+    ACTUAL_CLASS.__set__(made, of_made)
     set_attributes(tensor, kept)
     tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks
     if grad is not None:

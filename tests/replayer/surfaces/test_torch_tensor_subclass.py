@@ -117,3 +117,37 @@ def test_swapped_tensors_exchange_memory_and_attributes() -> None:
     assert (one.device.type, two.device.type) == ("cpu", "cuda")
     assert (one.shape, two.shape, two.tag, vars(one)) == ((3,), (2,), "a", {})
     assert two.data_ptr() == address
+
+
+class Tagged(torch.Tensor):
+    tag = "plain"
+
+
+@pytest.mark.parametrize("name", ["Tensor", "Parameter", "Tagged"])
+def test_a_script_assigns_the_class_of_a_tensor_of_either_device(name: str) -> None:
+    use()
+    cls: Any = {"Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "Tagged": Tagged}[name]
+    there = torch.ones(2, device="cuda")
+    there.__class__ = cls
+    assert there.__class__ is cls and isinstance(there, cls) and (there + 1).device == torch.device("cuda:0")
+    here = torch.ones(2)
+    here.__class__ = there.__class__
+    assert type(here) is cls and (here + 1).tolist() == [2, 2]
+    assert type(torch.ones(2).as_subclass(type(there))) is cls
+    assert type(torch.Tensor._make_subclass(type(there), torch.ones(2))) is cls
+
+
+def test_a_parameter_with_an_assigned_class_moves_and_trains() -> None:
+    use()
+    layer = torch.nn.Linear(2, 2).cuda()
+    layer.weight.__class__ = type("Weight", (torch.nn.Parameter,), {})
+    layer.cpu().cuda()(torch.ones(1, 2, device="cuda")).sum().backward()
+    assert layer.weight.__class__.__name__ == "Weight" and layer.weight.grad is not None and layer.weight.grad.is_cuda
+
+
+def test_a_tensor_cannot_become_something_else() -> None:
+    use()
+    with pytest.raises(TypeError, match="__class__ must be set to a class, not 'int' object"):
+        torch.ones(2, device="cuda").__class__ = 3  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="__class__ assignment only supported"):
+        torch.ones(2, device="cuda").__class__ = int  # type: ignore[assignment]
