@@ -401,6 +401,14 @@ def test_an_op_with_gradients_between_backward_passes_begins_a_forward_pass() ->
     assert phases_of(*first, *second[:-1]) == [*before, ("other", 100)]  # no backward pass follows
 
 
+def test_the_search_for_unused_parameters_belongs_to_the_forward_pass() -> None:
+    """DistributedDataParallel searches with `find_unused_parameters=True`, before the forward pass returns."""
+    search = op("torch.distributed.ddp.reducer::search_unused_parameters", 16, 2)
+    backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
+    forward = [numbered("aten::mm", 10, 5), search, numbered("_DDPSink", 20, 6)]
+    assert phases_of(*forward, backward) == [("other", 10), ("forward", 30), ("backward", 100)]
+
+
 def test_an_optimizer_closure_is_divided_into_forward_and_backward_phases() -> None:
     """GIVEN an optimizer that calls its closure twice THEN ops without gradients belong to the optimizer."""
     step = op("Optimizer.step#LBFGS.step", 30, 50, cat="user_annotation")

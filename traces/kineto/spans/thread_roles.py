@@ -17,7 +17,8 @@ from traces.model.trace import NONE, Column, HostKind, HostSpans, Strings, Threa
 STEP_MARK = re.compile(r"ProfilerStep#(\d{1,18})")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 BACKWARD_NODE = re.compile(
-    r"autograd::engine::evaluate_function|torch::autograd::AccumulateGrad|torch\.distributed\.ddp\.reducer::"
+    r"autograd::engine::evaluate_function|torch::autograd::AccumulateGrad"
+    r"|torch\.distributed\.ddp\.reducer::(?!search_unused_parameters)"  # the search is part of the forward pass
     r"|(?:\w+::)*\w*Backward\d*$"
 )
 _LOADER_THREAD = re.compile(r"pt_data|pin_memory|.*DataLoader", re.IGNORECASE)
