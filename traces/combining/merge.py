@@ -142,10 +142,11 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     if not pairs:
         problems["profile-without-steps"] += 1
         return replace(recording, problems=dict(problems))
-    if unlike := abs(len(profile.steps) - len(numbers)):
+    own, theirs = np.array(pairs).T
+    # The profile may end with a step that the script did not finish.
+    if unlike := len(numbers) + int(theirs.max()) + 1 - 2 * len(pairs):
         problems["profile-steps-missing-or-extra"] += unlike
     problems.update(profile.problems)
-    own, theirs = np.array(pairs).T
     profile = _on_clock_of(recording, profile, own, theirs)
     grain, lacks = _united_lacks(recording, profile)
     rank = recording.ranks[0]
