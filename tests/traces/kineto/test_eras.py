@@ -326,6 +326,17 @@ def phases_of(*events: Event) -> list[tuple[str, int]]:
     return list(zip((trace.strings[i] for i in trace.phases.name), ends, strict=True))
 
 
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_tensor_created_on_the_gpu_just_before_a_range_is_not_the_profilers(on_gpu: bool) -> None:
+    """GIVEN a batch that a script creates on the GPU between `zero_grad` and a module's range THEN this time counts as "other",
+    as in a replay. A tensor on the CPU may be one that old profilers create for the range."""
+    zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 10, 5, cat="user_annotation")
+    zeros = [op("aten::zeros", 20, 6), *([call(1, 22), kernel(1, 24, 5)] if on_gpu else [])]
+    forward = [op("nn.Module: Net_0", 30, 20, cat="user_annotation"), op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
+    expected = [("other", 10), ("zero_grad", 15), *([("other", 35)] if on_gpu else []), ("forward", 100)]
+    assert phases_of(zero_grad, *zeros, *forward) == expected
+
+
 def test_ops_that_create_a_batch_do_not_form_a_phase() -> None:
     copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
     copying = [op("aten::to", 20, 9), call(1, 21), copy]

@@ -106,8 +106,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     on_engine |= enclosing(host, strings.matching(host.name, _COMPILED_AUTOGRAD.match))[tops] != NONE
     copies = _copying_tops(tables, tops, strings)
     created = _creating_tensors(host, copies, strings)
-    own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
     launched = _above(np.unique(tables.device.launch), host)
+    own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), launched, strings)
     omitted = _making_batches(host, tops[~on_engine & (modules[tops] == NONE)], copies, launched)
     if np.any(modules != NONE):
         omitted.update(tops[is_outside[tops] & strings.matching(host.name[tops], _COLLECTIVES.match)].tolist())
@@ -309,15 +309,15 @@ def _creating_tensors(host: HostSpans, copies: set[int], strings: Strings) -> se
     return set(rows[follows].tolist())
 
 
-def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strings) -> set[int]:
+def _profilers_own(host: HostSpans, tops: Column, ranges: Column, launched: Column, strings: Strings) -> set[int]:
     """Return the ops that the profiler added.
 
     Note [The profiler's own ops]
-        Until torch 1.12, entering a record_function range created a tensor with aten::zeros. Ops that create this tensor belong
-        to the profiler and not to the script.
+        Until torch 1.12, entering a record_function range created a tensor on the CPU with aten::zeros. Ops that create this
+        tensor belong to the profiler and not to the script.
     """
     rows = np.union1d(tops, ranges)
-    cheap = strings.matching(host.name[rows], _PROFILER_OPS.match) & (host.kind[rows] == HostKind.OP)
+    cheap = strings.matching(host.name[rows], _PROFILER_OPS.match) & (host.kind[rows] == HostKind.OP) & ~launched[rows]
     own: set[int] = set()
     before_range = False
     for row, is_range, is_cheap in zip(
