@@ -45,7 +45,13 @@ class GpuChecks:
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
         """Compare the test's timeline with a recording, and return a report."""
-        return self.gpu.compare_with(recording, self.timeline(), tolerance)
+        __tracebackhide__ = True
+        from trace_replay import traces
+
+        try:
+            return self.gpu.compare_with(recording, self.timeline(), tolerance)
+        except traces.TraceError as error:  # pytest prints the test's line, and not our own frames
+            raise error.with_traceback(None) from None
 
     @property
     def peak_memory(self) -> int:

@@ -77,12 +77,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: repr(_of_marker(item) or ""))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     session = item.config.stash[_SESSION]
-    session.use(_of_marker(item) or session.requested)
     session.refused.clear()
-    return (yield)
+    try:
+        session.use(_of_marker(item) or session.requested)
+    except pytest.UsageError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

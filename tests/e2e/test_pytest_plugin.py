@@ -31,6 +31,10 @@ def test_other_gpu(gpu):
     gpu.assert_fits("1GiB")
     gpu.assert_fits("512MiB")
 
+@pytest.mark.gpu("t5")
+def test_unknown_gpu():
+    pass
+
 @with_gpu
 def test_values():
     assert at_import.add(1).tolist() == [2, 2] and torch.cuda.device_count() == 2
@@ -86,7 +90,7 @@ def _entry_points() -> set[str]:
 
 def outcomes(lines: list[str]) -> dict[str, str]:
     """The outcome of each test, by its name without "test_"."""
-    said = [line.split() for line in lines if line.startswith(("PASSED ", "FAILED ", "SKIPPED "))]
+    said = [line.split() for line in lines if line.startswith(("PASSED ", "FAILED ", "SKIPPED ", "ERROR "))]
     return {words[1].partition("::test_")[2]: words[0] for words in said if "::" in words[1]}
 
 
@@ -101,7 +105,9 @@ def test_the_plugin_runs_a_test_suite_on_a_virtual_gpu(words: tuple[str, ...], t
         "after_the_assert",
     }
     assert {name for name, outcome in found.items() if outcome == "FAILED"} == {"other_gpu", "waits", "catches_an_assert"}
+    assert {name for name, outcome in found.items() if outcome == "ERROR"} == {"unknown_gpu"}
     text = "\n".join(lines)
+    assert "virtual GPU: t5: no such recording, and unknown GPU: t5" in text
     assert "the test reserves 1.0 GiB of GPU memory at its peak, but the limit is 512MiB" in text
     line = next(number for number, line in enumerate(SUITE.splitlines(), 1) if "this line waits" in line)
     assert f"test_suite.py:{line} in test_waits" in text
@@ -148,7 +154,7 @@ def test_unsupported_calls_in_the_teardown_of_a_fixture_are_reported(
 
 
 def test_without_the_option_gpu_the_plugin_does_nothing(tmp_path: Path) -> None:
-    lines = run(tmp_path, "-k", "not other_gpu")
+    lines = run(tmp_path, "-k", "not other_gpu and not unknown_gpu")
     assert outcomes(lines) == {"of_a_suite_that_has_its_own_marker": "PASSED"}
     assert "virtual GPU" not in "\n".join(line for line in lines if line.startswith("="))
 
@@ -177,7 +183,7 @@ def train():
         optimizer.step()
 
 @pytest.mark.gpu("recorded.msgpack", clock="recorded", values="recorded")
-@pytest.mark.parametrize("other", ["recorded.msgpack", "slower.msgpack"])
+@pytest.mark.parametrize("other", ["recorded.msgpack", "slower.msgpack", "missing.msgpack"])
 def test_time(gpu, other):
     train()
     gpu.assert_step_time(other, within=0.02)
@@ -192,11 +198,13 @@ def test_program(gpu, other):
     assert outcomes(lines) == {
         "time[recorded.msgpack]": "PASSED",
         "time[slower.msgpack]": "FAILED",
+        "time[missing.msgpack]": "FAILED",
         "program[narrow.msgpack]": "PASSED",
         "program[wide.msgpack]": "FAILED",
         "program[slower.msgpack]": "FAILED",
     }
     text = "\n".join(lines)
+    assert "missing.msgpack: no such file" in text and str(ROOT / "traces") not in text  # without frames of trace-replay
     assert "but 99.000 ms were recorded: the difference of -33.3% exceeds the limit of 2.0%" in text
     assert "the test does not run the recorded program:" in text
     assert "the traces do not show whether the test runs the recorded program:" in text

@@ -204,6 +204,7 @@ def started(place: Path, *words: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         command("--grain", "phase", *words, "train.py", "100000", "cpu", "import time; time.sleep(0.01)"),
         cwd=place,
+        env=os.environ | {"TMPDIR": str(place)},  # a killed command leaves its temporary folders
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
