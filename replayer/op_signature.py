@@ -24,6 +24,7 @@ class OpSignature:
     # "h2d", "d2h", "p2p", or "" for all other ops and copies within a device; for a launch of a CUDA graph, the graph's number
     direction: str = ""
     layout: str = ""  # memory layout of image arguments, see traces/model/layouts.py
+    option: int | None = None  # the first int or bool argument: the dimension of a softmax, or whether batch norm trains
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -83,10 +83,19 @@ NARROWEST_TILE = 32  # rows or columns
 # published: names of cuDNN's kernels on an H100: cutlass_80_tensorop_s1688gemm_64x64_32x6
 RECURRENT_TILE = 64  # rows or columns
 
+# the largest block of threads in CUDA
+# published: CUDA's programming guide
+MOST_THREADS = 1024  # threads
+
+# threads share the sums of a softmax if at most this many sums are side by side, and each has at least this many elements
+# published: aten/src/ATen/native/cuda/SoftMax.cu in PyTorch
+SHARED_SUMS = 64  # sums or elements
+
 # memory traffic of one block of threads in kernels that may have fewer blocks than the GPU has multiprocessors
-# chosen after seeing results: recordings of an H100: batch norm of 32 to 128 channels, and an LSTM
+# chosen after seeing results: recordings of an H100: batch norm of 32 to 128 channels, and an LSTM with its softmax
 BLOCK_BYTES_PER_CLOCK: Mapping[str, float] = {
     "batch_norm": 12.0, "batch_norm_backward": 6.6, "rnn": 64.0, "rnn_backward": 64.0,
+    **dict.fromkeys(("softmax", "log_softmax"), 2.7), **dict.fromkeys(("softmax_backward", "log_softmax_backward"), 4.9),
 }  # bytes per clock
 
 # a convolution with at most this many input channels is the network's first, so its input needs no gradient

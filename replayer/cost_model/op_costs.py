@@ -85,9 +85,15 @@ class OpCosts:
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _coordinates(works), log(ns / expected)))
 
     def estimate(
-        self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = (), layout: str = CHANNELS_LAST
+        self,
+        op: str,
+        shapes: Shapes,
+        dtype: str,
+        outputs: Shapes = (),
+        layout: str = CHANNELS_LAST,
+        option: int | None = None,
     ) -> Estimate:
-        works = op_work(op, shapes, dtype, outputs, self.settings, layout)
+        works = op_work(op, shapes, dtype, outputs, self.settings, layout, option)
         ns, origin = self._ns(works)
         log_slower = self._mean_log_error(op, works)
         if log_slower is None:  # durations of recorded ops already include the slowdown

@@ -24,7 +24,14 @@ Note [Strides from shapes]
 Note [Batch normalization]
     In training, cuDNN's kernels for contiguous images have one block of threads per channel, so an image with few channels does
     not use all multiprocessors. On an H100 with 132 multiprocessors, 64 channels take 56 us, and 256 channels with four times
-    as many elements take 124 us. The kernels for channels_last images have many blocks.
+    as many elements take 124 us. The kernels for channels_last images have many blocks. In evaluation, batch normalization
+    reads and writes each element once, and has many blocks.
+
+Note [Softmax]
+    PyTorch's kernels for a softmax over the last dimension have many blocks of threads. Over another dimension, each thread
+    adds up one column. Only if the dimension is long and there are at most 64 columns side by side, the 1024 threads of a block
+    share the columns. On an H100, the scores of an LSTM (32 batches x 10000 words x 64 time steps) have 32 blocks of threads,
+    and take 970 us. At memory bandwidth, they would take 50 us.
 
 Note [Recurrent layers]
     One matrix product multiplies the inputs of all time steps. The product with the hidden state needs the previous time step,
@@ -41,7 +48,15 @@ from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
-from replayer.cost_model.constants import BLOCK_BYTES_PER_CLOCK, ELEMENTWISE_COLUMNS, PASSES, PICTURE_CHANNELS, RECURRENT_TILE
+from replayer.cost_model.constants import (
+    BLOCK_BYTES_PER_CLOCK,
+    ELEMENTWISE_COLUMNS,
+    MOST_THREADS,
+    PASSES,
+    PICTURE_CHANNELS,
+    RECURRENT_TILE,
+    SHARED_SUMS,
+)
 from traces.model.layouts import CHANNELS_LAST, Shape
 from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.rates.op_cost import MATMULS, RNN_PASSES, compute_unit, itemsize, rnn_weights
@@ -80,8 +95,10 @@ def op_work(
     outputs: Shapes = (),
     settings: TorchSettings = DEFAULT_SETTINGS,
     layout: str = CHANNELS_LAST,
+    option: int | None = None,
 ) -> list[OpWork]:
-    """Return the computations of an op, such as matrix products, each with its FLOPs and bytes."""
+    """Return the computations of an op, such as matrix products, each with its FLOPs and bytes. `option` is the dimension of a
+    softmax, and whether batch normalization trains."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -104,10 +121,15 @@ def op_work(
     if op.startswith("attention") and len(wide) >= 3 and len(wide[0]) == 4:
         return _attention(op, wide[0], wide[1], unit, item)
     work = _memory_bound_work(op, shapes, item)
-    image = max(shapes, key=prod, default=())
-    if work.kind == "batch_norm" and layout != CHANNELS_LAST and len(image) > 1:  # see Note [Batch normalization]
-        work = work._replace(block_clocks=work.size_bytes / max(image[1], 1) / BLOCK_BYTES_PER_CLOCK[op])
-    return [work]
+    largest = max(shapes, key=prod, default=())
+    if op == "batch_norm" and option == 0:  # see Note [Batch normalization]
+        return [work._replace(size_bytes=2 * prod(largest) * item)]
+    blocks = 0.0
+    if work.kind == "batch_norm" and layout != CHANNELS_LAST:
+        blocks = prod(largest[1:2])
+    elif work.kind == "softmax" and option is not None and largest:
+        blocks = _softmax_blocks(largest, option % len(largest))
+    return [work._replace(block_clocks=work.size_bytes / blocks / BLOCK_BYTES_PER_CLOCK[op]) if blocks else work]
 
 
 def _matmul(op: str, left: Shape, right: Shape, unit: str, item: int) -> OpWork:
@@ -209,6 +231,15 @@ def _recurrent(op: str, shapes: Shapes, weights: Shapes, unit: str, item: int) -
         if op == "rnn_backward":  # the gradient of the weight
             works.append(_product(1, gates, inputs, rows, unit, item))
     return works
+
+
+def _softmax_blocks(shape: Shape, dim: int) -> float:
+    # see Note [Softmax]
+    neighbours = prod(shape[dim + 1 :])
+    if neighbours == 1:
+        return 0.0
+    is_split = neighbours <= SHARED_SUMS <= shape[dim]
+    return prod(shape[:dim]) * (1.0 if is_split else neighbours / MOST_THREADS)
 
 
 def _flat(elements: int) -> tuple[int, int]:

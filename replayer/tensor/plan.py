@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -112,13 +112,16 @@ class _NotPortable(Exception):
     pass
 
 
+_STORED = tuple(field.name for field in fields(OpSignature) if field.init)
+
+
 def packed(plan: Plan) -> bytes | None:
     signature = plan.signature
-    described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches
+    described = tuple(getattr(signature, name) for name in _STORED)
     try:
         outcome = _outcome_to_tuple(plan.outcome, plan.device)
         reshaped = [(of, _meta_to_tuple(meta, plan.device), size, rebound) for of, meta, size, rebound in plan.reshaped]
-        return marshal.dumps(((*described, signature.direction, signature.layout), outcome, plan.writes, reshaped))
+        return marshal.dumps((described, outcome, plan.writes, reshaped))
     except (_NotPortable, ValueError):  # marshal raises ValueError for objects of other classes
         return None
 

@@ -219,7 +219,7 @@ class CpuCompute:
         does_something = bool(call.outputs or writes_of(func, args, kwargs))
         outputs, layout = tuple(call.outputs), memory_layout(call.placed)
         signature = self._plans.signature_of(
-            ("computed", func, tuple(call.seen), outputs, layout),
+            ("computed", func, tuple(call.seen), outputs, layout, call.option),
             lambda: call.signature(func._schema.name, outputs, launches(func, does_something)),
         )
         here.launches.launch(signature, index)

@@ -30,6 +30,7 @@ class CallArguments:
         self.seen: list[tuple[Shape, str]] = []
         self.placed: list[tuple[Shape, Shape]] = []
         self.devices: dict[int, None] = {}  # in the order of the arguments
+        self.option: int | None = None  # the first int or bool
 
     def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
         if isinstance(value, torch.Tensor):
@@ -42,6 +43,8 @@ class CallArguments:
             return self.virtual(value, where)
         if isinstance(value, (list, tuple)):
             return [self.of(item, (where[0], i)) for i, item in enumerate(value)]
+        if self.option is None and isinstance(value, int):
+            self.option = int(value)
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def named(self, func: Op, kwargs: Kwargs) -> dict[str, TorchAny]:
@@ -68,7 +71,7 @@ class CallArguments:
 
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:
         shapes, dtypes = tuple(shape for shape, _ in self.seen), tuple(dtype for _, dtype in self.seen)
-        return OpSignature(op, shapes, dtypes, outputs, launches, layout=memory_layout(self.placed))
+        return OpSignature(op, shapes, dtypes, outputs, launches, layout=memory_layout(self.placed), option=self.option)
 
 
 def shape_of(tensor: torch.Tensor) -> Shape:

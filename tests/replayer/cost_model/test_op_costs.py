@@ -367,6 +367,42 @@ def test_batch_normalization_of_few_channels_does_not_use_all_multiprocessors(
     assert of_others == costs.estimate("batch_norm", (image, channels), "float32", layout=CHANNELS_LAST).ns <= forward * 1e3
 
 
+def test_evaluated_batch_normalization_reads_and_writes_each_element_once() -> None:
+    """GIVEN an image with few channels WHEN batch normalization is evaluated THEN all multiprocessors work: an H100 moves 3352
+    bytes per ns, and batch normalization takes 1.3 times as long as at memory bandwidth."""
+    costs, image = OpCosts(card_of("NVIDIA H100 80GB HBM3")), (128, 32, 128, 128)
+    ns = {
+        option: costs.estimate("batch_norm", (image, (32,)), "float32", layout=CONTIGUOUS, option=option).ns
+        for option in (None, True, False)
+    }
+    moved_bytes = 2 * 4 * 128 * 32 * 128 * 128
+    assert ns[None] == ns[True] > 5 * ns[False]
+    assert ns[False] == pytest.approx(1.3 * (moved_bytes - costs.card.l2_bytes / 2) / costs.card.memory_gbps)
+
+
+@pytest.mark.parametrize(("op", "recorded_us"), [("log_softmax", 968.6), ("log_softmax_backward", 788.3)])
+def test_a_softmax_over_an_earlier_dimension_has_few_blocks_of_threads(op: str, recorded_us: float) -> None:
+    """Recording of an H100: benchmarks/recordings/h100/lstm.msgpack."""
+    costs, scores = OpCosts(card_of("NVIDIA H100 80GB HBM3")), (32, 10_000, 64)
+    tensors = (scores,) * (1 + op.endswith("backward"))
+    last, unknown, middle, of_end = (costs.estimate(op, tensors, "float32", option=dim).ns / 1e3 for dim in (2, None, 1, -2))
+    assert last == unknown < 0.2 * recorded_us
+    assert middle == of_end == pytest.approx(recorded_us, rel=0.1)
+
+
+def test_a_softmax_over_channels_of_large_images_has_many_blocks_of_threads() -> None:
+    """The scores of 21 classes for 16 images of 513 x 513 pixels are limited by the memory bandwidth."""
+    costs, scores = OpCosts(card_of("NVIDIA H100 80GB HBM3")), (16, 21, 513, 513)
+    times_ns = [costs.estimate("log_softmax", (scores,), "float32", option=dim).ns for dim in (1, 3)]
+    assert times_ns[0] == times_ns[1] >= 2 * 4 * 16 * 21 * 513 * 513 / costs.card.memory_gbps
+
+
+def test_threads_share_a_softmax_if_few_sums_are_side_by_side_and_each_is_long() -> None:
+    costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"))
+    shared, alone = (costs.estimate("softmax", ((8, 4096, columns),), "float32", option=1).ns / columns for columns in (64, 65))
+    assert alone == pytest.approx(1024 / 65 * shared)
+
+
 def test_depthwise_convolution_time_depends_on_the_bytes_and_the_window() -> None:
     image = (8, 64, 56, 56)
     moved = 4 * (2 * 8 * 64 * 56 * 56 + 64 * 9)

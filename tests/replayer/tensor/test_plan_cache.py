@@ -186,6 +186,17 @@ def test_equal_calls_share_one_cache_entry() -> None:
     assert signatures[0].shapes == ((2, 3, 8, 8), (4, 3, 3, 3)) and signatures[0].outputs == ((2, 4, 6, 6),)
 
 
+def test_estimates_know_the_dimension_of_a_softmax_and_whether_batch_norm_trains() -> None:
+    gpu = use()
+    x, norm = torch.rand(2, 3, 8, 8, device="cuda"), torch.nn.BatchNorm2d(3, device="cuda")
+    for dim in (1, -1, 2):
+        torch.softmax(x, dim)
+    norm(x)
+    norm.eval()(x)
+    options = [(op.op, op.option) for op, _ in gpu.launched_ops if op.op in ("aten::_softmax", "aten::native_batch_norm")]
+    assert options == [*(("aten::_softmax", dim) for dim in (1, -1, 2)), *(("aten::native_batch_norm", of) for of in (1, 0))]
+
+
 def test_views_and_empty_tensors_launch_nothing_and_other_ops_launch() -> None:
     gpu = use()
     x = torch.rand(4, 6, device="cuda")
