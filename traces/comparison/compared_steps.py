@@ -61,8 +61,9 @@ def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column
     """Choose the training steps that show whether two traces are of the same program. A replayed step is compared with the
     recorded step of the same number."""
     rows = np.unique(ours)
-    row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
-    same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)
+    ours_by_rank, theirs_by_rank = (trace.steps.number << 32 | trace.steps.rank for trace in (recorded, other))
+    row_of = dict(zip(theirs_by_rank[theirs].tolist(), theirs.tolist(), strict=True))
+    same = np.array([row_of.get(key, NONE) for key in ours_by_rank[rows].tolist()], np.int64)
     passes = measure.passes_of_steps
     if other.is_replay and (same != NONE).all() and (passes(recorded)[rows] == passes(other)[same]).all():
         return rows, same

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests.traces.handmade import US, training
+from traces.combining.merge import merge_ranks
 from traces.comparison.compare import compare
+from traces.comparison.compared_steps import steps_of_verdict
 from traces.comparison.comparison_figures import Both
 from traces.figures.measure import launch_steps, step_windows
 from traces.model.run import RECORDER, REPLAY, LibrarySteps, ProfilerUse, ReplayNotes, Run
@@ -33,6 +35,17 @@ def test_a_replay_is_compared_with_the_recorded_steps_it_replayed() -> None:
     # WHEN a row is not the recording's THEN it is not looked up
     replay.steps.recorded_step[:] = [99, 1, NONE, 1]
     assert compare(recorded, replay).steps_compared == Both(2, 2)
+
+
+def test_steps_of_several_ranks_are_compared_with_steps_of_the_same_rank() -> None:
+    """GIVEN two profiled steps of rank 0 and one of rank 1, and a replay of three steps per rank THEN each recorded step is
+    compared with the replayed step of its rank and number."""
+    recorded, replay = (merge_ranks([training(steps=3), training(steps=3)]) for _ in range(2))
+    replay.runs = {0: Run(REPLAY, replay=ReplayNotes(recording="main.msgpack", recording_source=RECORDER))}
+    steps = recorded.steps
+    profiled = np.flatnonzero((steps.number == 6) | ((steps.number == 7) & (steps.rank == 0)))
+    ours, theirs = steps_of_verdict(recorded, profiled, replay, np.arange(6))
+    assert ours.tolist() == profiled.tolist() and theirs.tolist() == profiled.tolist()
 
 
 def test_two_replays_of_one_recording_are_compared_step_by_step() -> None:
