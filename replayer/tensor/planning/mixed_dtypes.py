@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import isfinite
+from typing import NoReturn
 
 import torch
 
@@ -76,9 +77,8 @@ def _int_mm(one: torch.Tensor, other: torch.Tensor, **_options: object) -> None:
         raise RuntimeError(f"self.size(1) needs to match mat2.size(0) but got {inner} and {other.size(0)}")
     if not columns or columns % 8:
         raise RuntimeError(f"mat2.size(1) needs to be greater than 0 and a multiple of 8, but got {columns}")
-    for matrix in (one, other):
-        if matrix.dtype is not torch.int8:
-            raise RuntimeError(f"expected scalar type Char but found {scalar_type(matrix.dtype)}")
+    for at in range(2):
+        _one_of((torch.int8,), "expected scalar type Char but found {}", at, one, other)
 
 
 def _scaled_mm(one: torch.Tensor, other: torch.Tensor, *_: object, **_options: object) -> None:
@@ -121,9 +121,12 @@ def _refuse_convolution(data: torch.Tensor, dims: int, *, transposed: bool, dept
     if not torch.backends.cudnn.enabled:
         plain = "slow_conv2d_cuda" if dims == 2 else "slow_conv_dilated<>"
         raise no_kernel(f"slow_conv_transpose{dims}d_out_cuda" if transposed else plain, scalar_type(data.dtype))
-    if data.dtype in _IN_CUDNN:
-        raise RuntimeError("GET was unable to find an engine to execute this computation")
-    raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {scalar_type(data.dtype)}")
+    _refuse_in_cudnn(data, "GET was unable to find an engine to execute this computation")
+
+
+def _refuse_in_cudnn(data: torch.Tensor, text: str) -> NoReturn:
+    unnamed = f"getCudnnDataTypeFromScalarType() not supported for {scalar_type(data.dtype)}"
+    raise RuntimeError(text if data.dtype in _IN_CUDNN else unnamed)
 
 
 def batch_norm_by_cudnn(
@@ -144,14 +147,9 @@ def batch_norm_by_cudnn(
 
 
 def _batch_norm(
-    data: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    mean: object,
-    _variance: object,
-    training: bool,
-    *_: object,
-) -> None:
+    data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: object, _variance: object,
+    training: bool, *_: object,
+) -> None:  # fmt: skip
     if not data.numel():
         return
     if not batch_norm_by_cudnn(data, weight, bias, mean, training):
@@ -167,9 +165,7 @@ def _batch_norm(
             f" {data.type()} does not equal {weight.type()} (while checking arguments for cudnn_batch_norm)"
         )
     if not data.dtype.is_floating_point or data.element_size() == 1:
-        if data.dtype in _IN_CUDNN:
-            raise RuntimeError(f"TensorDescriptor does not support {scalar_type(data.dtype)}")
-        raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {scalar_type(data.dtype)}")
+        _refuse_in_cudnn(data, f"TensorDescriptor does not support {scalar_type(data.dtype)}")
 
 
 def _batch_norm_legit(data: torch.Tensor, *arguments: TorchAny) -> None:
@@ -194,11 +190,7 @@ def _fourier(data: torch.Tensor, dims: Sequence[int], _normalization: int, last:
 
 
 def _real_fourier(data: torch.Tensor, dims: Sequence[int], *options: TorchAny) -> None:
-    if data.is_complex():
-        raise RuntimeError(
-            "Expected self.is_floating_point() to be true, but got false.  (Could this error message be improved?  If so,"
-            " please report an enhancement request to PyTorch.)"
-        )
+    _expected("self.is_floating_point()", not data.is_complex())
     _fourier(data, dims, *options)
 
 
@@ -221,9 +213,7 @@ def _require_accumulate_type(data: torch.Tensor) -> None:
 
 def _embedding_bag(weight: torch.Tensor, indices: torch.Tensor, *options: TorchAny) -> None:
     _require_indices("embedding_bag_cuda", indices)
-    per_sample = options[4] if len(options) > 4 else None
-    if per_sample is not None and per_sample.dtype != weight.dtype:
-        raise RuntimeError(f"expected scalar type {scalar_type(weight.dtype)} but found {scalar_type(per_sample.dtype)}")
+    _require_dtype_of(weight, *options[4:5])
 
 
 def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> None:

@@ -50,13 +50,13 @@ def plan_results(plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[O
         plan.set_values = rule or (lambda made, args, kwargs: forget_written(plan, args, kwargs))
     elif written:
         plan.written = written
-    _choose_results(plan, func, workspaces)
-    if can_fail(func):
-        plan.make_by(_asserting(plan, func, plan.results or _general(plan, workspaces)))
-    if overlaps:
-        plan.make_by(_apart(overlaps, plan.results or _general(plan, workspaces)))
-    if counts_changes(func):
-        plan.make_by(_counting_changes(plan.results or _general(plan, workspaces)))
+    _choose_results(plan, workspaces)
+    before: list[Results] = [_advance_philox(plan.device, func)] if is_random(func) else []
+    before += [_check_asserts(plan, func)] if can_fail(func) else []
+    before += [lambda _gpu, _caller, args, kwargs: require_apart(overlaps, args, kwargs)] if overlaps else []
+    before += [lambda _gpu, _caller, args, _kwargs: increment_version(args[0])] if counts_changes(func) else []
+    for prepare in before:  # the last one runs first
+        plan.make_by(_after(prepare, plan.results or _general(plan, workspaces)))
 
 
 def counts_changes(func: Op) -> bool:
@@ -68,26 +68,16 @@ def counts_changes(func: Op) -> bool:
 _UNCOUNTED = ("aten::_foreach_lerp_", "aten::_foreach_zero_")
 
 
-def _counting_changes(make_results: Results) -> Results:
+def _after(prepare: Results, make_results: Results) -> Results:
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
-        increment_version(args[0])
+        prepare(gpu, caller, args, kwargs)
         return make_results(gpu, caller, args, kwargs)
 
     return results
 
 
-def _apart(overlaps: tuple[Overlap, ...], make_results: Results) -> Results:
-    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
-        require_apart(overlaps, args, kwargs)
-        return make_results(gpu, caller, args, kwargs)
-
-    return results
-
-
-def _choose_results(plan: Plan, func: Op, workspaces: Workspaces) -> None:
+def _choose_results(plan: Plan, workspaces: Workspaces) -> None:
     if plan.kind != OutcomeKind.OTHER and not workspaces:
-        if is_random(func):
-            plan.make_by(_advancing_philox(plan.device, func, _general(plan, ())))
         return
     outputs = _new_tensors(plan.outcome)
     if outputs is None or plan.reshaped or not all(map(_freed_at_once, workspaces)):
@@ -96,15 +86,12 @@ def _choose_results(plan: Plan, func: Op, workspaces: Workspaces) -> None:
         plan.make_by(_new_with_workspaces(plan, outputs, workspaces))
     else:
         plan.make_by(_several_new(plan.device, outputs))
-    if is_random(func):
-        assert plan.results is not None
-        plan.make_by(_advancing_philox(plan.device, func, plan.results))
 
 
-def _advancing_philox(device: int, func: Op, make_results: Results) -> Results:
+def _advance_philox(device: int, func: Op) -> Results:
     known: tuple[DeviceProperties | None, int] = None, 0
 
-    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+    def advance(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> None:
         nonlocal known
         properties = gpu.devices[device].properties
         if known[0] is not properties:
@@ -116,12 +103,11 @@ def _advancing_philox(device: int, func: Op, make_results: Results) -> Results:
         else:
             philox.use_in(capture)
             capture.add_computation(partial(philox.advance, numbers))
-        return make_results(gpu, caller, args, kwargs)
 
-    return results
+    return advance
 
 
-def _asserting(plan: Plan, func: Op, make_results: Results) -> Results:
+def _check_asserts(plan: Plan, func: Op) -> Results:
     set_values, failed_now = plan.set_values, [False]
 
     def set_values_unless_failed(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
@@ -133,14 +119,13 @@ def _asserting(plan: Plan, func: Op, make_results: Results) -> Results:
     if set_values is not None:
         plan.set_values = set_values_unless_failed
 
-    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+    def check(_gpu: VirtualGpu, _caller: Caller, args: TorchAny, _kwargs: TorchAny) -> None:
         failed = failed_assert(func, args, _known_to_host)
         failed_now[0] = failed is not None
         if failed is not None:
             report_failed_assert(failed[1])
-        return make_results(gpu, caller, args, kwargs)
 
-    return results
+    return check
 
 
 def _known_to_host(tensor: TorchAny) -> torch.Tensor | None:
@@ -222,18 +207,17 @@ def _general(plan: Plan, workspaces: Workspaces) -> Results:
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         for change in plan.reshaped:
             _reshape(gpu, change, args, kwargs)
-        if workspaces:
-            scratch = ScratchScope(gpu.devices[device].allocator, caller.stream.number, op, workspaces)
-            try:
-                scratch.after_output()
-                result = _build(outcome, gpu, device, args, kwargs, scratch)
-                scratch.end()
-            except OutOfMemory as full:
-                raise full.to_torch() from None
-            finally:
-                scratch.close()
-        else:
-            result = _build(outcome, gpu, device, args, kwargs, None)
+        if not workspaces:
+            return _build(outcome, gpu, device, args, kwargs, None)
+        scratch = ScratchScope(gpu.devices[device].allocator, caller.stream.number, op, workspaces)
+        try:
+            scratch.after_output()
+            result = _build(outcome, gpu, device, args, kwargs, scratch)
+            scratch.end()
+        except OutOfMemory as full:
+            raise full.to_torch() from None
+        finally:
+            scratch.close()
         return result
 
     return results
