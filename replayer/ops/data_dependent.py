@@ -16,7 +16,6 @@ from collections.abc import Callable
 import torch
 
 from replayer.op_signature import OpSignature
-from replayer.ops.host_reads import MASKS
 from replayer.ops.known_contents import selected_by
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, before_sync, gpu
@@ -24,8 +23,8 @@ from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
 from replayer.tensor.planning.assumed_sizes import assumed_size
 from replayer.tensor.planning.cuda_dtypes import require_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor_meta import TensorMeta, is_virtual
-from replayer.tensor.values.known_values import known_values, set_known_values
+from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
+from replayer.tensor.values.known_values import host_values, known_values, set_known_values
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.layouts import Shape
 
@@ -110,10 +109,10 @@ class DataDependentOps:
         return self._with_values(results, known)[0]
 
     def _is_mask(self, index: TorchAny) -> bool:
-        return is_virtual(index, self._tensor_class) and index.dtype in MASKS
+        return is_virtual(index, self._tensor_class) and is_mask(index)
 
     def _without_host_mask(self, index: TorchAny) -> list[TorchAny]:
-        if isinstance(index, torch.Tensor) and not is_virtual(index, self._tensor_class) and index.dtype in MASKS:
+        if isinstance(index, torch.Tensor) and not is_virtual(index, self._tensor_class) and is_mask(index):
             return list(index.nonzero().unbind(1))
         return [index]
 
@@ -204,11 +203,7 @@ class DataDependentOps:
     def _host(self, tensor: TorchAny) -> torch.Tensor | None:
         if not is_virtual(tensor, self._tensor_class):
             return tensor if isinstance(tensor, torch.Tensor) else None
-        meta: TensorMeta = tensor.tensor_meta
-        known = known_values(tensor) if meta.numel <= KNOWN_LIMIT else None
-        if known is None or isinstance(known, torch.Tensor):
-            return known
-        return torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
+        return host_values(tensor) if tensor.tensor_meta.numel <= KNOWN_LIMIT else None
 
     def _size(self, op: str, source: TorchAny, known: TorchAny, assume: Callable[[], int], dim: int | None = None) -> int:
         recorded = self._recorded_size(op, source.tensor_meta.shape)

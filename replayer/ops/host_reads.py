@@ -24,14 +24,13 @@ from replayer.op_signature import OpSignature
 from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor_meta import TensorMeta, is_virtual
+from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
 from replayer.tensor.values.known_values import host_values, known_values
 from replayer.tensor.values.script_branches import truth_value_without_error
 from replayer.tensor.values.value_rules import hold_the_same
 from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
-MASKS = (torch.bool, torch.uint8)  # dtypes of masks that select elements
 _Reads = Callable[..., bool]
 
 
@@ -172,7 +171,7 @@ def reads_an_argument(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> boo
         return hasattr(args[at], "allocation")
     if func in _READS:
         return _READS[func](*args, **kwargs)
-    if func not in _INDEX_PUT or not any(hasattr(index, "allocation") and index.dtype in MASKS for index in args[1]):
+    if func not in _INDEX_PUT or not any(hasattr(index, "allocation") and is_mask(index) for index in args[1]):
         return False
     value = args[2]
     return hasattr(value, "allocation") or value.numel() != 1 or bool(args[3:4] and args[3])

@@ -10,19 +10,15 @@ from functools import partial
 
 import torch
 
-from replayer.ops.host_reads import MASKS, reads_an_argument, wait_for_device
+from replayer.ops.host_reads import reads_an_argument, wait_for_device
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor_meta import TensorMeta, is_virtual
+from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
 from replayer.tensor.values import known_values
 from replayer.tensor.values.value_rules import EXACT_DTYPES
 from replayer.torch_types import Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
-
-
-def _is_mask(index: torch.Tensor | None) -> bool:
-    return index is not None and index.dtype in MASKS
 
 
 def _is_unknown_mask(index: torch.Tensor | None) -> bool:
@@ -40,11 +36,11 @@ def selected_by(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) ->
 
 def _refuse_values(target: torch.Tensor, indices: Sequence[TorchAny], values: torch.Tensor) -> None:
     """Raise PyTorch's error if `x[mask] = values` gets the wrong number of values, and the mask's values are known."""
-    if not any(map(_is_mask, indices)):
+    if not any(map(is_mask, indices)):
         return
     chosen: list[torch.Tensor | None] = []
     for index in indices:
-        if index is None or not _is_mask(index):
+        if index is None or not is_mask(index):
             chosen.append(index)
             continue
         known = index.allocation.known

@@ -71,6 +71,11 @@ def is_virtual(value: object, tensor_class: TorchAny) -> bool:
     return kind is tensor_class or kind is tensor_class.parameter_class
 
 
+def is_mask(index: TorchAny) -> bool:
+    """Return True for a tensor that selects elements. `index` may also be None."""
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
 def contiguous_stride(shape: Shape) -> Shape:
     stride = []
     step = 1

@@ -32,7 +32,7 @@ from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
-from replayer.ops.host_reads import MASKS, HostReads, equal_without_kernel, is_recorded, reads_an_argument, wait_for_device
+from replayer.ops.host_reads import HostReads, equal_without_kernel, is_recorded, reads_an_argument, wait_for_device
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate, assign_data, make, make_view
 from replayer.tensor.device_args import report_failed_assert
@@ -43,7 +43,7 @@ from replayer.tensor.planning.deterministic import without_alerts
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.results import counts_changes
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
-from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_virtual, on_one_device
+from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_mask, is_virtual, on_one_device
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert, harmless
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
@@ -129,7 +129,7 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _waits_for_size(func: Op, args: TorchAny, kwargs: TorchAny) -> bool:
     if func is aten.index.Tensor:
-        return any(index is not None and index.dtype in MASKS for index in args[1])
+        return any(map(is_mask, args[1]))
     if kwargs.get("output_size") is not None:
         return False
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
@@ -163,7 +163,7 @@ class CpuCompute:
         return self._compute(func, args, kwargs or {})
 
     def _on_device(self, index: torch.Tensor | None, beside: TorchAny) -> torch.Tensor | None:
-        if index is None or not index.is_cpu or is_virtual(index, self._tensor_class) or index.dtype in MASKS:
+        if index is None or not index.is_cpu or is_virtual(index, self._tensor_class) or is_mask(index):
             return index
         return index.to(beside.tensor_meta.backend_device)
 

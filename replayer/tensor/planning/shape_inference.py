@@ -25,7 +25,7 @@ from replayer.tensor.planning.cuda_dtypes import HALVES, compares_dtypes, refusa
 from replayer.tensor.planning.deterministic import without_alerts
 from replayer.tensor.planning.mixed_devices import mixed_call, on_host
 from replayer.tensor.planning.shape_rules import RULES, whole_loss
-from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, TensorMetaTable, on_one_device
+from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, TensorMetaTable, is_mask, on_one_device
 from replayer.torch_types import Args, Kwargs, Op, TorchAny
 
 aten = torch.ops.aten
@@ -172,7 +172,7 @@ def on_device(device: torch.device | None, otherwise: int) -> int:
 
 
 def _refuse_unknown_shape(func: Op, args: Args) -> None:
-    by_mask = func is not aten.index.Tensor or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    by_mask = func is not aten.index.Tensor or any(map(is_mask, args[1]))
     if torch.Tag.dynamic_output_shape in func.tags and func not in RULES and by_mask:
         raise DataDependentShape(func._schema.name)
 
@@ -264,7 +264,7 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
         if not isinstance(value, torch.Tensor):
             return torch.device("cpu") if isinstance(value, torch.device) else value
         number = 1 if value.is_floating_point() or value.is_complex() else value_of_integers
-        if trues is not None and value.dtype in _MASKS:
+        if trues is not None and is_mask(value):
             return (torch.arange(value.numel(), device="cpu") < trues).to(value.dtype).view(value.shape)
         return torch.full(value.shape, number, dtype=value.dtype, device="cpu")
 
@@ -307,7 +307,6 @@ _VALUES_DECIDE = frozenset(
     " _int_mm _weight_int4pack_mm _weight_int8pack_mm".split()
 )
 _OTHER_LAYOUT = re.compile(r"(?<!to_)sparse|nested")
-_MASKS = (torch.bool, torch.uint8)
 _MASKED = frozenset({aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
 _ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
 
@@ -329,7 +328,7 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
             return
     if (error := _shape_error(func, args, kwargs, 1)) is None or _shape_error(func, args, kwargs, 0) is None:
         return
-    by_mask = func in _MASKED and any(tensor.dtype in _MASKS for tensor in tensors[1:])
+    by_mask = func in _MASKED and any(map(is_mask, tensors[1:]))
     try:
         if by_mask and not str(error).startswith("The shape of the mask"):
             counts = args[2].shape if len(args) > 2 else ()

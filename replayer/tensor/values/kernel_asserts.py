@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.utils._pytree import tree_map_only
 
+from replayer.tensor.tensor_meta import is_mask
 from replayer.torch_types import Op, TorchAny
 
 HostValues = Callable[[TorchAny], torch.Tensor | None]
@@ -63,7 +64,7 @@ def _of_classes(args: Sequence[TorchAny]) -> tuple[int, int, int]:
 def _index(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
     tensor, dim = args[0], 0
     for index in args[1]:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
+        if is_mask(index):
             dim += index.dim()
             continue
         if dim == tensor.dim():
