@@ -34,12 +34,8 @@ class _AskedClass(threading.local):
     whole_attributes = False  # `__dict__` contains our attributes, see Note [Attributes of scripts] in tensor/tensor.py
 
 
-class _Moving(threading.local):
-    within = False  # this thread is inside Tensor.to, Tensor.cuda or Tensor.copy_
-
-
-class _Reading(threading.local):
-    within = False  # this thread is inside a method of torch.Tensor such as `item`
+class _Scope(threading.local):
+    within = False  # this thread is inside a certain method
 
 
 class ReplayerState:
@@ -57,8 +53,8 @@ class ReplayerState:
         self.computing = False
         self.rank: Rank | None = None  # set only if it differs from the environment variables
         self.view = _AskedClass()
-        self.moving = _Moving()
-        self.reading = _Reading()
+        self.moving = _Scope()  # Tensor.to, Tensor.cuda or Tensor.copy_
+        self.reading = _Scope()  # a method of torch.Tensor such as `item`
         self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
         # kept until the process ends, because a torch.library.Library unregisters its kernels when it is freed
         self.kept: list[Library] = []

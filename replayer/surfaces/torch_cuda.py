@@ -68,18 +68,13 @@ class VirtualCudart:
     def cudaProfilerStart(self) -> RuntimeResult:
         return RuntimeResult.success
 
-    def cudaProfilerStop(self) -> RuntimeResult:
-        return RuntimeResult.success
+    cudaProfilerStop = cudaProfilerStart
 
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
-        if host_memory().register(address, size_bytes):
-            return RuntimeResult.success
-        return _ALREADY_REGISTERED
+        return RuntimeResult.success if host_memory().register(address, size_bytes) else _ALREADY_REGISTERED
 
     def cudaHostUnregister(self, address: int) -> RuntimeResult:
-        if host_memory().unregister(address):
-            return RuntimeResult.success
-        return _NOT_REGISTERED
+        return RuntimeResult.success if host_memory().unregister(address) else _NOT_REGISTERED
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         memory = gpu().devices[checked_index(device)].memory

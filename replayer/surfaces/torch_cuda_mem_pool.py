@@ -82,13 +82,9 @@ def _begin(device: int, pool: PoolHandle, thread: int | None) -> None:
     VirtualMemPool.pools.keep(pool)
 
 
-def end(device: int, pool: PoolHandle) -> None:
+def _end(device: int, pool: PoolHandle) -> None:
     if not gpu().devices[device].allocator.end_pool(pool[1]):
         raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
-
-
-def release(_device: int, pool: PoolHandle) -> None:
-    VirtualMemPool.pools.drop(pool)
 
 
 def install(torch_module: ModuleType) -> None:
@@ -97,8 +93,8 @@ def install(torch_module: ModuleType) -> None:
     functions = {
         "_cuda_beginAllocateToPool": lambda device, pool: _begin(device, pool, None),
         "_cuda_beginAllocateCurrentThreadToPool": lambda device, pool: _begin(device, pool, threading.get_ident()),
-        "_cuda_endAllocateToPool": end,
-        "_cuda_releasePool": release,
+        "_cuda_endAllocateToPool": _end,
+        "_cuda_releasePool": lambda _device, pool: VirtualMemPool.pools.drop(pool),
     }
     for owner in (torch_module._C, cuda.memory):
         patch(owner, **functions)

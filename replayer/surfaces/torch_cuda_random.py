@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from functools import wraps
 from types import ModuleType
 
 import torch
@@ -15,7 +14,7 @@ from replayer.state import gpu
 from replayer.surfaces.patching import generic
 from replayer.tensor.generators import BaseGenerator, DefaultGenerators, Generator, check_generator, refuse_in_capture
 from replayer.torch_types import TorchAny, TorchFunction
-from traces.script.patching import patch
+from traces.script.patching import patch, patch_around
 
 _FUNCTIONS = "multinomial bernoulli poisson binomial".split()
 _METHODS = "normal_ uniform_ random_ exponential_ bernoulli_ cauchy_ geometric_ log_normal_ bernoulli multinomial".split()
@@ -32,13 +31,9 @@ def _any_generator(device: TorchAny = "cpu") -> TorchAny:
     return Generator(index)
 
 
-def _with_generator_check(draw: TorchFunction) -> TorchFunction:
-    @wraps(draw)
-    def checked(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        check_generator(args, kwargs)
-        return draw(*args, **kwargs)
-
-    return checked
+def _draw_checked(draw: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    check_generator(args, kwargs)
+    return draw(*args, **kwargs)
 
 
 def install(torch_module: ModuleType) -> None:
@@ -46,4 +41,4 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module, Generator=generic("Generator", BaseGenerator, _any_generator))
     patch(Generator, __module__="torch")
     for owner, names in ((torch_module, _FUNCTIONS), (torch_module.Tensor, _METHODS)):
-        patch(owner, **{name: _with_generator_check(getattr(owner, name)) for name in names})
+        patch_around(owner, **dict.fromkeys(names, _draw_checked))

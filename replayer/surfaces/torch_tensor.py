@@ -109,16 +109,16 @@ def _install_dlpack(torch_module: TorchAny) -> None:
 
 
 def _install_moves(tensor_class: TorchAny) -> None:
-    to, new_tensor, copy_ = tensor_class.to, tensor_class.new_tensor, tensor_class.copy_
+    new_tensor, move = tensor_class.new_tensor, _within(STATE.moving, tensor_class.to)
 
-    @stands_for(to)
+    @stands_for(tensor_class.to)
     def to_device(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
         if self.is_quantized:
             _refuse_quantized(args[0] if args else kwargs.get("device"))
-        return _moving(to, self, *args, **kwargs)
+        return move(self, *args, **kwargs)
 
     @stands_for(tensor_class.cuda)
     def cuda(self: TorchAny, device: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
@@ -127,11 +127,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
         device = device_of_cuda(device)
         if self.is_quantized:
             _refuse_quantized(device)
-        return _moving(to, self, device, non_blocking=non_blocking, **kwargs)
-
-    @stands_for(copy_)
-    def copy_into(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        return _moving(copy_, self, *args, **kwargs)
+        return move(self, device, non_blocking=non_blocking, **kwargs)
 
     @stands_for(new_tensor)
     def new_tensor_placed(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -141,8 +137,9 @@ def _install_moves(tensor_class: TorchAny) -> None:
             kwargs["device"] = backend_device(kwargs["device"])
         return new_tensor(self, *args, **kwargs)
 
-    patch(tensor_class, to=to_device, cuda=cuda, copy_=copy_into, new_tensor=new_tensor_placed)
-    patch(tensor_class, **{name: _reading(getattr(tensor_class, name)) for name in SCALAR_READS})
+    copy_ = _within(STATE.moving, tensor_class.copy_)
+    patch(tensor_class, to=to_device, cuda=cuda, copy_=copy_, new_tensor=new_tensor_placed)
+    patch(tensor_class, **{name: _within(STATE.reading, getattr(tensor_class, name)) for name in SCALAR_READS})
 
 
 def _unbound(of_host: TorchFunction, name: str) -> TorchFunction:
@@ -155,31 +152,23 @@ def _unbound(of_host: TorchFunction, name: str) -> TorchFunction:
     return either
 
 
-def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    @stands_for(read)
-    def read_in_python(*args: TorchAny) -> TorchAny:
-        reading = STATE.reading
-        before, reading.within = reading.within, True
-        try:
-            return read(*args)
-        finally:
-            reading.within = before
+def _within(scope: TorchAny, call: TorchFunction) -> TorchFunction:
+    """Return a function that sets `scope.within` to True during the call."""
 
-    return read_in_python
+    @stands_for(call)
+    def inside(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        before, scope.within = scope.within, True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            scope.within = before
+
+    return inside
 
 
 def _refuse_quantized(device: TorchAny) -> None:
     if isinstance(device, torch.device) and device.type == BACKEND:
         raise NotEmulated(*QUANTISED)
-
-
-def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    moving = STATE.moving
-    before, moving.within = moving.within, True
-    try:
-        return move(*args, **kwargs)
-    finally:
-        moving.within = before
 
 
 class _TensorProperty(property):

@@ -176,19 +176,12 @@ def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
     return buffer
 
 
-def _lstm_cell(data: TorchAny, hidden: TorchAny, w_ih: TorchAny, w_hh: TorchAny, *biases: TorchAny) -> TorchAny:
-    rnn_cells.check_cell(data, hidden, w_ih, w_hh)
-    return rnn_cells.lstm_cell(data, hidden, w_ih, w_hh, *biases)
-
-
-def _gru_cell(data: torch.Tensor, hidden: torch.Tensor, w_ih: TorchAny, w_hh: TorchAny, *biases: TorchAny) -> TorchAny:
-    rnn_cells.check_cell(data, [hidden], w_ih, w_hh)
-    return rnn_cells.gru_cell(data, hidden, w_ih, w_hh, *biases)
-
-
 def register(plans: PlanCache) -> None:
     library = kept_library()
-    layers: dict[TorchAny, TorchAny] = {aten.lstm_cell.default: _lstm_cell, aten.gru_cell.default: _gru_cell}
+    layers: dict[TorchAny, TorchAny] = {
+        aten.lstm_cell.default: partial(rnn_cells.checked, rnn_cells.lstm_cell),
+        aten.gru_cell.default: partial(rnn_cells.checked, rnn_cells.gru_cell),
+    }
     for name, mode in MODES.items():
         packet = getattr(aten, name)
         layers |= {of: partial(_layer, of, mode, of is packet.data) for of in (packet.input, packet.data)}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
@@ -45,14 +45,17 @@ def _gates(data: torch.Tensor, weight: TorchAny, bias: TorchAny) -> torch.Tensor
     return data @ weight.t() if data.is_cuda else torch.nn.functional.linear(data, weight, bias)
 
 
-def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w_hh: TorchAny) -> None:
+def checked(cell: TorchFunction, data: torch.Tensor, hidden: TorchAny, *weights: TorchAny) -> TorchAny:
+    """Return the cell's next states. Raise PyTorch's RuntimeError if the sizes do not match."""
+    w_ih, w_hh, *_ = weights
     if data.size(1) != w_ih.size(1):
         raise RuntimeError(f"input has inconsistent input_size: got {data.size(1)} expected {w_ih.size(1)}")
-    for state in states:
+    for state in hidden if isinstance(hidden, (list, tuple)) else [hidden]:
         if data.size(0) != state.size(0):
             raise RuntimeError(f"Input batch size {data.size(0)} doesn't match hidden0 batch size {state.size(0)}")
         if state.size(1) != w_hh.size(1):
             raise RuntimeError(f"hidden0 has inconsistent hidden_size: got {state.size(1)}, expected {w_hh.size(1)}")
+    return cell(data, hidden, *weights)
 
 
 class LayerOptions(NamedTuple):
