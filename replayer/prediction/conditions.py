@@ -33,8 +33,6 @@ ORIGIN_NAMES = {
     Origin.ROOFLINE: "data sheet",
 }
 
-PARALLELS = ("ddp", "fsdp", "tp")
-
 _SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # from 100 Mbit/s Ethernet to beyond every GPU link
 
 
@@ -55,44 +53,6 @@ class Conditions:
             raise unknown_gpu(self.gpu)
         if self.link_gbps:
             require_link(self.link_gbps)
-
-
-def conditions_of(
-    gpu: str,
-    batch: int | None,
-    length: str,
-    gpus: int | None,
-    nproc: int | None,
-    link_gbps: float | None,
-    host_speed: float,
-    recorded_batch: int | None = None,
-    parallel: str | None = None,
-    swept: bool = False,
-) -> Conditions:
-    """Return the conditions of a prediction, from command-line options. Raises TraceError for invalid values."""
-    counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
-    for option, count in counts:
-        if count is not None and count < 1:
-            raise TraceError(f"{option} {count}: give at least 1")
-    if link_gbps is not None:
-        require_link(link_gbps)
-    if (gpus or 1) > 1 and (nproc or 1) > 1:
-        raise TraceError("`--gpus` predicts nn.DataParallel, and `--nproc` one process per GPU; give only one of them")
-    if parallel and parallel not in PARALLELS:
-        raise TraceError(f"--parallel {parallel}: give one of {', '.join(PARALLELS)}")
-    if parallel and not nproc and not swept:
-        raise TraceError(f"--parallel {parallel} needs --nproc N")
-    several = gpus or 0, nproc or 0, parallel or "ddp"
-    return Conditions(gpu, batch or 0, recorded_batch or 0, _length(length), *several, link_gbps or 0.0, host_speed)
-
-
-def _length(text: str) -> tuple[int, int] | None:
-    if not text:
-        return None
-    old, _, new = text.partition("=")
-    if not (old.isdecimal() and new.isdecimal() and int(old) > 1 and int(new) > 0):
-        raise TraceError(f"--length {text}: give the recorded and the new length, such as 512=1024")
-    return int(old), int(new)
 
 
 def short_gpu_name(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from replayer.prediction.conditions import Conditions
+from traces.library.catalogue import device_named
 from traces.model.trace import Trace, TraceError
 from tui.commands import predict
 from tui.options import PredictOptions
@@ -79,3 +80,24 @@ def test_the_cost_per_sample_includes_the_price_of_all_gpus(
     prediction: Any = SimpleNamespace(conditions=Conditions(**conditions), samples_per_s=samples_per_s)
     found = predict._cost_per_sample(prediction, PredictOptions("t", price=price))
     assert found == (None if cost is None else pytest.approx(cost))
+
+
+def test_conditions_of_a_prediction_are_parsed_from_the_command_line() -> None:
+    given = PredictOptions("t", on_gpu="A100", batch=64, length="512=1024", nproc=4, link_gbps=50.0, host_speed=2.0)
+    assert predict.conditions_of(given) == Conditions(device_named("A100"), 64, 0, (512, 1024), 0, 4, "ddp", 50.0, 2.0)
+
+
+@pytest.mark.parametrize(("length", "accepted"), [("2=1", True), ("1=2", False), ("2=0", False), ("2", False), ("a=2", False)])
+def test_a_length_of_one_token_cannot_be_scaled(length: str, accepted: bool) -> None:
+    options = PredictOptions("t", on_gpu="A100", length=length)
+    if accepted:
+        assert predict.conditions_of(options).length == (2, 1)
+    else:
+        with pytest.raises(TraceError, match="give the recorded and the new length"):
+            predict.conditions_of(options)
+
+
+@pytest.mark.parametrize("several", [{"gpus": 2, "nproc": 1}, {"gpus": 1, "nproc": 2}])
+def test_one_gpu_with_several_processes_and_one_process_with_several_gpus_are_accepted(several: dict[str, int]) -> None:
+    given = predict.conditions_of(PredictOptions("t", gpus=several["gpus"], nproc=several["nproc"]))
+    assert (given.gpus, given.nproc) == (several["gpus"], several["nproc"])

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-from replayer.prediction.conditions import Conditions, conditions_of
+from replayer.prediction.conditions import Conditions, require_link
 from replayer.prediction.predict import PredictedFigures, Prediction, Predictor, predict
 from traces.format.trace_file import save
 from traces.library.catalogue import device_named
@@ -19,7 +19,7 @@ from tui.options import PredictOptions
 from tui.outputs import json_text, require_writable, show_text
 from tui.running.progress import working
 from tui.terminal import terminal_style
-from tui.text.predict import prediction_text, sweep_text
+from tui.text.predict import PARALLELS, prediction_text, sweep_text
 from tui.trace_names import load_trace
 
 _BATCHES = (0.25, 0.5, 1, 2, 4, 8)  # multiples of the recorded batch size
@@ -46,11 +46,7 @@ class SweepFacts:
 
 
 def run(options: PredictOptions) -> int:
-    gpu = options.on_gpu and device_named(options.on_gpu)
-    conditions = conditions_of(
-        gpu, options.batch, options.length, options.gpus, options.nproc, options.link_gbps, options.host_speed,
-        options.recorded_batch, options.parallel, "nproc" in options.sweep,
-    )  # fmt: skip
+    conditions = conditions_of(options)
     require_writable(options.output)
     recorded = load_trace(options.trace)
     if options.sweep:
@@ -67,6 +63,34 @@ def run(options: PredictOptions) -> int:
     text = json_text(_facts(prediction, cost)) if options.json else None
     show_text(text or prediction_text(prediction, options.trace, cost, options.output, **terminal_style(sys.stdout)))
     return 0
+
+
+def conditions_of(options: PredictOptions) -> Conditions:
+    """Return the conditions of a prediction. Raises TraceError for invalid options."""
+    gpu, gpus, nproc, parallel = options.on_gpu and device_named(options.on_gpu), options.gpus, options.nproc, options.parallel
+    counts = {"--batch": options.batch, "--recorded-batch": options.recorded_batch, "--gpus": gpus, "--nproc": nproc}
+    for option, count in counts.items():
+        if count is not None and count < 1:
+            raise TraceError(f"{option} {count}: give at least 1")
+    if options.link_gbps is not None:
+        require_link(options.link_gbps)
+    if (gpus or 1) > 1 and (nproc or 1) > 1:
+        raise TraceError("`--gpus` predicts nn.DataParallel, and `--nproc` one process per GPU; give only one of them")
+    if parallel and parallel not in PARALLELS:
+        raise TraceError(f"--parallel {parallel}: give one of {', '.join(PARALLELS)}")
+    if parallel and not nproc and "nproc" not in options.sweep:
+        raise TraceError(f"--parallel {parallel} needs --nproc N")
+    batches = options.batch or 0, options.recorded_batch or 0, _length(options.length)
+    return Conditions(gpu, *batches, gpus or 0, nproc or 0, parallel or "ddp", options.link_gbps or 0.0, options.host_speed)
+
+
+def _length(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    old, _, new = text.partition("=")
+    if not (old.isdecimal() and new.isdecimal() and int(old) > 1 and int(new) > 0):
+        raise TraceError(f"--length {text}: give the recorded and the new length, such as 512=1024")
+    return int(old), int(new)
 
 
 def _facts(prediction: Prediction, cost: float | None) -> PredictionFacts:

@@ -13,7 +13,7 @@ from traces.figures.problems import why_work_is_hidden
 from tui.formatting import ABSENT, counted, error_text, paint, rough_text, share_text, size_text, table, time_text
 
 _BAR = 40
-_PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParallel", "tp": "tensor parallelism"}
+PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParallel", "tp": "tensor parallelism"}
 
 
 def prediction_text(
@@ -102,8 +102,8 @@ def _asked(prediction: Prediction, *, swept: bool = False) -> str:
     words = [f"on {short_gpu_name(prediction.device)}" if of.gpu else ""]
     if not swept:
         words += [f"at batch {of.batch}" if of.batch else "", f"on {of.gpus} GPUs under nn.DataParallel" if of.gpus > 1 else ""]
-        words += [f"as {of.nproc} ranks under {_PARALLELS[of.parallel]}" if of.nproc > 1 else ""]
-    words += [f"under {_PARALLELS[of.parallel]}" if swept and of.parallel != "ddp" else ""]
+        words += [f"as {of.nproc} ranks under {PARALLELS[of.parallel]}" if of.nproc > 1 else ""]
+    words += [f"under {PARALLELS[of.parallel]}" if swept and of.parallel != "ddp" else ""]
     words += [f"with links of {of.link_gbps:g} GB/s" if of.link_gbps else ""]
     words += [f"with a host {of.host_speed:g} times as fast" if of.host_speed != 1 else ""]
     return " ".join(word for word in words if word) or "as recorded"

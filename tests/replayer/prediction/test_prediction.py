@@ -13,7 +13,7 @@ import pytest
 from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS
 from replayer.cost_model.efficiency import peaks_of
 from replayer.prediction.batch_shapes import BatchShapes
-from replayer.prediction.conditions import Conditions, conditions_of
+from replayer.prediction.conditions import Conditions
 from replayer.prediction.predict import Predictor, as_estimated, predict, predicted_step_ns
 from replayer.prediction.retiming import Retiming
 from replayer.prediction.scaling import ScaledOp, parameter_bytes, recorded_batch
@@ -221,27 +221,6 @@ def test_every_predicted_figure_is_marked_as_an_estimate(tmp_path: Path, capsys:
     assert run(["predict", str(tmp_path / "t.msgpack"), "--sweep", "batch", "--price", "2", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["estimated"] is True and all(cell["cost_per_sample"] > 0 for cell in facts["predictions"])
-
-
-def test_conditions_of_a_prediction_are_parsed_from_the_command_line() -> None:
-    given = conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0)
-    assert given == Conditions("A100", 64, 0, (512, 1024), 0, 4, "ddp", 50.0, 2.0)
-
-
-@pytest.mark.parametrize(("length", "accepted"), [("2=1", True), ("1=2", False), ("2=0", False), ("2", False), ("a=2", False)])
-def test_a_length_of_one_token_cannot_be_scaled(length: str, accepted: bool) -> None:
-    options = ("A100", 1, length, 1, 1, None, 1.0, 1)
-    if accepted:
-        assert conditions_of(*options).length == (2, 1)
-    else:
-        with pytest.raises(TraceError, match="give the recorded and the new length"):
-            conditions_of(*options)
-
-
-@pytest.mark.parametrize("several", [{"gpus": 2, "nproc": 1}, {"gpus": 1, "nproc": 2}])
-def test_one_gpu_with_several_processes_and_one_process_with_several_gpus_are_accepted(several: dict[str, int]) -> None:
-    given = conditions_of("A100", None, "", several["gpus"], several["nproc"], None, 1.0)
-    assert (given.gpus, given.nproc) == (several["gpus"], several["nproc"])
 
 
 def test_one_gpu_adds_no_error_of_parallelism() -> None:
