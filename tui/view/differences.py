@@ -125,22 +125,18 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
     work = work_rows(trace)
     ranks = device_ranks(trace)
     work = work[ranks[work] == ranks[rows[0]]]
-    taken = [Intervals(spans.start_ns[work], spans.end_ns[work])]
+    start_ns, end_ns = spans.start_ns[work], spans.end_ns[work]
     if not everything:
         loader = np.flatnonzero(trace.phases.name == trace.strings.find("loader"))
-        taken = [
-            Intervals(
-                np.concatenate([taken[0].start_ns, trace.phases.start_ns[loader]]),
-                np.concatenate([taken[0].end_ns, trace.phases.end_ns[loader]]),
-            )
-        ]
+        start_ns = np.concatenate([start_ns, trace.phases.start_ns[loader]])
+        end_ns = np.concatenate([end_ns, trace.phases.end_ns[loader]])
     begin = spans.start_ns[rows]
     before = np.concatenate([begin[:1], spans.end_ns[rows[:-1]]])
     first = differs(pair)
     if steps:
         before[first] = trace.steps.start_ns[np.array(steps)[pair[first]]]
     before = np.minimum(before, begin)
-    return np.asarray(begin - before - taken[0].within(before, begin))
+    return np.asarray(begin - before - Intervals(start_ns, end_ns).within(before, begin))
 
 
 def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Difference]:
