@@ -13,8 +13,8 @@ import resource
 import sys
 from pathlib import Path
 
-# Linux kills processes if nearly all memory is locked.
-_RESERVED_SHARE = 1 / 16
+from replayer.memory.device.oom import size_text
+from replayer.memory.spare_memory import spare_host_bytes
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning
 
@@ -31,9 +31,9 @@ class PageLocks:
 
     def lock(self, address: int, size_bytes: int) -> bool:
         """Return False with a warning if the pages cannot be locked."""
-        spare_bytes = _spare_bytes()
+        spare_bytes = spare_host_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
-            self._warn(f"{_size(size_bytes)} more pinned memory would leave less than 1/16 of this machine's memory free")
+            self._warn(f"{size_text(size_bytes)} more pinned memory would leave less than 1/16 of this machine's memory free")
             return False
         if self._libc.mlock(address, size_bytes) == 0:
             return True
@@ -63,38 +63,9 @@ class PageLocks:
 def _reason(size_bytes: int, errno: int) -> str:
     limit_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if limit_bytes == resource.RLIM_INFINITY:
-        return f"mlock of {_size(size_bytes)}: {os.strerror(errno)}"
+        return f"mlock of {size_text(size_bytes)}: {os.strerror(errno)}"
     return (
-        f"the limit on locked memory (RLIMIT_MEMLOCK) is {_size(limit_bytes)} and {_size(size_bytes)} more are needed"
+        f"the limit on locked memory (RLIMIT_MEMLOCK) is {size_text(limit_bytes)} and {size_text(size_bytes)} more are needed"
         f" ({os.strerror(errno)}); raise it with `ulimit -l unlimited`, LimitMEMLOCK=infinity (systemd) or"
         " `docker run --ulimit memlock=-1`"
     )
-
-
-def _spare_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
-        spare_bytes = (kilobytes["MemAvailable"] << 10) - int((kilobytes["MemTotal"] << 10) * _RESERVED_SHARE)
-    except (OSError, KeyError, ValueError):
-        return None  # macOS
-    container_bytes = _spare_container_bytes()
-    return spare_bytes if container_bytes is None else min(spare_bytes, container_bytes)
-
-
-def _spare_container_bytes() -> int | None:
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit_bytes, used_bytes = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-        held = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        files_bytes = int(held["active_file"]) + int(held["inactive_file"])  # reclaimable
-    except (OSError, KeyError, ValueError):
-        return None
-    return limit_bytes - used_bytes + files_bytes - int(limit_bytes * _RESERVED_SHARE)
-
-
-def _size(size_bytes: int) -> str:
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size_bytes >= 1 << shift:
-            return f"{size_bytes / (1 << shift):.4g} {unit}"
-    return f"{size_bytes} bytes"

@@ -7,14 +7,19 @@
 from __future__ import annotations
 
 import cmath
+from contextlib import suppress
 
 import torch
 
 from replayer.errors import NotEmulated
+from replayer.memory.device.oom import size_text
+from replayer.memory.spare_memory import spare_host_bytes
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
 from replayer.tensor.generators import one_thread, without_warnings
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import Op, TorchAny
+
+_LARGE_BYTES = 1 << 30  # the machine's spare memory is only read for larger tensors, because reading it takes time
 
 
 def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
@@ -42,12 +47,18 @@ def payload(allocation: Allocation) -> torch.UntypedStorage:
     # see Note [Payloads] in cpu_compute.py
     known = allocation.known
     if not isinstance(known, torch.Tensor):
-        try:
-            known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
-        except RuntimeError as full:
-            call = f"a tensor of {allocation.size_bytes} bytes under --values compute"
-            raise NotEmulated(call, "this machine has too little memory for the values; use `--values recorded`") from full
+        known = allocation.known = _zeros(allocation.size_bytes)
     return known.untyped_storage()
+
+
+def _zeros(size_bytes: int) -> torch.Tensor:
+    spare_bytes = spare_host_bytes() if size_bytes >= _LARGE_BYTES else None
+    with suppress(RuntimeError):
+        if spare_bytes is None or size_bytes <= spare_bytes:
+            return torch.zeros(size_bytes, dtype=torch.uint8, device="cpu")
+    usable = "" if spare_bytes is None else f" ({size_text(max(spare_bytes, 0))} can be used)"
+    call = f"a tensor of {size_text(size_bytes)} under --values compute"
+    raise NotEmulated(call, f"this machine has too little memory for its values{usable}; use `--values recorded`")
 
 
 def payload_of(tensor: TorchAny) -> torch.Tensor:

@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replayer.errors import NotEmulated
 from replayer.tensor.allocation import KNOWN_LIMIT
-from replayer.tensor.values.known_values import Folding, known_values
+from replayer.tensor.values import known_values as module
+from replayer.tensor.values.known_values import Folding, known_values, payload
 from tests.replayer.fake_gpu import use
 
 _OPS = {
@@ -209,3 +214,13 @@ def test_a_storage_copied_to_the_host_has_its_known_values() -> None:
     assert torch.tensor([], dtype=torch.int32).set_(filled.untyped_storage().cpu()).tolist() == [2] * 6
     assert torch.tensor([], dtype=torch.int64).set_(known.untyped_storage().cpu()).tolist() == [4, 5]
     assert torch.tensor([]).set_(drawn.untyped_storage().cpu()).tolist() == [0.0] * 3
+
+
+def test_values_that_need_more_memory_than_the_machine_has_are_refused() -> None:
+    allocation: Any = SimpleNamespace(known=None, size_bytes=80 << 30)
+    refused = pytest.raises(NotEmulated, match=r"a tensor of 80\.00 GiB .* its values \(1\.25 GiB can be used\)")
+    with mock.patch.object(module, "spare_host_bytes", lambda: 5 << 28), refused:
+        payload(allocation)
+    assert allocation.known is None
+    allocation.size_bytes = 1 << 20
+    assert payload(allocation).nbytes() == 1 << 20

@@ -288,7 +288,7 @@ def test_a_lock_limit_is_reported_in_one_line_and_the_memory_stays_unlocked(tmp_
     said, facts = _refused(tmp_path, 2 << 20)
     assert facts == ["True", str(2 << 20), str(3 << 20)]  # two blocks fit, the third is there all the same
     (line,) = said.splitlines()
-    assert line.startswith("trace: pinned memory is not page-locked: the limit on locked memory (RLIMIT_MEMLOCK) is 2 MiB")
+    assert line.startswith("trace: pinned memory is not page-locked: the limit on locked memory (RLIMIT_MEMLOCK) is 2.00 MiB")
     for way in ("ulimit -l unlimited", "LimitMEMLOCK=infinity", "docker run --ulimit memlock=-1", "continuing with unlocked"):
         assert way in line
 
@@ -297,7 +297,7 @@ def test_a_lock_limit_is_reported_in_one_line_and_the_memory_stays_unlocked(tmp_
 def test_only_one_process_of_a_run_reports_a_lock_limit_of_zero(tmp_path: Path) -> None:
     said, facts = _refused(tmp_path, 0)
     assert facts[:2] == ["True", "0"]
-    assert len(said.splitlines()) == 1 and "(RLIMIT_MEMLOCK) is 0 bytes and 1 MiB more" in said
+    assert len(said.splitlines()) == 1 and "(RLIMIT_MEMLOCK) is 0 bytes and 1024.00 KiB more" in said
     said, facts = _refused(tmp_path, 0)
     assert (said, facts[0]) == ("", "True")
     assert len(_refused(tmp_path / "gone", 0)[0].splitlines()) == 1  # better twice than never
@@ -306,10 +306,10 @@ def test_only_one_process_of_a_run_reports_a_lock_limit_of_zero(tmp_path: Path) 
 def test_locking_more_memory_than_the_machine_can_spare_is_not_attempted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("replayer.memory.pinned.page_locks._spare_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("replayer.memory.pinned.page_locks.spare_host_bytes", lambda: 1 << 20)
     locks = PageLocks()
     monkeypatch.setattr(locks, "_libc", None)  # a call would fail
     assert not locks.lock(0x1000, 1 << 40)
     assert not locks.lock(0x1000, 1 << 40)
     (line,) = capsys.readouterr().err.splitlines()
-    assert "1024 GiB more pinned memory would leave less than 1/16 of this machine's memory free" in line
+    assert "1024.00 GiB more pinned memory would leave less than 1/16 of this machine's memory free" in line
