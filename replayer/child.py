@@ -23,7 +23,7 @@ from replayer.memory.device.request_log import RankRequests
 from replayer.recording.library_pace import LibraryPace
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.replicas import devices_for
-from replayer.surfaces import builtins_open, install_all, nvidia_smi, sys_excepthook, torch_before_1_11, torch_utils_data
+from replayer.surfaces import install_all, measured_loading, nvidia_smi, sys_excepthook, torch_before_1_11, torch_utils_data
 from replayer.surfaces.time import PatchedTime
 from replayer.tensor.node_numbers import node_numbers
 from replayer.tensor.planning import mixed_devices
@@ -141,7 +141,7 @@ def _install(session: ReplaySession) -> None:
     if session.config.loader == "synthetic":
         torch_utils_data.repeat_first_batch(torch, at_most=session.config.steps)
     if session.storage is not None:
-        builtins_open.install(torch, StorageClient(session.storage))
+        measured_loading.install(torch, StorageClient(session.storage))
     if SANITIZER in os.environ:
         importlib.import_module("torch.cuda._sanitizer").enable_cuda_sanitizer()
 

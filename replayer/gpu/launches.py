@@ -146,7 +146,7 @@ class ScriptLaunches(LaunchPath):
         self._timeline = simulator.timeline
         self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the first unknown op
         self._numbers: list[tuple[int, int]] = []
-        self._peerless: set[int] = set()
+        self._threads_without_peer_copies: set[int] = set()
         self._in_turns: list[HostThread] | None = None  # the threads of `in_turns`
 
     def launch(self, signature: OpSignature, device: int) -> None:
@@ -294,17 +294,17 @@ class ScriptLaunches(LaunchPath):
                 tracker.leave(thread, "h2d")
 
     @contextmanager
-    def peer_copies_left_out(self) -> Iterator[None]:
-        self._peerless.add(threading.get_ident())
+    def without_copies_to_peers(self) -> Iterator[None]:
+        self._threads_without_peer_copies.add(threading.get_ident())
         try:
             yield
         finally:
-            self._peerless.discard(threading.get_ident())
+            self._threads_without_peer_copies.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
         """Launch a copy to another GPU. The copy waits for the current streams of both GPUs, and both streams wait for the copy
         (PyTorch's Copy.cu)."""
-        if self._peerless and threading.get_ident() in self._peerless:
+        if self._threads_without_peer_copies and threading.get_ident() in self._threads_without_peer_copies:
             return
         with self.looking as thread:
             stream, other = (self.current.caller_of(thread, device).stream for device in (source, target))

@@ -136,7 +136,7 @@ def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
     if copy_method is CopyMethod.COPIES or len(set(devices)) < 2:
         yield
         return
-    with gpu().launches.peer_copies_left_out():
+    with gpu().launches.without_copies_to_peers():
         yield
     if copy_method is CopyMethod.NCCL:
         for device in dict.fromkeys(devices):

@@ -55,7 +55,7 @@ class SurfaceGpu(FakeGpu):
             device.name, device.properties = name, known_properties(recorded)
 
     @contextmanager
-    def peer_copies_left_out(self) -> Iterator[None]:
+    def without_copies_to_peers(self) -> Iterator[None]:
         self.plays_peer_copies = False
         yield
         self.plays_peer_copies = True

@@ -379,7 +379,7 @@ def test_copies_between_devices_are_omitted_only_in_the_thread_that_asked_for_it
     def copy() -> None:
         gpu.launches.copy_to_peer(COPY, 4 << 20, 0, 1)
 
-    with gpu.launches.peer_copies_left_out():
+    with gpu.launches.without_copies_to_peers():
         copy()
         assert log.device == []
         other = threading.Thread(target=copy)

@@ -1,4 +1,4 @@
-"""Patches `open`, so that `trace stalls` can count file reads and simulate a slow disk.
+"""Patches `open` and the DataLoader, so that `trace stalls` can measure how batches are loaded and simulate a slow disk.
 
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
@@ -104,17 +104,17 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     )
     data: Any = torch_module.utils.data
     for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
-        patch_around(fetcher, fetch=_counted(storage, fetching))
+        patch_around(fetcher, fetch=_measured_fetch(storage, fetching))
     pinning: Any = data._utils.pin_memory  # pins a batch, and calls itself for each item
-    pin = OutermostCalls().wrap("pin_memory", pinning.pin_memory, lambda *_: _timed_pinning(storage))
+    pin = OutermostCalls().wrap("pin_memory", pinning.pin_memory, lambda *_: _measured_pinning(storage))
     patch(pinning, pin_memory=pin)
-    patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_with_script_time(storage))
+    patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_measured_next_batch(storage))
 
 
-def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
+def _measured_fetch(storage: StorageClient, fetching: _Fetch) -> Any:
     before_ns: dict[int, int] = {}  # by worker process
 
-    def counted(fetch: Any, fetcher: Any, indices: Any) -> Any:
+    def measured(fetch: Any, fetcher: Any, indices: Any) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None
         cpu_clock = time.process_time_ns if in_worker else time.thread_time_ns
         begin_ns, begin_cpu_ns = time.monotonic_ns(), cpu_clock()
@@ -136,7 +136,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
         storage.report(loading)
         return batch
 
-    return counted
+    return measured
 
 
 def _machine_cpu_ns() -> int:
@@ -169,7 +169,7 @@ def _stored_bytes() -> int:
 
 
 @contextmanager
-def _timed_pinning(storage: StorageClient) -> Iterator[None]:
+def _measured_pinning(storage: StorageClient) -> Iterator[None]:
     begin_ns, begin_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
     try:
         yield
@@ -178,7 +178,7 @@ def _timed_pinning(storage: StorageClient) -> Iterator[None]:
         storage.report(Loading(pinned=1, pin_ns=pin_ns, pin_cpu_ns=pin_cpu_ns))
 
 
-def _with_script_time(storage: StorageClient) -> Any:
+def _measured_next_batch(storage: StorageClient) -> Any:
     evaluated = False
     before = (0, 0, 0)
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""builtins.open under `trace stalls`, loaders that repeat their first batch. Runs in a fork of the warm interpreter."""
+"""How `trace stalls` measures loading, and loaders that repeat their first batch. Runs in a fork of the warm interpreter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from replayer.surfaces import builtins_open
+from replayer.surfaces import measured_loading
 from replayer.surfaces.torch_utils_data import repeat_first_batch
 from tests.replayer.fake_gpu import use
 from traces.stalls.storage_server import Loading
@@ -98,7 +98,7 @@ READERS = {
 def test_each_byte_of_a_data_set_is_read_once_from_the_simulated_disk(how: str) -> None:
     folder = data_folder()
     storage: Any = Storage()
-    builtins_open.install(torch, storage)
+    measured_loading.install(torch, storage)
     batches = list(DataLoader(Files(folder, READERS[how]), batch_size=2))
     assert [batch.tolist() for batch in batches] == [[20_000, 20_000]] * 3
     assert sum(size for _, size, _ in storage.reads) == 6 * 20_000
@@ -111,7 +111,7 @@ def test_each_byte_of_a_data_set_is_read_once_from_the_simulated_disk(how: str) 
 def test_reading_at_another_file_position_counts_as_a_seek() -> None:
     folder = data_folder()
     storage: Any = Storage()
-    builtins_open.install(torch, storage)
+    measured_loading.install(torch, storage)
     next(iter(DataLoader(Files(folder, end_then_beginning), batch_size=1)))
     assert storage.reads == [("0.bin", 1000, 1), ("0.bin", 19_000, 1)]
 
@@ -119,7 +119,7 @@ def test_reading_at_another_file_position_counts_as_a_seek() -> None:
 def test_files_opened_outside_data_loading_are_not_delayed() -> None:
     tmp_path = data_folder()
     storage: Any = Storage()
-    builtins_open.install(torch, storage)
+    measured_loading.install(torch, storage)
     with open(tmp_path / "w.txt", "w+", encoding="utf-8") as file:
         file.write("a\nb")
         file.seek(0)
@@ -143,7 +143,7 @@ def test_the_time_to_pin_a_batch_is_measured_once() -> None:
     folder = data_folder()
     use()
     storage: Any = Storage()
-    builtins_open.install(torch, storage)
+    measured_loading.install(torch, storage)
     assert len(list(DataLoader(Files(folder, Path.read_bytes), batch_size=2, pin_memory=True))) == 3
     assert storage.loading.pinned == 3 and storage.loading.pin_ns > 0
 
@@ -152,7 +152,7 @@ def test_the_computing_time_of_fetching_and_pinning_is_the_difference_of_the_thr
     """GIVEN a clock of the thread that is 700 ns later at each look."""
     use()
     storage: Any = Storage()
-    builtins_open.install(torch, storage)
+    measured_loading.install(torch, storage)
     with mock.patch.object(time, "thread_time_ns", side_effect=itertools.count(5_000, 700)):
         list(DataLoader([1.0, 2.0, 3.0], batch_size=3, pin_memory=True))  # type: ignore[arg-type]
     assert (storage.loading.batches, storage.loading.samples, storage.loading.pinned) == (1, 3, 1)
@@ -172,7 +172,7 @@ def test_time_that_a_data_set_waits_without_a_core_is_measured() -> None:
             return index
 
     storage = Storage()
-    builtins_open.install(torch, storage)  # type: ignore[arg-type]
+    measured_loading.install(torch, storage)  # type: ignore[arg-type]
     list(DataLoader(Remote(), batch_size=3))
     assert 150_000_000 <= storage.loading.blocked_ns <= storage.loading.wall_ns - 60_000_000
 
@@ -183,7 +183,7 @@ def test_loader_workers_report_their_reads() -> None:
 
     with StorageServer(tmp_path / "s") as server:
         client = StorageClient(tmp_path / "s")
-        builtins_open.install(torch, client)
+        measured_loading.install(torch, client)
         assert len(list(DataLoader(Files(folder, Path.read_bytes), batch_size=1, num_workers=2))) == 6
         client.close()
     found = Loading.sum(server.loadings)
@@ -197,7 +197,7 @@ def test_training_and_evaluation_loaders_are_distinguished() -> None:
 
     with StorageServer(folder / "s") as server:
         client = StorageClient(folder / "s")
-        builtins_open.install(torch, client)
+        measured_loading.install(torch, client)
         for workers in (1, 0):
             train, test = (DataLoader(Files(folder, Path.read_bytes), batch, num_workers=workers) for batch in (1, 2))
             for _ in range(2):
@@ -265,7 +265,7 @@ def test_reads_of_tar_archives_are_delayed_by_the_simulated_disk(mode: str) -> N
                 archive.add(file, arcname=file.name)
     use()
     storage: Any = Storage()
-    builtins_open.install(torch, storage)
+    measured_loading.install(torch, storage)
 
     def first_member(_: Path) -> bytes:
         with tarfile.open(packed, mode) as archive:  # type: ignore[call-overload]
