@@ -8,8 +8,8 @@
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-All arguments after the script's name are passed to the script. The only exception is `--trace FILE`, which `trace replay` and
-other commands with this option use themselves. The word `python` before the script's name is ignored.
+All arguments after the script's name are passed to the script. `trace replay` and other commands with the option `--trace FILE`
+also find this option after the script's name. The word `python` before the script's name is ignored.
 """
 
 from __future__ import annotations

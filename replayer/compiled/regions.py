@@ -164,8 +164,8 @@ def _own_copy(result: TorchAny, copied: frozenset[int]) -> TorchAny:
 
 
 def _crosses(signature: OpSignature) -> bool:
-    """Return True for a copy between host and device. These recorded copies are left out, because the compiled graph makes them
-    itself."""
+    """Return True for a copy between host and device. Recorded copies between host and device are left out, because the
+    compiled graph makes such copies."""
     return signature.op in _READS or signature.direction in ("h2d", "d2h")
 
 

@@ -31,8 +31,8 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the virtual GPUs of this machine, at least one for each of its ranks. They have the properties of the recorded
-        GPUs."""
+        """Return the virtual GPUs of this machine, at least one for each of its ranks. The virtual GPUs have the properties of
+        the recorded GPUs."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -2,7 +2,7 @@
 
     install(torch)      # if the recording was made with PyTorch before 1.11
 
-See tools/autograd/derivatives.yaml for ReLU6 and Hardtanh, and aten/src/ATen/native/Convolution.cpp.
+PyTorch's files tools/autograd/derivatives.yaml and aten/src/ATen/native/Convolution.cpp show which tensors autograd keeps.
 """
 
 from __future__ import annotations

@@ -372,8 +372,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data` for data on another device. The Python object stays the same, because optimizers refer to
-    it."""
+    """Execute `tensor.data = data` for data on another device. The tensor's Python object stays the same, because optimizers
+    refer to the object."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}

@@ -151,7 +151,7 @@ class VirtualClock(Clock):
         self.resume()
 
     def replays(self) -> None:
-        """Called when a replay starts in this process."""
+        """Prepare the clock for a replay in this process."""
 
 
 class RecordedClock(VirtualClock):

@@ -189,8 +189,8 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Add events for steps and for stages of nn.DataParallel if the trace does not contain such events. Other tools expect
-        a range named "ProfilerStep#" for each step."""
+        """Add events for steps and for stages of nn.DataParallel if the trace does not contain such events. Tools that read
+        profiles expect a range named "ProfilerStep#" for each step."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
         found, texts = [HostSpans.empty()], []

@@ -65,7 +65,7 @@ class CallListener(patching.PhaseListener, Protocol):
     def module_returned(self) -> None: ...
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Called when a forward pass ends, before the loss function or the backward pass."""
+        """Handle the end of a forward pass, before the loss function or the backward pass."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
 

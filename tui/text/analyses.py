@@ -57,8 +57,8 @@ def analysis_table(
     *,
     text: bool = False,
 ) -> FigureTable:
-    """Return one table about one or two traces. `words` are the names of the traces. With `text`, the table has only the
-    most important figures and the rows whose first figure is largest."""
+    """Return one table about one or two traces. `words` are the names of the traces. With `text`, the table has only the most
+    important figures, and only the rows with the largest first figures."""
     of = ANALYSES[tab]
     found: list[Rows] = [of.rows(side) for side in sides]
     if tab == "overlap":

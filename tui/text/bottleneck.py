@@ -137,13 +137,13 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
     if pace is None or of is None:
         return ""
     if of.late_rank is not None:
-        return f"rank {of.late_rank} (up to {share_text(of.share)} to gain)"
+        return f"rank {of.late_rank} (up to {share_text(of.share)} can be saved)"
     if of.limit == "unknown":
         return f"unknown ({of.reason})" if pace.busy_share is not None else ""
     name = {"device": "the GPU", "host": "the host"}.get(of.limit, of.limit)
     if of.limit == "device" and pace.host_runs_ahead:
         return f"{name} (the host runs ahead)"
-    return name if of.share is None else f"{name} (up to {share_text(of.share)} to gain)"
+    return name if of.share is None else f"{name} (up to {share_text(of.share)} can be saved)"
 
 
 def lag_sentence(pace: StepPace | None, which: str = "The GPU") -> str:

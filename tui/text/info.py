@@ -359,7 +359,7 @@ def _step_kinds(summary: Summary, width: int) -> list[str]:
         lines += wrapped(f"torch.profiler added {costs or 'nothing'}", width - 2, "  ", "    ")
     if scale:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items() if "#" not in name)
-        lines += wrapped(f"profiled host times are scaled to the clean ones: {shares}", width - 2, "  ", "    ")
+        lines += wrapped(f"host times of profiled steps are multiplied by these factors: {shares}", width - 2, "  ", "    ")
     return lines
 
 

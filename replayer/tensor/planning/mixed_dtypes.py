@@ -501,7 +501,7 @@ OVERLAPPING = (
     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location."
     " Please clone() the tensor before performing the operation."
 )
-# These inputs must not share memory with the op's result (`assert_no_overlap` in ATen/native).
+# For each op, the inputs that must not share memory with the result (`assert_no_overlap` in ATen/native)
 _APART: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("gather", "kthvalue"), ("self",)),
     **dict.fromkeys(("index_select", "take"), ("self", "index")),

@@ -60,7 +60,7 @@ def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current:
     return plan
 
 
-# These ops return their random seed in CPU memory (PyTorch's Note [Seed and Offset Device] in attention.cu).
+# Ops that return their random seed in CPU memory (PyTorch's Note [Seed and Offset Device] in attention.cu)
 _SEEDS_ON_HOST = ("aten::_scaled_dot_product_efficient_attention", "aten::_efficient_attention_forward")
 
 

@@ -45,7 +45,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def host_figures(self, speed: float) -> HostFigures:
-        """Return the CPU time of the replayer itself per step and per op."""
+        """Return the CPU time that the replayer uses per step and per op."""
         if not self.step_ops:
             return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))

@@ -121,7 +121,7 @@ def _compared(a: _Side, b: _Side, ours: list[device_ops.DeviceOp], theirs: list[
     shapes = similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
     if names < SAME_NAMES:
         reason = f"only {percent(names)} of the ops with GPU work in forward and loss have the same names"
-        reason = f"other ops: {reason} and {percent(shapes)} the same shapes"
+        reason = f"other ops: {reason}, and {percent(shapes)} have the same shapes"
         if {call.canonical for call in ours} == {call.canonical for call in theirs}:
             reason = other_numbers(ours, theirs, steps) or reason
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
@@ -151,7 +151,7 @@ def _compared(a: _Side, b: _Side, ours: list[device_ops.DeviceOp], theirs: list[
     if None in (here, there) and any(call.shape and len(call.shape) in IMAGES for call in ours):
         lacking.append("memory layouts")
     reason = f"{percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
-    return same_program_verdict(Evidence.OPS_AND_SHAPES, f"{reason}, {percent(names)} the same names", lacking)
+    return same_program_verdict(Evidence.OPS_AND_SHAPES, f"{reason}, and {percent(names)} have the same names", lacking)
 
 
 def _channels_last_share(calls: list[device_ops.DeviceOp]) -> float | None:

@@ -29,7 +29,7 @@ def test_traces_of_the_same_program_may_differ_in_length_and_speed(ours: int, th
 def test_a_replay_with_other_op_names_is_the_same_program() -> None:
     recorded = training()
     same, reason = verdict_of(recorded, replay_of(recorded))
-    told = "100 % of the ops with GPU work in forward and loss have the same shapes, 100 % the same names"
+    told = "100 % of the ops with GPU work in forward and loss have the same shapes, and 100 % have the same names"
     assert same and reason == f"{told}. Not compared (missing from one trace): memory layouts"
 
 
@@ -117,7 +117,7 @@ def test_the_reason_names_an_op_that_is_called_another_number_of_times() -> None
 
 def test_memory_layouts_are_missing_only_if_there_are_ops_on_images() -> None:
     for call, ends in (
-        (Call("aten::mm", "8,16;16,64", 31, "gemm"), "100 % the same names"),
+        (Call("aten::mm", "8,16;16,64", 31, "gemm"), "and 100 % have the same names"),
         (Call("aten::conv2d", "8,3,16,16;4,3,3,3", 31, "gemm"), "Not compared (missing from one trace): memory layouts"),
     ):
         assert verdict_of(training(3, made=[call]), training(4, made=[call]))[1].endswith(ends)
