@@ -35,7 +35,7 @@ def install(torch_module: ModuleType) -> None:
 
 def _run_eagerly(torch_module: ModuleType) -> None:
     """Run the ops inside functions such as `flex_attention` and `cond` one by one."""
-    from torch.utils._python_dispatch import _get_current_dispatch_mode
+    from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
     operator: TorchAny = torch_module._ops.HigherOrderOperator
     keys = torch_module._C.DispatchKey
@@ -51,8 +51,10 @@ def _run_eagerly(torch_module: ModuleType) -> None:
             return dispatch(self, dispatch_key, *args, **kwargs)
         if _get_current_dispatch_mode() is not None:
             result = dispatch(self, dispatch_key, *args, **kwargs)
-            if result is not NotImplemented:  # with NotImplemented, a mode leaves the operator to the tensor's class
+            if result is not NotImplemented:
                 return result
+            with _pop_mode_temporarily():  # the mode leaves the operator to the next mode or to the tensor's class
+                return with_eager_form(dispatch, self, dispatch_key, *args, **kwargs)
         return eager(*args, **kwargs)
 
     patch_around(operator, dispatch=with_eager_form)

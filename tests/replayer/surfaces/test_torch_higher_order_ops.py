@@ -62,6 +62,14 @@ def test_a_higher_order_operator_can_run_eagerly_inside_a_dispatch_mode() -> Non
     assert out.shape == mask.shape == (2, 4) and out.is_cuda
 
 
+def test_a_condition_can_run_eagerly_inside_a_dispatch_mode() -> None:
+    """PyTorch's kernel of `cond` raises an error if a mode is active."""
+    x = torch.ones(2, 4, device="cuda")
+    with torch.no_grad(), _LeavesItToTensors(), _LeavesItToTensors():
+        out = torch.ops.higher_order.cond(True, lambda a: a + 1, lambda a: a - 1, (x,))
+    assert out.is_cuda and out.shape == x.shape
+
+
 @pytest.mark.program
 def test_flex_attention_in_compiled_code_is_one_kernel_without_a_matrix_of_scores() -> None:
     """Input, output and each gradient take 1 MiB. The scores of 16 heads would take 256 MiB. Forward also creates logsumexp and
