@@ -46,6 +46,12 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
             "Memory peaks are not compared, because a compiled trace has no memory events. The peak of its whole run includes"
             " the memory that compiling took."
         )
+    without_events = [of for of in memory.values() if of.recorded_source == "run" and of.reserved_peak_bytes is not None]
+    pairs = [(of.recorded_peak_bytes, of.replayed_peak_bytes) for of in without_events]
+    if any(a and b and a > b and size_text(a) != size_text(b) for a, b in pairs):
+        sentences.append(
+            "The recording has no memory events, so the replay lacks temporary memory of kernels, such as cuDNN's workspaces."
+        )
     for device, of in memory.items():
         whole = 0 if of.recorded_peak_bytes is None else of.replayed_run_peak_bytes or 0
         if whole > (1 + DEFAULT_TOLERANCE) * (of.replayed_peak_bytes or whole):

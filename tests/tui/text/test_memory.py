@@ -81,6 +81,15 @@ def test_diff_shows_a_5_percent_higher_memory_peak_outside_the_compared_steps() 
     assert memory_sentences({"cuda:0": without}) == []  # the recording has no memory events, so no memory is compared
 
 
+@pytest.mark.parametrize(
+    ("recorded", "replayed_mib", "said"), [("run", 95, True), ("run", 100, False), ("run", 105, False), ("recorded", 95, False)]
+)
+def test_diff_explains_a_lower_peak_if_the_recording_has_no_memory_events(recorded: str, replayed_mib: int, said: bool) -> None:
+    known: dict[str, Any] = {"capacity_given": False, "recorded_peak_bytes": 100 * MIB, "recorded_source": recorded}
+    sentences = memory_sentences({"cuda:0": of(**known, replayed_peak_bytes=replayed_mib * MIB)})
+    assert ["The recording has no memory events" in text for text in sentences] == [True] * said
+
+
 @pytest.mark.parametrize(("recorded", "peak", "said"), [("run", None, True), ("run", MIB, False), (None, None, False)])
 def test_diff_says_that_a_peak_with_compilations_is_not_compared(recorded: str | None, peak: int | None, said: bool) -> None:
     sentences = memory_sentences({"cuda:0": of(capacity_given=False, recorded_source=recorded, recorded_peak_bytes=peak)})
