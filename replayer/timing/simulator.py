@@ -32,7 +32,7 @@ from replayer.timing.timing_rules import call_start, host_times
 from traces.model.trace import NONE, Column, DeviceKind, Origin
 from traces.names.device_names import GRAPH_LAUNCHES
 from traces.script.patching import temporarily_set
-from traces.script.phase_rule import PLAIN
+from traces.script.phase_rule import LOSS, PLAIN
 from traces.script.step_rule import Optimizers
 
 # maximum time by which the virtual clock runs ahead of real time, so that short delays do not slow down the replay
@@ -205,6 +205,8 @@ class Simulator:
                     row = self.timeline.op(thread.row, (add("cudaGraphLaunch"), add(""), add(""), NONE), start_ns, start_ns)
             if not is_recorded:
                 self.play_node(thread, here(args[0]), args[1], start_ns, row, args[2])
+            elif args[1].phase_class == LOSS:
+                self.tracker.loss_called(thread)  # the recorder has seen the call during the capture
         for branch in graph.others:
             stream.wait(branch.ready_ns)
         stream.pending.clear()  # a graph occupies one place in the launch queue

@@ -222,8 +222,10 @@ def test_host_time_after_a_graph_equals_the_time_after_its_last_recorded_op() ->
     assert summed - launched == 5 * US
 
 
-def test_a_loss_in_a_graph_begins_the_loss_phase() -> None:
-    run = Graphs()
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_loss_in_a_graph_begins_the_loss_phase(is_recorded: bool) -> None:
+    launch = Op("cudaGraphLaunch", 10, 5, kernel=(18, 300), shapes=())
+    run = Graphs(graph_recording([("forward", 0, 100), ("loss", 100, 110)], [launch]) if is_recorded else None)
     graph = run.captured_ops("mm", "nll_loss_forward")
     run.gpu.launches.replay_graph(graph)
     run.gpu.launches.flush()
