@@ -206,9 +206,10 @@ def _pace(of: Pace) -> list[str]:
 
 def _verdict(found: Stalls, has_disk: bool) -> str:
     fetch = found.fetch_share
-    unknown = "the script read no files that a disk could delay" if has_disk else "to include a disk, add --disk"
-    shares = f"preparing batches takes up {share_text(found.preparation_share)} of a step" + (
-        f", and reading from the disk {share_text(fetch)}" if fetch is not None else f" ({unknown})"
+    unknown = "the script read no files from the disk" if has_disk else "to include a disk, add --disk"
+    preparing = "it" if found.bottleneck.value == "preparation" else "preparing batches"
+    shares = f"{preparing} takes up {share_text(found.preparation_share)} of a step" + (
+        f", and reading from the disk takes up {share_text(fetch)}" if fetch is not None else f" ({unknown})"
     )
     works = found.batch_cpu_ns >= found.batch_blocked_ns
     reasons = {
