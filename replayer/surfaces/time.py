@@ -93,8 +93,8 @@ class PatchedTime:
 
 
 def _others_run() -> bool:
-    if threading.active_count() > 1 or rank().local_count > 1:
-        return True
+    if threading.active_count() > 1 or rank().local_count > 1 or not hasattr(os, "waitid"):
+        return True  # perhaps: macOS has os.waitid since Python 3.13
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

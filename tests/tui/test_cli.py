@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,9 +247,9 @@ def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     made_up: dict[str, Any] = {"code": 0, "stopped_by": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
 
     def run_child(
-        options_of_package: dict[str, ReplaySession], words: list[str], *, ranks: int, meanwhile: Callable[[int], None]
+        options_of_package: dict[str, ReplaySession], words: list[str], *, ranks: int, meanwhile: Callable[[Any], None]
     ) -> ChildResult:
-        meanwhile(PID)
+        meanwhile(SimpleNamespace(pid=PID))
         session = options_of_package["replayer"]
         made_up.update(session=session, words=words, ranks=ranks)
         for pid in made_up["timelines"]:

@@ -65,11 +65,11 @@ def run_child(
     stdin: int | None = None,
     stdout: int | None = None,
     stderr: int | None = None,
-    meanwhile: Callable[[int], None] | None = None,
+    meanwhile: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> ChildResult:
     """Run `python WORDS...` with the recorder or the replayer in the child process. `options_of_package` contains options for
     the recorder (key "tracer") or for the replayer (key "replayer"). If `ranks` is given, the child process forks into this
-    number of ranks. `meanwhile` is called with the child's process id while the child process runs. Raises FileNotFoundError if
+    number of ranks. `meanwhile` is called with the child process while the child process runs. Raises FileNotFoundError if
     the script does not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
@@ -85,18 +85,23 @@ def run_child(
             relay.to(child)
             try:
                 if meanwhile is not None:
-                    meanwhile(child.pid)
+                    meanwhile(child)
             finally:
                 code = child.wait()
         handshakes = {int(file.name): file.read_text(encoding="utf-8").split() for file in (session / "handshake").iterdir()}
     return ChildResult(
-        returncode=128 - code if code < 0 else code,
+        returncode=exit_code(code),
         pid=child.pid,
         booted=frozenset(pid for pid, events in handshakes.items() if "boot" in events),
         triggered=frozenset(pid for pid, events in handshakes.items() if "trigger" in events),
         started=frozenset(pid for pid, events in handshakes.items() if "started" in events),
         stopped_by=relay.got,
     )
+
+
+def exit_code(code: int) -> int:
+    """Return the exit code that a shell reports: 128 plus the number of the signal that killed the process."""
+    return 128 - code if code < 0 else code
 
 
 def _words(words: Sequence[str]) -> list[str]:

@@ -9,9 +9,10 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import Popen
 
 from traces.model.trace import Trace
-from traces.script.launch import ChildResult, run_child
+from traces.script.launch import ChildResult, exit_code, run_child
 from tui.view.app import ViewApp
 from tui.view.live import Live
 from tui.view.script_output import ScriptOutput, no_input
@@ -30,10 +31,10 @@ def run_with_view(
     try:
         with ScriptOutput.of_terminal() as output:
 
-            def show(pid: int) -> None:
-                live.pid = pid
+            def show(child: Popen[bytes]) -> None:
+                live.pid = child.pid
                 app = ViewApp(live.stages(), live=live, output=output)
-                threading.Thread(target=_tell_when_done, args=(pid, live, app), daemon=True).start()
+                threading.Thread(target=_tell_when_done, args=(child, live, app), daemon=True).start()
                 app.run()
                 if app.failure is not None:
                     failures.append(app.failure)
@@ -52,11 +53,8 @@ def run_with_view(
     return result
 
 
-def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
-    done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    if done is None:
-        return
-    killed = done.si_code != os.CLD_EXITED
-    live.finish(128 + done.si_status if killed else done.si_status)
-    if killed and done.si_status in (signal.SIGTERM, signal.SIGHUP):
+def _tell_when_done(child: Popen[bytes], live: Live, app: ViewApp) -> None:
+    code = child.wait()
+    live.finish(exit_code(code))
+    if -code in (signal.SIGTERM, signal.SIGHUP):
         app.call_later(app.exit, 0)

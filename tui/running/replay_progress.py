@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 
 from traces.format.growing_file import StepCount, timeline_of
 from traces.model.trace import Trace, TraceFormatError
@@ -30,13 +31,13 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 
 @contextmanager
-def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
+def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[Popen[bytes]], None]]:
     done = threading.Event()
     expected = expected_steps(words, recorded)
 
-    def tell(pid: int) -> None:
+    def tell(child: Popen[bytes]) -> None:
         if sys.stderr.isatty() and not is_quiet():
-            threading.Thread(target=_print_progress, args=(folder, pid, expected, done), daemon=True).start()
+            threading.Thread(target=_print_progress, args=(folder, child.pid, expected, done), daemon=True).start()
 
     try:
         yield tell

@@ -7,6 +7,8 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -70,7 +72,7 @@ def test_progress_lines_are_printed_only_on_a_terminal(tmp_path: Path, monkeypat
     stream = Terminal() if watched else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with reporting_steps(tmp_path, ["train.py", "--steps", "9"], recorded) as tell:
-        tell(7)
+        tell(cast(Any, SimpleNamespace(pid=7)))
         until = time.monotonic() + (5 if watched else 0.1)
         while time.monotonic() < until and "left" not in stream.getvalue():
             time.sleep(0.01)
