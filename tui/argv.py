@@ -79,6 +79,8 @@ def script_words(ours: list[str], script: list[str], options: Mapping[str, bool]
 
 class ScriptCommand(Command):
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # a shell asks for completions of an unfinished command line
+            return super().parse_args(ctx, args)
         names = self.option_names(ctx)
         ours, script = split(args, names)
         if len(script) == 1 and script[0] in _PROGRAMS:

@@ -132,8 +132,8 @@ def info(trace: TraceArgument, json: JsonOption = False, details: DetailsOption 
     """,
 )
 def diff(
-    first: Annotated[str, argument("A", "The recording: a trace file, or a name from the library.")],
-    second: Annotated[str, argument("B", "The trace to compare with it: a replay or another recording.")],
+    first: Annotated[str, trace_argument("A", "The recording: a trace file, or a name from the library.")],
+    second: Annotated[str, trace_argument("B", "The trace to compare with it: a replay or another recording.")],
     json: JsonOption = False,
     tolerance: ToleranceOption = f"{DEFAULT_TOLERANCE:.0%}",
     details: DetailsOption = False,
@@ -163,8 +163,8 @@ def diff(
     epilog="$ trace explain one_gpu.msgpack two_gpus.msgpack\n$ trace explain p100-no-cudnn p100x2-no-cudnn --json",
 )
 def explain(
-    first: Annotated[str, argument("A", "A trace file, a torch.profiler recording, or a name from the library.")],
-    second: Annotated[str, argument("B", "The trace to compare with it.")],
+    first: Annotated[str, trace_argument("A", NAMES_OF_TRACES)],
+    second: Annotated[str, trace_argument("B", "The trace to compare with it.")],
     json: JsonOption = False,
 ) -> int:
     """Explain why trace B is slower or faster than trace A. The largest effects come first."""
@@ -190,7 +190,7 @@ def predict(options: PredictOptions) -> int:
     epilog="$ trace view v100.msgpack replay.msgpack\n$ trace view v100.msgpack --screenshot v100.svg --size 200x60",
 )
 def view(
-    first: Annotated[str, argument("A", "A trace file, a torch.profiler recording, or a name from the bundled library.")],
+    first: Annotated[str, trace_argument("A", NAMES_OF_TRACES)],
     second: SecondArgument = None,
     screenshot: Annotated[Path | None, option("X.svg", "Save a picture of the app instead of opening it.")] = None,
     size: Annotated[str, option("COLUMNSxLINES", "The size of the terminal in the picture.")] = "130x40",
@@ -226,7 +226,7 @@ def plot(
     epilog="$ trace report v100.msgpack replay.msgpack -o report.html\n$ trace report v100.msgpack",
 )
 def report(
-    first: Annotated[str, argument("A", "The recording: a trace file, or a name from the library.")],
+    first: Annotated[str, trace_argument("A", "The recording: a trace file, or a name from the library.")],
     second: SecondArgument = None,
     output: Annotated[Path, option("X.html", "The file to write.", "-o", "--output")] = Path("report.html"),
     tolerance: ToleranceOption = f"{DEFAULT_TOLERANCE:.0%}",
@@ -340,7 +340,7 @@ app.add_typer(
 
 @gate_files.command("init", epilog="$ trace gate init v100.msgpack -o budgets.toml")
 def gate_init(
-    recording: Annotated[str, argument("RECORDING", "A trace file, a torch.profiler recording, or a name from the library.")],
+    recording: Annotated[str, trace_argument("RECORDING", NAMES_OF_TRACES)],
     output: Annotated[Path, option("BUDGETS.toml", "The file to write.", "-o", "--output")] = Path("budgets.toml"),
 ) -> int:
     """Write a file with limits on step time and memory for replays of a recording.

@@ -456,16 +456,30 @@ def test_help_fits_the_terminal_and_groups_the_options(
             assert "Examples:" in lines and ("Record and replay:" in lines or "Options of every command:" in lines)
 
 
-def test_shell_completion_offers_trace_names(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+LIBRARY = "p100-no-cudnn\np100x2-no-cudnn"
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        *((f"trace {command} p100", LIBRARY) for command in ("info", "diff", "explain", "gate init", "export")),
+        ("trace replay --trace t.", "t.msgpack"),
+        ("trace replay train.py --trace ", LIBRARY),
+        ("trace replay --cl", "--clock"),
+        ("trace replay --clock ", "wall\nvirtual\nrecorded"),
+        ("trace record --st", "--stacks"),
+    ],
+)
+def test_shell_completion_offers_options_and_trace_names(
+    line: str, offered: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("_TRACE_COMPLETE", "complete_bash")
-    for line, offered in (("trace info p100", "p100-no-cudnn\np100x2-no-cudnn"), ("trace replay --trace t.", "t.msgpack")):
-        monkeypatch.setenv("COMP_WORDS", line)
-        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
-        with pytest.raises(SystemExit):
-            run(["info"])
-        assert offered in capfd.readouterr().out
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    with pytest.raises(SystemExit):
+        run(["info"])
+    said = capfd.readouterr()
+    assert offered in said.out and said.err == ""
 
 
 def test_a_former_library_name_still_works_and_prints_a_note(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
