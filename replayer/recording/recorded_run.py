@@ -52,12 +52,11 @@ class RecordedRun:
         self.costs.slowdown = slowdown
         self._sample()
 
-    def costs_for_script(self) -> OpCosts:
-        """Return the cost model with the script's current settings, such as TF32."""
+    def follow_settings_of_script(self) -> None:
+        """Let the cost model use the script's current settings, such as TF32."""
         import torch  # here, because commands that run no script do not import torch
 
         self.costs.settings = TorchSettings.of_process(torch)
-        return self.costs
 
     def index_of(self, step: RecordedStep) -> int:
         return next((i for i, one in enumerate(self.steps) if one is step or one.row == step.row), NONE)

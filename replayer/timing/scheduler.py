@@ -180,8 +180,9 @@ class StreamScheduler:
         samples = self.recording.samples.get(self.recording.keys[signature].named)
         if samples and not self.of_other_program and not any(one.shapes for one, _ in samples):
             return int(median(ns for _, ns in samples)), Origin.SCALED
-        op, outputs, costs = canonical_op(signature.op), signature.outputs, self.recording.costs_for_script()
-        estimate = costs.estimate(op, shapes, dtype, outputs, signature.layout, signature.option)
+        self.recording.follow_settings_of_script()
+        op, layout = canonical_op(signature.op), signature.layout
+        estimate = self.recording.costs.estimate(op, shapes, dtype, signature.outputs, layout, signature.option)
         return int(estimate.ns), estimate.origin
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:

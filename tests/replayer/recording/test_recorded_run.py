@@ -57,7 +57,8 @@ def test_estimates_use_the_tf32_settings_of_the_script() -> None:
     recording = RecordedRun(trace_of_card("a100"))
 
     def estimated_ns(op: str, *shapes: tuple[int, ...]) -> float:
-        return recording.costs_for_script().estimate(op, shapes, "float32").ns
+        recording.follow_settings_of_script()
+        return recording.costs.estimate(op, shapes, "float32").ns
 
     product, convolution = ("mm", (4096, 4096), (4096, 4096)), ("convolution", (64, 256, 28, 28), (256, 256, 3, 3))
     default = [estimated_ns(*product), estimated_ns(*convolution)]
