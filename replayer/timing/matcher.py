@@ -147,7 +147,7 @@ class SegmentMatcher:
         # kernels
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
-        self.ops_on: dict[int, int] = {}
+        self.ops_on = Counter[int]()  # by device
         self.lanes: dict[int, SegmentMatcher] = {}
         self.thread: HostThread | None = None
         self.sameness: Sameness | None = None

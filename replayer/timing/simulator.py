@@ -35,9 +35,10 @@ from traces.script.patching import temporarily_set
 from traces.script.phase_rule import LOSS, PLAIN
 from traces.script.step_rule import Optimizers
 
-# maximum time by which the virtual clock runs ahead of real time, so that short delays do not slow down the replay
-_AHEAD_NS = 20_000_000
-_HELD_AT_NS = 15_000_000
+# Simulated times may be ahead of the clock, so that short delays of this machine do not slow down the replay. If they are more
+# than 20 ms ahead, the script waits until they are 15 ms ahead.
+_MOST_AHEAD_NS = 20_000_000
+_AHEAD_AFTER_WAIT_NS = 15_000_000
 
 # maximum number of stored batches per phase; the number is limited, because ops may differ in every step
 _BATCHES_KEPT = 64
@@ -123,8 +124,8 @@ class Simulator:
         timeline = self.timeline
         row = timeline.op(thread.row, timeline.strings_of[signature], start_ns, end_ns)
         scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
-        if end_ns - now_ns > _AHEAD_NS:
-            self.scheduler.wait(end_ns - _HELD_AT_NS)
+        if end_ns - now_ns > _MOST_AHEAD_NS:
+            self.scheduler.wait(end_ns - _AHEAD_AFTER_WAIT_NS)
         began_ns = start_ns - begin_ns - too_long_ns
         if copy is not None:
             if not instance.shapes and any(signature.shapes) and self._is_other_size(segment, kernels, copy):
@@ -243,13 +244,11 @@ class Simulator:
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
         """Simulate ops in call order. Each list has one entry per op."""
         begins_segment = self.tracker.begins_segment
-        if callers.count(callers[0]) == len(callers) or any(begins_segment[signature.phase_class] for signature in signatures):
+        on_one_stream = callers.count(callers[0]) == len(callers) or len({caller.stream for caller in callers}) == 1
+        if on_one_stream or any(begins_segment[signature.phase_class] for signature in signatures):
             self._play_in_order(callers, signatures, called_ns)
             return
         streams = [caller.stream for caller in callers]
-        if streams.count(streams[0]) == len(streams):
-            self._play_in_order(callers, signatures, called_ns)
-            return
         first = [streams.index(stream) for stream in streams]
         self.timeline.ranges.reordered(self.timeline.host_rows, sorted(range(len(streams)), key=first.__getitem__))
         for stream in dict.fromkeys(streams):
@@ -304,9 +303,9 @@ class Simulator:
         segment.mark_reached(thread, schedule.position_ns[end])
         called = np.fromiter(called_ns[at : at + end - begin], np.int64, end - begin)
         ends_ns = schedule.play(begin, end, thread, position_ns, stream, called, self.scheduler)
-        ahead_ns = ends_ns[ends_ns - called > _AHEAD_NS]
+        ahead_ns = ends_ns[ends_ns - called > _MOST_AHEAD_NS]
         if len(ahead_ns):
-            self.scheduler.wait(int(ahead_ns[-1]) - _HELD_AT_NS)
+            self.scheduler.wait(int(ahead_ns[-1]) - _AHEAD_AFTER_WAIT_NS)
         return end - begin
 
     def _play_phase_grained(
@@ -330,7 +329,7 @@ class Simulator:
             thread.host_ns = int(starts_ns[-1])
         self.timeline.op_rows(batch.rows(thread.row, starts_ns))
         segment.ops += count
-        segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + count
+        segment.ops_on[stream.device] += count
         self.stats.ops += count
         return count
 
@@ -370,15 +369,15 @@ class Simulator:
         if self._is_covered(segment, stream, signature, row, copy):
             return stream.ready_ns
         thread.host_ns = max(thread.host_ns, stream.room_at_ns())
-        if thread.host_ns - now_ns > _AHEAD_NS:
-            self.scheduler.wait(thread.host_ns - _HELD_AT_NS)
+        if thread.host_ns - now_ns > _MOST_AHEAD_NS:
+            self.scheduler.wait(thread.host_ns - _AHEAD_AFTER_WAIT_NS)
         return self.scheduler.estimate(stream, signature, thread.host_ns, row, copy)
 
     def _is_covered(
         self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
     ) -> bool:
         if segment.recorded is not None and segment.recorded.phase_grained:
-            segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
+            segment.ops_on[stream.device] += 1
             return True
         self.stats.miss(signature.op, signature.shapes)
         if segment.has_rest and copy is None and not self.tracker.remainder.is_other_program:

@@ -151,7 +151,7 @@ class DataParallelStages:
         return {self._scheduler.home, *(self._segment.ops_on if self._segment is not None else ())}
 
     def _ops_on(self, device: int) -> int:
-        return self._segment.ops_on.get(device, 0) if self._segment is not None else 0
+        return self._segment.ops_on[device] if self._segment is not None else 0
 
     def _fill(self, device: int, since_ns: int, until_ns: int, name: str = "") -> None:
         if self._segment is not None:
