@@ -89,7 +89,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
         durations_ns[work].tolist(), strict=True,
     )  # fmt: skip
     for i, (active_ns, launch_ns, latency_ns, gap_ns, edge, edge_gap_ns, ordinal, stream, duration_ns) in enumerate(columns):
-        while at < len(waits) and waits[at][1] < launch_ns:
+        while at < len(waits) and waits[at][1] <= launch_ns and waits[at][0] < launch_ns:
             waited = _wait(host, waits[at], wait_active[at], waited, recorded_end[:i], new_end[:i])
             at += 1
         track = ordinal, stream

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 
 from replayer.cost_model.constants import WAIT_FOLLOWED_NS
-from replayer.prediction.retiming import _HostTime, _wait
+from replayer.prediction.retiming import Retiming, _HostTime, _wait
+from traces.kineto import read_kineto_bytes
 from traces.model.trace import NONE
 
 
@@ -45,3 +49,24 @@ def test_a_wait_for_a_known_kernel_ends_as_long_after_it_as_recorded() -> None:
     assert delay_ns(0, 150_000) == 5_000 + 148_000 - 65_000
     assert delay_ns(0, 10_000) == 5_000
     assert delay_ns(1, 150_000) == 5_000 + 150_000 - 65_000  # a kernel that is not placed yet: as for a wait for the device
+
+
+@pytest.mark.parametrize("launched_us", [100, 101])
+def test_a_launch_follows_a_wait_that_ended_at_the_start_of_the_launch(launched_us: int) -> None:
+    """GIVEN a wait until 100 us for a kernel of 80 us. Then a launch call takes 5 us, and its kernel starts at 150 us."""
+    events: list[dict[str, Any]] = []
+
+    def add(category: str, name: str, start_us: int, end_us: int, **args: int) -> None:
+        at = {"ts": start_us, "dur": end_us - start_us, "pid": 1, "tid": 1}
+        events.append({"ph": "X", "cat": category, "name": name, "args": args, **at})
+
+    add("cuda_runtime", "cudaLaunchKernel", 0, 10, correlation=1)
+    add("kernel", "first", 20, 100, device=0, stream=7, correlation=1)
+    add("cuda_runtime", "cudaDeviceSynchronize", 20, 100, correlation=2)
+    add("cuda_runtime", "cudaLaunchKernel", launched_us, launched_us + 5, correlation=3)
+    add("kernel", "second", 150, 160, device=0, stream=7, correlation=3)
+    trace = read_kineto_bytes(json.dumps({"traceEvents": events}).encode())
+    # WHEN the first kernel takes 160 us THEN the wait, the launch and the second kernel are 80 us later
+    moved = Retiming(trace).retimed(np.array([160_000, 10_000]))
+    assert moved.device.start_ns.tolist() == [20_000, 230_000]
+    assert moved.host.start_ns.tolist() == [0, 20_000, (launched_us + 80) * 1000]
