@@ -221,6 +221,13 @@ def test_import_lists_the_problems_of_a_damaged_recording_by_kind(
             assert code == 2 and err.count("\n") == 1, broken.name
 
 
+def test_import_writes_no_trace_of_a_recording_without_events(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("empty.json").write_text('{"traceEvents": [{"ph": "M", "name": "process_name", "pid": 1}]}')
+    assert run(["import", "empty.json"]) == 2
+    assert "empty.json contains no ops, kernels or memory events. torch.profiler writes" in capfd.readouterr().err
+    assert not Path("empty.msgpack").exists()
+
+
 @pytest.mark.parametrize(
     ("recording", "name"),
     [
