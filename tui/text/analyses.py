@@ -108,6 +108,8 @@ def _titled(table: FigureTable, tab: str, sides: Sequence[Analyses]) -> FigureTa
     if tab == "path" and path is not None and len(sides) == 1:
         of_rank = f" of rank {path.rank}" if sides[0].stragglers else ""
         return table._replace(title=f"Critical path of step {path.step}{of_rank}, {time_text(path.duration_ns)}")
+    if tab == "path" and path is not None and (other := sides[1].critical_path) is not None:
+        return table._replace(title=f"Critical path of a step, {time_text(path.duration_ns)} -> {time_text(other.duration_ns)}")
     return table
 
 
