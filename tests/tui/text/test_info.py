@@ -230,9 +230,9 @@ def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
     (said,) = [said for said in note_sentences(summarize(trace)) if "times the step time" in said]
     assert said == "Step 8 took 11 times the step time (1.1 ms)"
     assert not any("times the step time" in said for said in note_sentences(summarize(training(steps=6))))
-    (at_limit,) = [said for said in note_sentences(summarize(with_a_pause(training(70), 900_000))) if "step time" in said]
+    (at_limit,) = [said for said in note_sentences(summarize(with_a_pause(training(200), 900_000))) if "step time" in said]
     assert at_limit == "Step 8 took 10 times the step time (1.0 ms)"
-    assert not any("step time" in said for said in note_sentences(summarize(with_a_pause(training(70), 899_000))))
+    assert not any("step time" in said for said in note_sentences(summarize(with_a_pause(training(200), 899_000))))
     trace.steps.kind[:] = StepKind.EVALUATION
     assert said in note_sentences(summarize(trace))
     trace.steps.kind[:3] = StepKind.STEADY
