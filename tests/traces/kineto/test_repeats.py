@@ -274,3 +274,17 @@ def test_time_before_the_first_phase_of_a_recorder_profile_belongs_to_other(tmp_
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({"traceEvents": profile.events}))
     assert phases(read_kineto(path, marks_are_steps=True)) == [("other", 200), ("forward", 12)]
+
+
+@pytest.mark.parametrize(("sizes", "steps"), [([8, 4] * 4, 4), ([8, 4, 2] * 3, 3), ([8, 4, 8, 8, 4, 8, 4, 4], 8), ([8] * 4, 4)])
+def test_optimizers_of_one_class_that_take_turns_are_several_optimizers(sizes: list[int], steps: int) -> None:
+    """GIVEN optimizer steps of one class that update parameters of these sizes THEN only a fixed period shows several
+    optimizers, and only the steps of the first one end training steps"""
+    profile = Profile()
+    for size in sizes:
+        profile.launch("aten::mm", ["gemm"])
+        begin_us = profile.now_us
+        profile.launch("aten::_foreach_add_", ["multi_tensor_apply_kernel"], reads=[size])
+        profile.mark("user_annotation", "Optimizer.step#Adam.step", begin_us, profile.now_us)
+    trace = profile.read()
+    assert (trace.steps.kind != StepKind.INCOMPLETE).sum() == steps

@@ -121,7 +121,9 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         omitted.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
-    first_optimizer = int(host.name[stepping[np.argmin(host.start_ns[stepping])]]) if len(stepping) else NONE
+    stepping = stepping[np.argsort(host.start_ns[stepping], kind="stable")]
+    first_optimizer = int(host.name[stepping[0]]) if len(stepping) else NONE
+    leading = set(_of_first_optimizer(tables, stepping).tolist())
     starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
     outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
     events = []
@@ -144,13 +146,39 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
             name = "other"
         is_plain = kind == PLAIN and not name
         seed = bool(seeds[place]) and not name
-        leads = name == "optimizer" and name_id == first_optimizer
+        leads = name == "optimizer" and row in leading
         like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
         after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place])
         is_quiet = bool(quiet[place])
         facts = name, kind, seed, is_quiet, leads, like, *after_backward
         events.append(StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created, on_main=bool(on_main[row])))
     return _outside_closures(events, host, runs_backward, first_optimizer, strings) if len(runs_backward) else events
+
+
+def _of_first_optimizer(tables: RankTables, ranges: Column) -> Column:
+    """Return the steps of the first optimizer. `ranges` are the steps of all optimizers, in time order.
+
+    Note [Optimizers of one class]
+        The name of a range shows the class of an optimizer, but not which optimizer made the step. The optimizers of a GAN, for
+        example, may have one class. They update different parameters, so their last ops have different shapes, or their last
+        kernels have different grids. A single optimizer may also skip parameters that have no gradient. Ranges are therefore
+        assigned to several optimizers only if the differences repeat with a fixed period.
+    """
+    host, device = tables.host, tables.device
+    ranges = ranges[host.name[ranges] == host.name[ranges[0]]] if len(ranges) else ranges
+    ops = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.OP))
+    work = np.flatnonzero(device.is_work & (device.launch != NONE))
+    work = work[np.argsort(host.start_ns[device.launch[work]], kind="stable")]
+    columns = []
+    for starts_ns, values in (
+        (host.start_ns[ops], (host.name[ops], host.shapes[ops])),
+        (host.start_ns[device.launch[work]], (device.config[work],)),
+    ):
+        first, end = np.searchsorted(starts_ns, [host.start_ns[ranges], host.end_ns[ranges]])
+        columns += [np.where(end > first, np.append(of, NONE)[end - 1], NONE) for of in values]
+    kinds = np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)
+    repeats = any((kinds[period:] == kinds[:-period]).all() for period in range(2, len(kinds) // 2 + 1))
+    return ranges[kinds == kinds[0]] if repeats else ranges
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
