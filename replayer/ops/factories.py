@@ -14,13 +14,14 @@ import torch
 from replayer import state
 from replayer.ops import kept_library, op_named, without_override_warnings
 from replayer.ops.copies import Copies
-from replayer.tensor.allocation import Uniform, allocate, make
+from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
 from replayer.tensor.device_args import index_of
 from replayer.tensor.planning.cuda_dtypes import no_kernel, scalar_type
 from replayer.tensor.planning.deterministic import fills_memory, value_of_filled
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import BACKEND
-from replayer.tensor.values.known_values import in_dtype, set_known_values
+from replayer.tensor.values.known_values import set_known_values
+from replayer.tensor.values.value_rules import EXACT_DTYPES, fill_with_zeros
 from replayer.torch_types import Op, TorchAny, TorchFunction
 
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
@@ -51,7 +52,10 @@ class Factories:
         else:
             strided = torch.empty(shape, dtype=kind, device="meta", memory_format=memory_format)
             meta = self._metas.like(strided, index_of(device))
-        return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
+        made = make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
+        if kind in EXACT_DTYPES and meta.numel <= KNOWN_LIMIT:
+            fill_with_zeros(made)
+        return self._filled(made)
 
     def empty_strided(
         self,
@@ -78,7 +82,7 @@ class Factories:
 
     def zeros(self, size: TorchAny, **options: TorchAny) -> TorchAny:
         made = self.empty(size, options.get("dtype"), device=options.get("device"))
-        made.allocation.known = Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype)
+        fill_with_zeros(made)
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.replayer.recordings import Op, make_recording
 from traces.format.trace_file import load, save
+from traces.model.trace import Origin
 
 pytestmark = pytest.mark.waits
 
@@ -34,7 +35,8 @@ class Machine:
 
     def start(self, ranks: int, rendezvous: list[str], trace: Path, output: Path, *words: str) -> subprocess.Popen[str]:
         torchrun = ["torchrun", "--nnodes=2", f"--nproc-per-node={ranks}", f"--local-addr={self.address}", *rendezvous]
-        replay = [sys.executable, "-m", "tui.cli", "replay", "--trace", str(trace), "-o", str(output), "--"]
+        options = ["--trace", str(trace), "-o", str(output), "--slow", "rank=2:3"]
+        replay = [sys.executable, "-m", "tui.cli", "replay", *options, "--"]
         command, pipe = [*self.inside, *replay, *torchrun, str(SCRIPT), *words], subprocess.PIPE
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
@@ -124,6 +126,12 @@ def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace
     for one in replays:
         assert [(one.steps.rank == rank).sum() for rank in one.ranks] == [3] * len(one.ranks)
         assert set(one.collectives.group_size.tolist()) == {world}
+        work = one.device
+        lasted_ns = zip((one.devices[row].rank for row in work.device), work.origin, work.duration_ns, strict=True)
+        # the rank that `--slow` names runs on the second machine
+        assert {(rank, ns) for rank, origin, ns in lasted_ns if origin == Origin.EXACT} == {
+            (rank, 6_000_000 if rank == 2 else 2_000_000) for rank in one.ranks
+        }
 
 
 @pytest.mark.parametrize(

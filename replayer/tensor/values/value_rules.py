@@ -52,7 +52,7 @@ _OR = frozenset({aten.logical_or.default}) | _with_either("bitwise_or", "bitwise
 _SAME_OF_ALL = frozenset(
     {aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.mean.default, aten.mean.dim}
 )
-_EMPTY = frozenset({aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default})
+_EMPTY = frozenset({aten.empty_like.default, aten.new_empty.default})
 _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
@@ -64,7 +64,7 @@ def value_rule(func: Op, plan: Plan) -> Rule | None:
         and outcome.tensor_meta.dtype in EXACT_DTYPES
         and outcome.tensor_meta.numel <= KNOWN_LIMIT
     ):
-        return _zeros
+        return fill_with_zeros
     if not plan.signature.launches or plan.reshaped:
         return None
     if func is aten._foreach_add_.Scalar:
@@ -310,7 +310,9 @@ _ASSUMED: dict[Op, Assume] = {
 }
 
 
-def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
+def fill_with_zeros(made: TorchAny, *_: TorchAny) -> None:
+    """Store zeros as the values of new memory. On a GPU, new memory has any values. With known values, a part of the memory can
+    be written, and the values of this part are then known."""
     made.allocation.known = Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype)
 
 

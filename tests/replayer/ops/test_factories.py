@@ -124,3 +124,13 @@ def test_an_op_in_place_changes_the_sizes_and_the_memory_of_a_sparse_tensor() ->
     one = torch.sparse_coo_tensor(torch.tensor([[0, 1]] * 2), torch.ones(2), (2, 2), check_invariants=False)
     assert x.add_(one.cuda())._nnz() == 2
     assert [part.size_bytes for part in x.parts.values()] == [32, 8]  # type: ignore[attr-defined]
+
+
+def test_a_written_part_of_new_memory_has_known_values() -> None:
+    """DeepSpeed's pipeline writes the shape of a tensor to a part of a buffer and sends the buffer to the next stage."""
+    use()
+    source = torch.ones(8, device="cuda")
+    for made in (torch.empty(8, dtype=torch.int32, device="cuda"), source.new_empty(8, dtype=torch.int64)):
+        made[:3].copy_(torch.tensor([4, 5, 6]))
+        made[4] = 7
+        assert made[:3].tolist() == [4, 5, 6] and made[4].item() == 7
