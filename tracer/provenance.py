@@ -194,10 +194,16 @@ def _versions(torch: ModuleType) -> dict[str, Json]:
     return {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": _cudnn_version(torch),
         "nccl": _nccl_version(torch),
         "driver": _driver_version(torch),
     }
+
+
+def _cudnn_version(torch: ModuleType) -> int | None:
+    """Return a version such as 92400. This function does not call `torch.backends.cudnn.version`. If the installed cuDNN is too
+    old for PyTorch, only the first call of `version` raises an error, and the script must get that error."""
+    return torch._C._cudnn.getVersionInt() if hasattr(torch._C, "_cudnn") else None
 
 
 def _nccl_version(torch: ModuleType) -> str | None:

@@ -176,3 +176,13 @@ def test_without_a_driver_version_the_cuda_version_of_the_driver_is_recorded(
     assert provenance._driver_version(of_cuda) == version
     file.write_text("550.54.15\n")
     assert provenance._driver_version(of_cuda) == "550.54.15"
+
+
+@pytest.mark.parametrize("version", [None, 92400])
+def test_the_version_of_cudnn_is_read_without_the_check_that_raises_an_error(version: int | None) -> None:
+    def check() -> None:
+        raise RuntimeError("cuDNN version incompatibility")
+
+    own = SimpleNamespace() if version is None else SimpleNamespace(_cudnn=SimpleNamespace(getVersionInt=lambda: version))
+    of_cuda: Any = SimpleNamespace(_C=own, backends=SimpleNamespace(cudnn=SimpleNamespace(version=check)))
+    assert provenance._cudnn_version(of_cuda) == version
