@@ -19,7 +19,7 @@ def spare_host_bytes() -> int | None:
     except (OSError, KeyError, ValueError):
         return None  # macOS
     container_bytes = _spare_container_bytes()
-    return spare_bytes if container_bytes is None else min(spare_bytes, container_bytes)
+    return max(spare_bytes if container_bytes is None else min(spare_bytes, container_bytes), 0)
 
 
 def _spare_container_bytes() -> int | None:

@@ -26,6 +26,7 @@ from replayer.memory.device.blocks import tie_rule_of
 from replayer.memory.device.oom import DEFAULT_OOM_TEXT
 from replayer.memory.device.request_log import RankRequests, RequestKind, RequestLog
 from replayer.memory.rerun_requests import MAX_BATCH, ScaledRequests, largest_batch, run_requests
+from replayer.memory.spare_memory import spare_host_bytes
 from traces.combining.replayed_ranks import process_of_each_rank, timelines_in
 from traces.format.trace_file import save
 from traces.library.catalogue import device_named
@@ -44,7 +45,7 @@ from tui.options import FitOptions
 from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text
 from tui.running.progress import working
-from tui.running.ranks import available_bytes, require_ranks
+from tui.running.ranks import require_ranks
 from tui.terminal import is_verbose, terminal_style
 from tui.text.fit import CardFacts, CardFit, Need, OtherMemory, fit_lines
 
@@ -85,7 +86,7 @@ class FitFacts(Need):
 
 
 def run(fit: FitOptions) -> int:
-    require_ranks(fit.ranks, available_bytes())
+    require_ranks(fit.ranks, spare_host_bytes())
     cards = [card_of(device_named(name)) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
     option = fit.batch_option.removesuffix("=") or _usual_option(fit.script)
     first = _run(fit, fit.script, cards[0])

@@ -1,12 +1,11 @@
 """Checks whether this machine has enough memory for all ranks.
 
-    require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 11.9 GiB, but only 4.0 GiB are available
+    require_ranks(256, spare_host_bytes())   # TraceError: 256 ranks need about 11.9 GiB, but only 4.0 GiB are available
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from traces.comparison.thresholds import RANK_BYTES, SHARED_BYTES
 from traces.model.trace import TraceError
@@ -42,12 +41,3 @@ def require_torchrun(words: list[str]) -> None:
 def started_script(words: list[str]) -> list[str]:
     is_torchrun = not {"torchrun", "torch.distributed.run"}.isdisjoint(words[:2])
     return [word for word in words if is_torchrun and word.endswith(".py")] or words
-
-
-def available_bytes() -> int | None:
-    try:
-        meminfo_text = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:
-        return None
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo_text, re.MULTILINE)
-    return int(found[1]) << 10 if found is not None else None

@@ -56,7 +56,7 @@ def _zeros(size_bytes: int) -> torch.Tensor:
     with suppress(RuntimeError):
         if spare_bytes is None or size_bytes <= spare_bytes:
             return torch.zeros(size_bytes, dtype=torch.uint8, device="cpu")
-    usable = "" if spare_bytes is None else f" ({size_text(max(spare_bytes, 0))} can be used)"
+    usable = "" if spare_bytes is None else f" ({size_text(spare_bytes)} can be used)"
     call = f"a tensor of {size_text(size_bytes)} under --values compute"
     raise NotEmulated(call, f"this machine has too little memory for its values{usable}; use `--values recorded`")
 

@@ -47,3 +47,8 @@ def test_a_container_with_a_high_limit_can_use_all_memory_of_the_machine(machine
 def test_available_memory_is_unknown_without_the_files_in_proc(machine: Path) -> None:
     (machine / "proc/meminfo").unlink()
     assert spare_memory.spare_host_bytes() is None
+
+
+def test_a_machine_whose_memory_is_nearly_full_has_none_to_spare(machine: Path) -> None:
+    limit_container(machine, GIB // 8)
+    assert spare_memory.spare_host_bytes() == 0
