@@ -133,7 +133,7 @@ def error_of(script: Path, folder: Path, replay_with: str) -> tuple[float, float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recordings", type=int, default=7, help="of each program")
+    parser.add_argument("--recordings", type=int, default=7, help="number of recordings of each program")
     parser.add_argument("--only", metavar="PROGRAM", help="part of the names of the programs to run")
     parser.add_argument("--replay-with", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--json", type=Path)

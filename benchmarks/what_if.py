@@ -582,7 +582,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("published", type=Path, help="the folder of published measurements")
     parser.add_argument("traces", type=Path, help="the folder of public recordings")
-    parser.add_argument("--rows", default=",".join(ROWS), help="which rows")
+    parser.add_argument("--rows", default=",".join(ROWS), help="the rows to compute")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch and torchvision")
     parser.add_argument("--networks", nargs="*", help="only these of torchvision's networks")
     parser.add_argument(

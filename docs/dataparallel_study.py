@@ -60,8 +60,9 @@ def main() -> None:
         "recording", type=Path,
         help="a recording of one GPU: a trace file or a torch.profiler file that contains kernels",
     )
-    parser.add_argument("--results", type=Path, default=DOCS.parent / "out" / "study", help="the folder for the cells")
-    parser.add_argument("--tables", default="times,versions,epochs", metavar="A,B", help="which to make [default: %(default)s]")
+    parser.add_argument("--results", type=Path, default=DOCS.parent / "out" / "study", help="the folder for the measurements")
+    tables = "times,versions,epochs"
+    parser.add_argument("--tables", default=tables, metavar="A,B", help="the tables to make [default: %(default)s]")
     parser.add_argument("--vgg16", action="store_true", help="also train VGG16, which takes about an hour")
     args = parser.parse_args()
     names = [name for name in args.tables.split(",") if name] + ["vgg16"] * args.vgg16

@@ -42,9 +42,9 @@ def parse_arguments() -> argparse.Namespace:
 
     cell = commands.add_parser("cell", help="measure one network at one batch size on some GPUs")
     cell.add_argument("--model", choices=list(MODELS), default="resnet18")
-    cell.add_argument("--parallel", choices=list(PARALLEL), default="nn", help="nn.DataParallel, or its plain version")
+    cell.add_argument("--parallel", choices=list(PARALLEL), default="nn", help="nn: nn.DataParallel; plain: torch.nn.parallel")
     cell.add_argument("--gpus", type=int, default=1, metavar="N", help="use the first N GPUs")
-    cell.add_argument("--batch-size", type=int, default=64, help="of all GPUs together")
+    cell.add_argument("--batch-size", type=int, default=64, help="number of images per step on all GPUs together")
     cell.add_argument(
         "--trainable", type=float, default=1.0, metavar="SHARE",
         help="share of the parameters to train, beginning with the last layer",

@@ -48,7 +48,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--precision", choices=sorted(DTYPES), default="bf16", help="of the matrix products")
+    parser.add_argument("--precision", choices=sorted(DTYPES), default="bf16", help="dtype of the matrix products")
     parser.add_argument("--clip", type=float, default=1.0, help="clip the gradients to this total norm")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument(

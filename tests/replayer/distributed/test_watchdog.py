@@ -59,7 +59,7 @@ def test_calls_of_a_collective_fail_if_they_are_further_apart_than_the_timeout(
         ({"BLOCKING_WAIT": "True"}, "all_reduce", 110 * S),
     ],
 )
-def test_error_handling_decides_what_a_rank_does_that_is_later_than_the_timeout(
+def test_the_error_handling_mode_decides_what_happens_to_a_rank_that_is_late(
     environment: dict[str, str], operation: str, waits_until_ns: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN a timeout of 10 s and a rank that calls 20 s after the first."""

@@ -145,7 +145,7 @@ def test_a_parameter_with_an_assigned_class_moves_and_trains() -> None:
     assert layer.weight.__class__.__name__ == "Weight" and layer.weight.grad is not None and layer.weight.grad.is_cuda
 
 
-def test_a_tensor_cannot_become_something_else() -> None:
+def test_the_class_of_a_tensor_can_change_only_to_another_tensor_class() -> None:
     use()
     with pytest.raises(TypeError, match="__class__ must be set to a class, not 'int' object"):
         torch.ones(2, device="cuda").__class__ = 3  # type: ignore[assignment]

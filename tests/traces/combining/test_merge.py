@@ -234,7 +234,7 @@ def test_a_profile_with_another_clock_is_aligned_at_the_starts_of_its_steps() ->
             assert values.tolist() == getattr(getattr(expected, table), column).tolist(), (table, column)
 
 
-def test_an_unfinished_step_at_the_end_of_the_profile_is_no_problem() -> None:
+def test_an_unfinished_step_at_the_end_of_the_profile_is_not_reported_as_a_problem() -> None:
     """GIVEN a profile of four steps, of which the script finished three THEN three steps have kernels, without a problem."""
     recording, numbers = around(training(steps=3))
     trace = with_profile(recording, training(steps=4), numbers)

@@ -327,7 +327,7 @@ def phases_of(*events: Event) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-def test_a_tensor_created_on_the_gpu_just_before_a_range_is_not_the_profilers(on_gpu: bool) -> None:
+def test_a_tensor_created_on_the_gpu_just_before_a_module_range_belongs_to_the_phase_other(on_gpu: bool) -> None:
     """GIVEN a batch that a script creates on the GPU between `zero_grad` and a module's range THEN this time counts as "other",
     as in a replay. A tensor on the CPU may be one that old profilers create for the range."""
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 10, 5, cat="user_annotation")
