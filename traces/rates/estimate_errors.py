@@ -89,11 +89,11 @@ def expected_error(trace: Trace) -> EstimateError | None:
 
 
 def precision_of(trace: Trace) -> str:
-    """Return "half" if the program mainly computes in fp16 or bf16, and otherwise "fp32"."""
+    """Return "half" if kernels mainly compute in fp16 or bf16, and otherwise "fp32". Copies from the CPU do not count."""
     if trace.workload is not None and trace.workload.autocast in _HALF:
         return "half"
-    work = trace.device.is_work
-    rows, duration_ns = op_of(trace)[work], trace.device.duration_ns[work]
+    kernels = trace.device.kind == DeviceKind.KERNEL
+    rows, duration_ns = op_of(trace)[kernels], trace.device.duration_ns[kernels]
     known = rows >= 0
     dtypes = trace.host.dtypes[rows[known]]
     is_half = trace.strings.matching(dtypes, lambda text: any(name in text for name in _HALF))

@@ -12,8 +12,9 @@ import pytest
 
 from tests.traces.handmade import training
 from traces.comparison.compare import compare
+from traces.figures.measure import op_of
 from traces.model.run import REPLAY, ReplayNotes, Run
-from traces.model.trace import NONE, Origin, StepKind, Trace
+from traces.model.trace import NONE, DeviceKind, Origin, StepKind, Trace
 from traces.model.workload import WorkloadSignature
 from traces.rates import estimate_errors
 from traces.rates.estimate_errors import TABLE, expected_error, precision_of
@@ -87,6 +88,11 @@ def test_the_precision_with_the_most_gpu_time_determines_the_expected_error() ->
     assert precision_of(trace) == "fp32"
     trace.host.dtypes[:] = half
     assert len(ops) and precision_of(trace) == "half"
+    # WHEN copies of fp32 batches to the GPU take most of the time THEN the kernels determine the expected error
+    copies = trace.device.kind == DeviceKind.MEMCPY
+    trace.device.duration_ns[copies] *= 1000
+    trace.host.dtypes[op_of(trace)[copies]] = trace.strings.add("float32;float32")
+    assert copies.any() and precision_of(trace) == "half"
 
 
 def test_the_json_of_a_comparison_contains_the_expected_error(rows: None) -> None:
