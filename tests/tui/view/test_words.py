@@ -225,6 +225,7 @@ def test_the_app_shows_details_for_every_kind_of_event(table: str, number: int, 
     found = details(scene, span(scene, 0, table, number), Alignment.STEP, 0)
     assert not [line for line in lines if line not in found], found
     assert any(line.startswith("begins      ") and "in step 5" in line for line in found)
+    assert sum("GB/s" in line for line in found) <= 1  # a copy has its own rate, so the average of its op is not shown
 
 
 @pytest.mark.parametrize("ending", list(Ending))

@@ -108,7 +108,8 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
     by = op if op != NONE else launch
     lines.append(_fact("launched by", f"{one_column_each(trace.strings[int(host.name[by])])}, {time_text(waited_ns)} before"))
     lines += _compiled(trace, number)
-    return lines + _shapes(trace, by) + (_rate(scene, span.side, op) if op != NONE else []) + _position(trace, by)
+    has_own_rate = op == NONE or spans.bytes[number] != NONE
+    return lines + _shapes(trace, by) + ([] if has_own_rate else _rate(scene, span.side, op)) + _position(trace, by)
 
 
 def _compiled(trace: Trace, number: int) -> list[str]:
