@@ -288,3 +288,21 @@ def test_optimizers_of_one_class_that_take_turns_are_several_optimizers(sizes: l
         profile.mark("user_annotation", "Optimizer.step#Adam.step", begin_us, profile.now_us)
     trace = profile.read()
     assert (trace.steps.kind != StepKind.INCOMPLETE).sum() == steps
+
+
+@pytest.mark.parametrize(("last", "steps"), [("multi_tensor_apply_kernel", 4), ("gemm", 1)])
+def test_repeated_kernels_of_a_recording_without_host_events_are_steps(last: str, steps: int) -> None:
+    """GIVEN three kernels of 300, 100 and 50 us that repeat four times in 1 ms each, and a copy stream WHEN the third is a
+    kernel of an optimizer THEN each repetition is a training step of 1 ms with 450 us of work, or 470 us with the copy"""
+    profile = Profile()
+    for step in range(4):
+        for start_us, lasts_us, kernel in ((0, 300, "gemm"), (400, 100, "gemm"), (700, 50, last)):
+            profile.mark("kernel", kernel, 1000 * (step + 1) + start_us, 1000 * (step + 1) + start_us + lasts_us)
+    at = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoD (Device -> Device)", "pid": 0, "tid": 9}
+    profile.events += [at | {"ts": 1000 * step + 800, "dur": 20, "args": {"device": 0, "stream": 9}} for step in (1, 2, 3, 4)]
+    trace = profile.read()
+    assert len(trace.steps) == steps
+    if steps > 1:
+        found = pace(trace)
+        assert trace.steps.kind.tolist() == [StepKind.STEADY] * 4
+        assert found is not None and (found.pace_ns, found.gpu_time_ns) == (1000 * US, 470 * US)

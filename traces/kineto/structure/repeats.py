@@ -1,6 +1,7 @@
 """Finds training steps in recordings without step marks, by searching for repeated sequences of ops.
 
     repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
+    repeated_kernels(device, strings)           # the same for a recording of the GPU alone
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
     marked_iterations(host, device, strings)    # [starts_ns], or None
 
@@ -8,7 +9,8 @@ Note [Repeated ops]
     If the whole recording repeats one sequence of ops at least twice, each repetition is a training step. Layers of a network
     also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
     GPU. Otherwise it must begin with new data, while a layer begins with the output of the previous layer. If only launches of
-    CUDA graphs repeat, training steps are found from these launches.
+    CUDA graphs repeat, training steps are found from these launches. In a recording without any host events, the work of the
+    stream with the most kernels and copies is searched instead of ops.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
@@ -32,6 +34,7 @@ from traces.comparison.thresholds import MOSTLY_MARKED
 from traces.kineto.spans.thread_roles import STEP_MARK
 from traces.kineto.structure.annotations import is_iteration
 from traces.model.intervals import Intervals
+from traces.model.row_order import grouped
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
 from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
 
@@ -98,6 +101,18 @@ def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Re
     return Repeats([call.start_ns for call in graphs[::unit]], len(graphs) % unit > 0) if unit else None
 
 
+def repeated_kernels(device: DeviceSpans, strings: Strings) -> Repeats | None:
+    # see Note [Repeated ops]
+    work = np.flatnonzero(device.is_work)
+    rows = max((work[of] for of in grouped(device.device[work], device.stream[work])), key=len, default=work)
+    rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
+    names = device.name[rows].tolist()
+    unit = _unit(names)
+    if not unit or not any(_once(strings[name]) for name in names[:unit]):
+        return None
+    return Repeats(device.start_ns[rows[::unit]].tolist(), len(rows) % unit > 0)
+
+
 class _Call(NamedTuple):
     start_ns: int
     symbol: tuple[int, ...]
@@ -148,7 +163,7 @@ def _once(name: str) -> bool:
     return copy_direction(name) in ("h2d", "d2h") or _OPTIMIZER_KERNEL.match(name) is not None
 
 
-def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
+def _unit(symbols: Sequence[object]) -> int:
     """Return the period of a sequence, such as 2 for ABABA, or 0 if the sequence is not periodic (Knuth-Morris-Pratt
     algorithm)."""
     fails = [0] * len(symbols)

@@ -36,7 +36,7 @@ from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import STEP_MARK
 from traces.kineto.structure.batch_ends import BatchEnds
 from traces.kineto.structure.phases import read_phases
-from traces.kineto.structure.repeats import gpu_step_marks, marked_iterations, repeated_steps
+from traces.kineto.structure.repeats import Repeats, gpu_step_marks, marked_iterations, repeated_kernels, repeated_steps
 from traces.kineto.structure.step_events import StepEvent, step_events
 from traces.model.intervals import TimeWindows
 from traces.model.trace import NONE, Column, HostKind, HostSpans, Phases, StepKind, Steps, Strings
@@ -94,9 +94,7 @@ def _find_steps(tables: RankTables, events: list[StepEvent], strings: Strings, m
     if source in ("whole", "inference") and (begins := marked_iterations(host, tables.device, strings)):
         return _steps_until(last, begins), "ranges"
     if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
-        steps = _steps_until(last, repeats.starts_ns)
-        steps.kind[-1] = StepKind.INCOMPLETE if repeats.has_rest else StepKind.STEADY
-        return steps, "repeats"
+        return _of_repeats(repeats, last), "repeats"
     if source == "whole":  # include the launches of all threads, or all GPU work if no launch is known
         calls = tables.device.launch[tables.device.launch != NONE]
         spans = host.take(calls) if len(calls) else tables.device.take(tables.device.is_work)
@@ -110,9 +108,16 @@ def _of_device_alone(tables: RankTables, strings: Strings) -> tuple[Steps, str]:
         return Steps.empty(), "none"
     first, last = int(work.start_ns.min()), int(work.end_ns.max())
     marks = gpu_step_marks(tables.host, tables.device, strings)
-    if marks is None:
-        return _steps([0], [first], [last]), "whole"
-    return _steps_until(last, marks.starts_ns, marks.numbers), "gpu marks"
+    if marks is not None:
+        return _steps_until(last, marks.starts_ns, marks.numbers), "gpu marks"
+    repeats = repeated_kernels(tables.device, strings)
+    return (_steps([0], [first], [last]), "whole") if repeats is None else (_of_repeats(repeats, last), "repeats")
+
+
+def _of_repeats(repeats: Repeats, last_ns: int) -> Steps:
+    steps = _steps_until(last_ns, repeats.starts_ns)
+    steps.kind[-1] = StepKind.INCOMPLETE if repeats.has_rest else StepKind.STEADY
+    return steps
 
 
 def _innermost(host: HostSpans, marks: Column) -> Column:
@@ -138,7 +143,7 @@ def _kinds(steps: Steps, events: list[StepEvent], tables: RankTables, strings: S
     trains = goes_back | steps_optimizer
     shows_training = trains if goes_back.any() else trains | _launches_training(steps, tables, strings)
     kinds = np.where(shows_training, StepKind.STEADY, StepKind.EVALUATION)
-    if len(steps) > 1:
+    if len(steps) > 1 and events:
         records = any(not event.quiet and not event.name for event in inside[-1])
         begins = any(not event.name and event.kind == PLAIN for event in inside[-1])
         cut = (trains[:-1].all() and not trains[-1] and (records or not begins)) or not inside[-1]
@@ -153,10 +158,11 @@ def _kinds(steps: Steps, events: list[StepEvent], tables: RankTables, strings: S
 
 def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Column:
     host, device = tables.host, tables.device
-    work = np.flatnonzero(device.is_work & (device.launch != NONE))
+    launched = device.is_work & (device.launch != NONE)
+    work = np.flatnonzero(launched if launched.any() else device.is_work)
     work = work[strings.matching(device.name[work], _TRAINING_KERNEL.match)]
     calls = np.flatnonzero(strings.matching(host.name, _TRAINING_CALL.match))
     step = TimeWindows(steps.start_ns, steps.end_ns).holding(
-        np.concatenate([host.start_ns[device.launch[work]], host.start_ns[calls]])
+        np.concatenate([host.start_ns[device.launch[work]] if launched.any() else device.start_ns[work], host.start_ns[calls]])
     )
     return np.isin(np.arange(len(steps)), step)
