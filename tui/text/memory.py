@@ -56,8 +56,8 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
         whole = 0 if of.recorded_peak_bytes is None else of.replayed_run_peak_bytes or 0
         if whole > (1 + DEFAULT_TOLERANCE) * (of.replayed_peak_bytes or whole):
             sentences.append(
-                f"{device}: the peak of the whole second trace is {size_text(whole)}. Memory is compared only in steps of a"
-                " kind that has memory events in both traces."
+                f"{device}: the peak of the whole second trace is {size_text(whole)}. Memory is compared only in steps that"
+                " do not compile and that are of a kind with memory events in both traces."
             )
     return sentences + fit_sentences(memory)
 

@@ -76,7 +76,7 @@ def test_diff_shows_a_5_percent_higher_memory_peak_outside_the_compared_steps() 
     known: dict[str, Any] = {"capacity_given": False, "replayed_peak_bytes": 100 * MIB}
     assert memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=105 * MIB)}) == []
     [sentence] = memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=106 * MIB)})
-    assert sentence.startswith("cuda:0: the peak of the whole second trace is 106.0 MiB. Memory is compared only in steps of a")
+    assert sentence.startswith("cuda:0: the peak of the whole second trace is 106.0 MiB. Memory is compared only in steps that")
     without = of(**known, replayed_run_peak_bytes=106 * MIB, recorded_peak_bytes=None)
     assert memory_sentences({"cuda:0": without}) == []  # the recording has no memory events, so no memory is compared
 
