@@ -6,6 +6,7 @@ import shlex
 
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
+from traces.comparison.thresholds import NEGLIGIBLE_SHARE
 from tui.outputs import json_text, show_text
 from tui.text.bottleneck import loading_sentences
 from tui.text.compiled import compilation_difference, compilation_notes, compiling_sentences
@@ -26,6 +27,8 @@ def run(first: str, second: str, json: bool) -> int:
     for reason, text in zip(explanation.reasons, reason_texts(explanation.reasons), strict=True):
         show_text(f"{'    ' if reason.phase else '  '}{text}")
     if not explanation.reasons and explanation.delta_ns is not None:
-        print("  nothing differs by more than 0.2 % of a step")
+        share = abs(explanation.delta_ns) / max(comparison.steps.recorded_ns or 1, comparison.steps.replayed_ns or 1)
+        alike = "nothing differs by more than 0.2 % of a step"
+        print(f"  {alike if share < NEGLIGIBLE_SHARE else 'the traces do not show which part of a step differs'}")
     show_text(f"\nNext: trace diff {shlex.join([first, second])} --details; if stacks were recorded, also --by function")
     return 0

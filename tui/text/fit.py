@@ -15,7 +15,7 @@ from traces.model.workload import WorkloadSignature
 from traces.names.cards import Card
 from traces.rates.estimate_errors import EstimateError
 from tui.commands.fit_times import ESTIMATED, StepTime
-from tui.formatting import ABSENT, count_text, counted, paint, size_text, table, time_text, wrapped
+from tui.formatting import ABSENT, FEW_DEVICES, count_text, counted, paint, size_text, table, time_text, wrapped
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,7 @@ def _step_text(step: StepTime) -> str:
 
 
 def _footnotes(need: Need, found: Sequence[CardFit], width: int) -> list[str]:
-    steps = [one.step for one in found if one.step is not None]
-    columns = _memory_sentences(need, found), _batch_sentences(need, found), _step_sentences(need, steps)
+    columns = _memory_sentences(need, found), _batch_sentences(need, found), _step_sentences(need, found)
     lines = [line for sentences in columns for line in wrapped(" ".join(sentences), width, "", "  ")]
     if not need.batch_option:
         lines += ["To find the largest batch, give the script's option for it, for example --batch-option=--batch-size."]
@@ -218,15 +217,18 @@ def _batch_sentences(need: Need, found: Sequence[CardFit]) -> list[str]:
     return sentences
 
 
-def _step_sentences(need: Need, steps: Sequence[StepTime]) -> list[str]:
-    sentences = []
+def _step_sentences(need: Need, found: Sequence[CardFit]) -> list[str]:
+    sentences, steps = [], [one.step for one in found if one.step is not None]
     estimates = [step for step in steps if step.is_estimate and step.source.startswith(ESTIMATED)]
     if estimates:
         corrected = estimates[0].source.partition(", ")[2]
         beside = f", {corrected}" if corrected else ""
         sentences.append(f"Step times marked with ~ are estimated op by op, as in trace predict{beside}.")
-        worst = max((step.error for step in estimates if step.error is not None), key=lambda error: error.error, default=None)
-        sentences += [] if worst is None else [worst.sentence()]
+        errors = [step.error for step in estimates if step.error is not None]
+        worst = max(errors, key=lambda error: (error.error, not error.same_card), default=None)
+        unchecked = [one.card.names[0] for one in found if one.step and one.step.error and not one.step.error.same_card]
+        gpus = " or ".join(unchecked) if len(unchecked) <= FEW_DEVICES else f"{len(unchecked)} of these GPUs"
+        sentences += [] if worst is None else [worst.sentence(gpus)]
     if not need.steps_run and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
         sources = ", ".join(dict.fromkeys(passes))
         sentences.append(f"Step times marked with ~ are the times of a forward pass in training, from the library: {sources}.")
