@@ -4,9 +4,16 @@
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 
 `dispatch` is one long function, because calls of smaller functions would slow down each op.
+
+Note [Tensors of a failed op]
+    A script may handle an out-of-memory error by running its model with a smaller batch. The traceback of the error contains
+    the frames of our functions. These frames must not keep the inputs of the failed op alive, because PyTorch frees inputs that
+    the script does not use, such as gradients.
 """
 
 from __future__ import annotations
+
+from traceback import clear_frames
 
 import torch
 
@@ -68,21 +75,23 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
             caller = gpu.current.local.callers[device]
         except (AttributeError, KeyError):
             caller = gpu.current.caller(device)
-        if kind == new:
-            try:
+        try:
+            if kind == new:
                 block = gpu.devices[device].allocator.malloc(plan.size_bytes, caller.stream.number)
-            except OutOfMemory as full:
-                raise full.to_torch() from None
-            allocation = Allocation()
-            allocation.block = block
-            allocation.known = None
-            meta = plan.tensor_meta
-            result = wrap(*meta.wrapping)
-            set_attributes(result, {"tensor_meta": meta, "allocation": allocation})
-        elif kind == same:
-            result = args[plan.at]
-        else:
-            result = plan.results(gpu, caller, args, kwargs)
+                allocation = Allocation()
+                allocation.block = block
+                allocation.known = None
+                meta = plan.tensor_meta
+                result = wrap(*meta.wrapping)
+                set_attributes(result, {"tensor_meta": meta, "allocation": allocation})
+            elif kind == same:
+                result = args[plan.at]
+            else:
+                result = plan.results(gpu, caller, args, kwargs)
+        except (OutOfMemory, torch.OutOfMemoryError) as full:  # see Note [Tensors of a failed op]
+            clear_frames(full.__traceback__)
+            args = kwargs = None
+            raise (full.to_torch() if isinstance(full, OutOfMemory) else full) from None
         written = plan.written
         if written is not None:
             if STATE.capturing:

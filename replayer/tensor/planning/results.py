@@ -13,7 +13,6 @@ import torch
 from torch.autograd.graph import increment_version
 
 from replayer.gpu.virtual_gpu import VirtualGpu
-from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.scratch_memory import ScratchScope, use_scratch
 from replayer.state import STATE
 from replayer.tensor.allocation import (
@@ -156,10 +155,7 @@ def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
     none_at = [at for at, one in enumerate(outputs) if one is None]
 
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> list[TorchAny]:
-        try:
-            blocks = gpu.devices[device].allocator.malloc_several(sizes_bytes, caller.stream.number)
-        except OutOfMemory as full:
-            raise full.to_torch() from None
+        blocks = gpu.devices[device].allocator.malloc_several(sizes_bytes, caller.stream.number)
         made: list[TorchAny] = []
         for block in blocks:
             meta = metas[len(made)]
@@ -187,15 +183,12 @@ def _new_with_workspaces(plan: Plan, outputs: tuple[New | None, ...], workspaces
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         allocator, stream = gpu.devices[device].allocator, caller.stream.number
         made: list[TorchAny] = []
-        try:
-            for needed, new in steps:
-                for size_bytes in needed:
-                    use_scratch(allocator, stream, op, size_bytes)
-                made.append(None if new is None else new_tensor(new[0], new[1], allocator, stream))
-            for size_bytes in last:
+        for needed, new in steps:
+            for size_bytes in needed:
                 use_scratch(allocator, stream, op, size_bytes)
-        except OutOfMemory as full:
-            raise full.to_torch() from None
+            made.append(None if new is None else new_tensor(new[0], new[1], allocator, stream))
+        for size_bytes in last:
+            use_scratch(allocator, stream, op, size_bytes)
         return made[0] if only_one else made
 
     return results
@@ -214,8 +207,6 @@ def _general(plan: Plan, workspaces: Workspaces) -> Results:
             scratch.after_output()
             result = _build(outcome, gpu, device, args, kwargs, scratch)
             scratch.end()
-        except OutOfMemory as full:
-            raise full.to_torch() from None
         finally:
             scratch.close()
         return result

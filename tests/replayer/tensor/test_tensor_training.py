@@ -302,9 +302,10 @@ def test_errors_in_a_backward_pass_are_raised_in_the_script() -> None:
     x = torch.empty(1 << 30, device="cuda", requires_grad=True)  # 4 of 16 GiB
     for _ in range(2):
         loss = (x * x).exp().sum()  # 12 GiB, and backward needs 8 more
-        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory") as raised:
             loss.backward()
-        del loss
+        assert gpu.live_bytes() == (4 << 30) + 8  # `x`, `loss` and its gradient; the error keeps no large tensor alive
+        del loss, raised
         assert x.grad is None and gpu.live_bytes() == 4 << 30
     small = torch.rand(4, device="cuda", requires_grad=True)
     (small * 2).sum().backward()
