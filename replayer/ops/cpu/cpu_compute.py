@@ -257,18 +257,16 @@ class CpuCompute:
             refusal = refusal_like(func, args, kwargs, missing)
             if refusal is not None:
                 raise refusal from None
-            name = func._schema.name
-            advice = "PyTorch cannot run the op on the CPU; use `--values recorded`"
-            raise NotEmulated(f"{name} under --values compute", advice) from missing
+            raise _not_computed(func, "PyTorch cannot run the op on the CPU") from missing
         except RuntimeError as error:
             if may_be_wider(func, args, kwargs, error):
                 return in_wider_dtypes(func, run, args, kwargs)
+            if "not implemented on the CPU" in str(error):
+                raise _not_computed(func, str(error)) from error
             if "DefaultCPUAllocator" not in str(error):
                 raise
             _request(func, args, kwargs)
-            name = func._schema.name
-            advice = "this machine has too little memory; use `--values recorded`"
-            raise NotEmulated(f"{name} under --values compute", advice) from error
+            raise _not_computed(func, "this machine has too little memory") from error
         finally:
             clock.resume()
 
@@ -276,6 +274,10 @@ class CpuCompute:
         for value, into in zip(tree_leaves(compute()), results, strict=True):
             if into is not None:
                 into.copy_(value)
+
+
+def _not_computed(func: Op, cause: str) -> NotEmulated:
+    return NotEmulated(f"{func._schema.name} under --values compute", f"{cause}; use `--values recorded`")
 
 
 class _PayloadCall(HostCall):

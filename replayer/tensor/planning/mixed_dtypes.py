@@ -261,11 +261,16 @@ def _masked_scatter(target: torch.Tensor, mask: torch.Tensor, source: torch.Tens
     if mask.dtype is not torch.bool:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {cpp_type(mask.dtype)}")
     broadcast: TorchAny = torch.broadcast_tensors
-    shape = torch.empty(mask.shape, device="meta")
     if in_place:
-        shape.expand(target.shape)
+        mask.expand(target.shape)
     else:
-        broadcast(shape, torch.empty(target.shape, device="meta"))
+        broadcast(*[torch.empty(tensor.shape, device="meta") for tensor in (mask, target)])
+
+
+def _masked_fill(target: torch.Tensor, mask: torch.Tensor, *_value: object) -> None:
+    """See `masked_fill__cuda` in ATen/native/cuda/Indexing.cu."""
+    _require_bool(target, mask)
+    mask.expand(target.shape)
 
 
 def _nll_loss2d(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, *_options: object) -> None:
@@ -518,9 +523,8 @@ _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 _PUT = "Index put requires the source and destination dtypes match, got {} for the destination and {} for the source."
 _VIEWED = "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: BFloat16"
 _SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"
-_MASKED = "masked_fill only supports boolean masks, but got dtype {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
-_MASKED_FILLS = [getattr(op, kind) for op in (_aten.masked_fill, _aten.masked_fill_) for kind in ("Scalar", "Tensor")]
+_require_bool = partial(_one_of, (torch.bool,), "masked_fill only supports boolean masks, but got dtype {}", 1)
 _MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
 _LRS = ("default", "tensor_lr")  # the learning rate is a number or a tensor
 _WITH_SCALARS = "addcmul addcmul_ addcdiv addcdiv_"
@@ -573,7 +577,8 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten._scaled_mm_v2.default: _scaled_mm,
     _aten.embedding_dense_backward.default: lambda _grad, indices, *_: _require_indices("embedding_backward", indices),
     _aten.index_select.default: _index_select,
-    **dict.fromkeys(_MASKED_FILLS, partial(_one_of, (torch.bool,), _MASKED, 1)),
+    **dict.fromkeys((_aten.masked_fill.Scalar, _aten.masked_fill.Tensor), _require_bool),
+    **dict.fromkeys((_aten.masked_fill_.Scalar, _aten.masked_fill_.Tensor), _masked_fill),
     _aten.where.self: partial(_one_of, (torch.bool, torch.uint8), _CHOSEN, 0),
     _aten.randint_like.Tensor: _randint_like,
     _aten.bernoulli.default: lambda probabilities, **_: _bernoulli(probabilities),

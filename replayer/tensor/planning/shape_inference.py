@@ -445,7 +445,8 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             raise refusal from None
         if floating and not compares_dtypes(refused):
             return None
-        if (_NAMES_DTYPE.search(text) or compares_dtypes(refused)) and not LACKS_KERNEL.search(text):
+        only_cpu = LACKS_KERNEL.search(text) or " on CPU does" in text
+        if (_NAMES_DTYPE.search(text) or compares_dtypes(refused)) and not only_cpu:
             raise on_one_device(refused) from None
     except (IndexError, ValueError, OverflowError):
         pass

@@ -163,6 +163,10 @@ def test_shapes_that_meta_kernels_accept_are_errors() -> None:
         (lambda: square.masked_scatter(mask[0, :4], square), "The size of tensor a (4) must match the size of tensor b (5)"),
         (lambda: square - True, "Subtraction, the `-` operator, with a bool tensor is not supported."),
         (lambda: square[:1].masked_scatter_(mask, square), "Target sizes: [1, 5].  Tensor sizes: [4, 5]"),
+        (lambda: square[0].masked_scatter_(mask, square), "expand(CUDABoolType{[4, 5]}, size=[5]): the number of sizes"),
+        (lambda: square.masked_fill_(mask[0, :4], 0), "The expanded size of the tensor (5) must match the existing size (4)"),
+        (lambda: square[0].masked_fill_(mask, 0), "expand(CUDABoolType{[4, 5]}, size=[5]): the number of sizes"),
+        (lambda: square.masked_fill(mask[0, :4], 0), "The size of tensor a (4) must match the size of tensor b (5)"),
     ):
         with pytest.raises((RuntimeError, IndexError), match=re.escape(text)):
             call()
@@ -764,3 +768,8 @@ def test_calls_that_only_a_meta_kernel_in_python_rejects_are_accepted() -> None:
     with pytest.raises(RuntimeError, match="reduce argument must be"):
         scores.scatter_reduce_(0, index, scores.clone(), "maximum")
     torch._foreach_zero_([scores[0].expand(2, 3)])
+
+
+def test_a_dtype_that_only_the_cpu_refuses_is_accepted() -> None:
+    use()
+    assert torch.nansum(torch.ones(3, dtype=torch.complex64, device="cuda")).dtype is torch.complex64

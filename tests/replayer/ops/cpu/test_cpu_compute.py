@@ -6,12 +6,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
+from replayer.errors import NotEmulated
+from replayer.ops.cpu import cpu_compute
 from replayer.ops.cpu.cpu_compute import CpuCompute, _as_it_is, _waits_for_size
 from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
+from traces.script.patching import temporarily_set
 
 aten = torch.ops.aten
 X = torch.zeros(3)
@@ -105,3 +109,12 @@ def test_an_index_on_the_cpu_is_copied_to_the_device_and_a_mask_is_not() -> None
     _, (_, (index,)), _ = compute.dispatch(aten.index.Tensor, (VirtualTensor,), (X, [INDEX]))
     assert index is INDEX
     assert compute.dispatch(aten.neg.default, (VirtualTensor,), (x,))[1] == (x,)
+
+
+def test_an_op_without_a_version_for_the_cpu_is_refused_by_name() -> None:
+    use()
+    compute: Any = SimpleNamespace()
+    clock = SimpleNamespace(pause=lambda: None, resume=lambda: None)
+    here = temporarily_set(cpu_compute, gpu=lambda: SimpleNamespace(clock=clock))
+    with here, pytest.raises(NotEmulated, match="aten::linalg_lu_factor_ex under --values compute"):
+        CpuCompute._on_host(compute, aten.linalg_lu_factor_ex.default, [torch.eye(2)], {"pivot": False})
