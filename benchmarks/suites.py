@@ -387,6 +387,15 @@ SUITES = (
         _NO_OPTIONS,
         {"KERAS_BACKEND": "torch"},
     ),
+    Suite("torchode", "bfc1abcc", ("tests",), 0, "martenlienen/torchode bfc1abcc", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite(
+        "kymatio",
+        "11552ed5",
+        ("tests/general", *(f"tests/scattering{dimensions}d" for dimensions in (1, 2, 3))),
+        100,
+        "kymatio/kymatio 11552ed5",
+        ".",
+    ),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -494,6 +503,12 @@ CAUSES = (
         r"variable 'input_cuda'|Boolean value of Tensor with more than one value",
         Kind.AS_ON_A_GPU,
         "on a GPU, the test reads a variable before it is assigned, or asserts a tensor with several elements",
+    ),
+    Cause(
+        "torchode",
+        r"(third|fourth)_order_coefficients_from_k|tsit5_recovers.*on the same device",
+        Kind.AS_ON_A_GPU,
+        "the default device is cuda, and the tests' data from numpy stays on the CPU",
     ),
     Cause(
         "",
