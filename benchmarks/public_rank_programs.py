@@ -185,8 +185,9 @@ def page(outcomes: list[Outcome]) -> str:
         "",
         "Each program runs as `trace replay --nproc N --values compute --clock recorded`. The column *changes* shows how many"
         " changes",
-        "were made to the program, such as fewer epochs or smaller models. Programs that download a data set get",
-        "random data of the same shape instead. The entry *not compared* means that there was no run on a CPU to compare with.",
+        "were made to the program, such as fewer epochs or smaller models. Programs that download a data set get random data of"
+        " the same",
+        "shape instead. The entry *not compared* means that there was no run on a CPU to compare with.",
         "",
         "| project | version |",
         "|---|---|",

@@ -19,6 +19,12 @@ VERSIONS = {
     "pippy": "pytorch/PiPPy 1bcb2bfb, transformers 5.23.0",
     "barlowtwins": "facebookresearch/barlowtwins 8e8d284",
     "simsiam": "facebookresearch/simsiam a7bc177",
+    "moco": "facebookresearch/moco 7397dfe",
+    "dino": "facebookresearch/dino 7c446df",
+    "timm": "huggingface/pytorch-image-models aa4b5850",
+    "openclip": "mlfoundations/open_clip 89fb801",
+    "llmc": "karpathy/llm.c f1e2ace",
+    "mleng": "stas00/ml-engineering 744d01e",
 }
 Edit = tuple[str, str, str]  # file, text, replacement
 
@@ -398,6 +404,84 @@ def _of_self_supervised() -> list[Program]:
     ]
 
 
+def _of_vision() -> list[Program]:
+    images = "datasets.FakeData(16, (3, 64, 64), 10, "
+    moco = (
+        "main_moco.py data -a resnet18 -j 0 --epochs 1 -b 8 --moco-dim 32 --moco-k 64 --multiprocessing-distributed"
+        " --dist-url tcp://127.0.0.1:29579 --world-size 1 --rank 0"
+    )
+    dino = (
+        "main_dino.py --arch vit_tiny --patch_size 16 --epochs 1 --warmup_epochs 0 --warmup_teacher_temp_epochs 0"
+        " --batch_size_per_gpu 4 --num_workers 0 --use_fp16 false --out_dim 64 --local_crops_number 2"
+        " --drop_path_rate 0 --optimizer sgd --output_dir out"
+    )
+    timm = (
+        "train.py --dataset torch/mnist --data-dir data --model resnet18 --num-classes 10 --input-size 1 28 28 --mean 0.1"
+        " --std 0.3 --epochs 1 -b 64 --workers 1 --output out"
+    )
+    clip = (
+        "-m open_clip_train.main --dataset-type synthetic --train-num-samples 32 --batch-size 4 --epochs 1 --warmup 1"
+        " --workers 0 --precision fp32 --model ViT-B-32"
+    )
+    is_there = "assert torch.cuda.is_available(),"
+    config = "src/open_clip/model_configs/ViT-B-32.json"
+    sizes = (("layers", 12, 2), ("width", 768, 64), ("width", 512, 64), ("heads", 8, 2))
+    kinds = {"": "", "local loss": "--local-loss --gather-with-grad", "accumulated": "--accum-freq 2"}
+    data, color = "src/open_clip_train/data.py", "(37 * idx % 256, 91 * idx % 256, 53 * idx % 256)"
+    smaller = (
+        *((config, f'"{name}": {size}', f'"{name}": {by}') for name, size, by in sizes),
+        # With equal images and texts, all gradients would be 0.
+        (data, "self.transform(self.image)", f'self.transform(Image.new("RGB", self.image_size, {color}))'),
+        (data, "self.preprocess_txt(self.caption)", 'self.preprocess_txt(f"{self.caption} {idx}")'),
+    )
+    return [
+        Program(
+            "moco",
+            "main_moco",
+            moco,
+            spawns=True,
+            edits=(
+                ("main_moco.py", "datasets.ImageFolder(\n        traindir,", images),
+                ("main_moco.py", "RandomResizedCrop(224", "RandomResizedCrop(64"),
+                ("main_moco.py", "correct[:k].view(-1)", "correct[:k].reshape(-1)"),
+            ),
+        ),
+        Program(
+            "dino",
+            "main_dino",
+            dino,
+            edits=(
+                ("main_dino.py", "datasets.ImageFolder(args.data_path, ", images),
+                ("main_dino.py", 'torch.hub.list("facebookresearch/xcit:main")', "[]"),
+            ),
+        ),
+        Program("timm", "train", timm, edits=(("timm/utils/distributed.py", is_there, "assert True,"),)),
+        *(
+            Program("openclip", f"train {kind}".strip(), f"{clip} {options}", folder="src", edits=smaller)
+            for kind, options in kinds.items()
+        ),
+        Program("mleng", "torch-distributed-gpu-test", "debug/torch-distributed-gpu-test.py"),
+    ]
+
+
+def _of_llmc() -> list[Program]:
+    file = "train_gpt2.py"
+    words = (
+        f"{file} --model d12 --batch_size 2 --sequence_length 32 --total_batch_size 256 --num_iterations 5 --dtype float32"
+        " --write_tensors 0 --overfit_single_batch 0"
+    )
+    edits = (
+        (file, "n_layer=12, n_head=12, n_embd=768", "n_layer=2, n_head=2, n_embd=64"),
+        (file, "sorted(glob.glob(filename_pattern))", '["tokens"]'),
+        (file, "_peek_data_shard(fname)", "9999"),
+        (file, "_load_data_shard(self.files[self.current_shard])", "np.arange(9999) % 65"),
+        (file, 'tiktoken.get_encoding("gpt2")', "None"),
+        (file, "assert torch.cuda.is_available(),", "assert True,"),
+    )
+    kinds = {"": "", "ZeRO": "--zero_stage 1"}
+    return [Program("llmc", f"train_gpt2 {kind}".strip(), f"{words} {options}", edits=edits) for kind, options in kinds.items()]
+
+
 PROGRAMS = [
     *_of_examples(),
     *_of_accelerate(),
@@ -412,4 +496,6 @@ PROGRAMS = [
     *_of_nanogpt(),
     *_of_pippy(),
     *_of_self_supervised(),
+    *_of_vision(),
+    *_of_llmc(),
 ]
