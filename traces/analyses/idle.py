@@ -24,7 +24,8 @@ If a GPU is idle and its next kernel has not been launched yet, the host is the 
 Note [Idle time of clean steps]
     The profiler slows the host, so a GPU is idle longer in profiled steps than in steps without the profiler. The result of
     `idle_times` is therefore an estimate for steps without the profiler: the GPU works as long as in profiled steps, and the
-    rest of the step time is idle time. `idle_spans` lists the measured idle time.
+    rest of the step time is idle time. If the pace has a mean step (Note [What limits the pace] in `traces.figures.pace`), its
+    time counts. `idle_spans` lists the measured idle time.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class BusyTime:
     def window_ns(self) -> int:
         # see Note [Idle time of clean steps]
         measured_ns = self.windows.total_ns
-        return measured_ns if self.clean is None else max(self.clean.pace_ns * self.steps, self.busy_ns)
+        return measured_ns if self.clean is None else max((self.clean.mean or self.clean).pace_ns * self.steps, self.busy_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +191,10 @@ def _clean_pace(trace: Trace, rank: int) -> StepPace | None:
 
 def _of_clean_steps(measured: BusyTime, by_reason: dict[str, int]) -> IdleTime:
     # see Note [Idle time of clean steps]
-    of, window_ns = measured.clean, measured.window_ns
-    if of is None:
+    window_ns = measured.window_ns
+    if measured.clean is None:
         return IdleTime(window_ns, measured.busy_ns, by_reason, measured.steps)
+    of = measured.clean.mean or measured.clean
     data_ns = min((of.pace_ns - of.without_data_ns) * measured.steps, window_ns - measured.busy_ns)
     rest_ns = window_ns - measured.busy_ns - data_ns
     kept = {reason: of_ns for reason, of_ns in by_reason.items() if reason not in ("data", *_ON_HOST)}

@@ -46,9 +46,10 @@ Note [What limits the pace]
     the GPU falls behind the host, or if the GPU works for at least 90 % of the step time. Otherwise the limit is "host".
 
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
-    limits the median step, but the waits for data take half of the time. If step times vary by more than MUCH_SPREAD, or if the
-    mean differs from the median by more than DEFAULT_TOLERANCE, the limit is therefore found from the mean step
-    (`StepPace.mean`).
+    limits the median step, but the waits for data take half of the time. The limit is therefore found from the mean step
+    (`StepPace.mean`) if step times vary by more than MUCH_SPREAD, or if the mean is more than DEFAULT_TOLERANCE above the
+    median. A mean below the median counts only if it is more than MUCH_SPREAD below, because the first steps of a host that
+    runs ahead are short.
 
 Note [Waits for data]
     If a script waits for a batch while the GPU still has queued work, the wait costs no time. The step time "without data
@@ -303,7 +304,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     falls_behind_ns = _falls_behind(times, rows, slowest.device, pace_ns) if slowest is not None and is_queued else 0
     noise = noise_floor(chosen.interval_ns[chosen.rows])
     mean_step = None
-    differs = abs(mean_ns - pace_ns) > thresholds.DEFAULT_TOLERANCE * pace_ns
+    differs = not (1 - thresholds.MUCH_SPREAD) * pace_ns <= mean_ns <= (1 + thresholds.DEFAULT_TOLERANCE) * pace_ns
     if differs or varies_much(chosen.interval_ns[chosen.rows]):
         share = max(mean_busy, default=None)
         mean_step = MeanStep(mean_ns, _limit(runs_ahead, share), share, mean(chosen.without_data_ns[whole]))

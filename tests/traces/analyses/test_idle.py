@@ -71,6 +71,20 @@ def test_idle_time_of_unprofiled_steps_is_computed_from_kernels_of_profiled_step
     assert summary.busy_shares == {"cuda:0": 0.5} and summary.bottleneck == PaceLimit("host", 25 * US, 0.25, copies_ns=5 * US)
 
 
+def test_idle_time_and_bottleneck_describe_the_same_average_step() -> None:
+    """GIVEN the steps of the test above, but the last clean step takes 140 us. On the GPU, the first step ends after 107 us,
+    because nothing ran before it, and all its 20 us of data loading count. THEN the average clean step takes (107 + 100 + 100 +
+    140) / 4 = 111.75 us, with (20 + 3 * 13) / 4 = 14.75 us of data loading. The host is the reason for the remaining idle time,
+    111.75 - 50 - 14.75 - 12 = 35 us."""
+    trace = training(steps=8, jitter_us=(*[0] * 3, 40, *[50] * 4))
+    trace.device = trace.device.take(trace.device.start_ns >= trace.steps.start_ns[4])
+    trace.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
+    of, summary = idle_times(trace)["cuda:0"], summarize(trace)
+    assert (of.window_ns, of.busy_ns, of.steps) == (447 * US, 200 * US, 4)
+    assert {reason: ns for reason, ns in of.by_reason.items() if ns} == {"data": 59 * US, "host": 140 * US, "launch": 48 * US}
+    assert summary.bottleneck == PaceLimit("host", 35 * US, 35 / 111.75, copies_ns=5 * US)
+
+
 def _clean_and_synchronized(extra_us: int, clean_stretch: float = 1.0) -> Trace:
     """Return four clean steps, and four profiled steps of 100 + `extra_us` us. In a profiled step, the GPU works from 27 to
     47, from 57 to 67 and from 87 to 97. The host waits for the kernel that ends at 67, and launches the next one at 83."""
