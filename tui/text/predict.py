@@ -55,8 +55,7 @@ def prediction_text(
     if busy_share < MOSTLY_BUSY and prediction.parallel is None:
         busy = share_text(busy_share)
         lines.append(f"GPU time is {busy} of the step. The expected error covers only GPU time; other times are as recorded.")
-    if prediction.unscaled_share > 0:
-        share = share_text(prediction.unscaled_share)
+    if (share := share_text(prediction.unscaled_share)) != share_text(0):
         lines.append(f"{share} of recorded GPU time has no shapes; it is scaled like the rest, or by data sheets.")
     lines += [f"{note[0].upper()}{note[1:]}." for note in prediction.notes]
     if output is not None:
