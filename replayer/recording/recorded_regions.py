@@ -112,7 +112,9 @@ class RecordedRegions:
                     # Dimensions that equal the old batch size by chance are replaced, too.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
-                    ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))
+                    # Inductor may fix a size that Dynamo leaves open, so another compilation of the function runs for a size.
+                    is_recompiled = is_same and likeness >= _ALIKE and _function(other) == _function(name)
+                    ranked.append(((is_recompiled, likeness, is_same, other == name, *fit), (other, recorded_inputs)))
         return max(ranked, key=itemgetter(0))[1] if ranked else None
 
     def _resized(self, call: RecordedCall, recorded_inputs: Shapes, inputs: Shapes) -> RecordedCall:
@@ -142,6 +144,10 @@ class RecordedRegions:
         ]
         share, *_, best = max(shares, default=(0.0, 0))
         return unknown[best] if share else []
+
+
+def _function(region: str) -> str:
+    return region.partition("/")[0]  # "0/1" is a compilation of the function "0"
 
 
 def call_of(calls: list[RecordedCall], number: int) -> RecordedCall | None:

@@ -149,6 +149,14 @@ def test_a_function_with_other_input_sizes_takes_the_most_similar_recorded_call(
     assert found(regions, "0/0", ((20, 8),), SIN, "aten::mm") == "aten::sin (20, 8, 0)"
 
 
+def test_a_recorded_call_with_the_same_sizes_may_be_of_another_compilation_of_the_function() -> None:
+    """GIVEN two compilations of a function WHEN the replay runs the second one with the recorded sizes of the first
+    THEN it takes the recorded call of the first. Another function with the same sizes has no effect."""
+    regions = regions_of(("0/0", SIN, 16, 8), ("0/1", COS, 64, 8), ("1/0", TANH, 32, 8))
+    assert found(regions, "0/1", ((16, 8),), COS, "aten::mm") == "aten::sin (16, 8, 0)"
+    assert found(regions, "0/1", ((32, 8),), COS, "aten::mm") == "aten::cos (32, 8, 1)"
+
+
 def test_if_two_sizes_are_equal_only_the_one_that_changed_is_replaced() -> None:
     """GIVEN calls of 16 x 8 and 128 x 8, whose product has the width 16 too WHEN 32 x 8 comes, and its product has the width 16
     THEN the sizes of the second call are replaced, although the first one is nearer."""
