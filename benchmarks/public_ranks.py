@@ -453,6 +453,7 @@ def _of_vision() -> list[Program]:
             edits=(
                 ("main_dino.py", "datasets.ImageFolder(args.data_path, ", images),
                 ("main_dino.py", 'torch.hub.list("facebookresearch/xcit:main")', "[]"),
+                ("main_dino.py", "fix_random_seeds(args.seed)", 'fix_random_seeds(args.seed), __import__("random").seed(0)'),
             ),
         ),
         Program("timm", "train", timm, edits=(("timm/utils/distributed.py", is_there, "assert True,"),)),
