@@ -5,7 +5,8 @@
 
 Note [A full launch queue]
     If the host runs ahead of the GPU, the launch queue becomes full, and the host waits. With the profiler, the host is slower
-    and may never fill the queue. Clean phases with a nearly full queue are therefore ignored.
+    and may never fill the queue. Clean phases with a nearly full queue are therefore ignored. The length of the queue is the
+    number of launches before the end of a phase minus the number of launches that the GPU had finished at that time.
 
 Note [Phases with different names]
     The recorder and the profiler may find different phases in a step. A phase that only one of them found is therefore added to
@@ -203,23 +204,23 @@ def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
     return [at for at, own in zip(places, counts, strict=True) if own == usual] if 2 * times > len(places) else places
 
 
-def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, work_ns: Column) -> Column:
+def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column) -> Column:
     # see Note [A full launch queue]
     phases = trace.phases
-    in_profiled = np.isin(phases.step, profiled)
     rows = np.flatnonzero(np.append(trace.steps.rank == rank, False)[phases.step])
+    rows = rows[phases.device_end_ns[rows] != NONE]
     rows = rows[np.argsort(phases.start_ns[rows], kind="stable")]
-    launched, device_ns = np.zeros(len(rows)), np.zeros(len(rows))
-    for name in np.unique(phases.name[rows]).tolist():
-        known = in_profiled & (phases.name == name)
-        launched[phases.name[rows] == name] = median_or_zero(launches[known])
-        device_ns[phases.name[rows] == name] = median_or_zero(work_ns[known])
-    launched, device_ns = np.cumsum(launched), np.cumsum(device_ns)
-    end_ns = phases.device_end_ns[rows]
-    lag_ns = np.where(end_ns == NONE, 0, np.maximum(end_ns - phases.end_ns[rows], 0))
-    queued = launched - np.interp(device_ns - lag_ns, device_ns, launched, left=0.0)
-    is_full = queued >= NEARLY_FULL * FULL_QUEUE
     found = np.zeros(len(phases), dtype=bool)
+    if not len(rows):
+        return found
+    in_profiled, launched = np.isin(phases.step, profiled), np.zeros(len(rows))
+    for name in np.unique(phases.name[rows]).tolist():
+        launched[phases.name[rows] == name] = median_or_zero(launches[in_profiled & (phases.name == name)])
+    before = np.cumsum(launched) - launched
+    times_ns = np.stack((phases.device_start_ns[rows], phases.device_end_ns[rows]), axis=1)
+    finished = np.stack((before, before + launched), axis=1)
+    done = np.interp(phases.end_ns[rows], np.maximum.accumulate(times_ns.ravel()), finished.ravel())
+    is_full = before + launched - done >= NEARLY_FULL * FULL_QUEUE
     found[rows] = is_full | np.append(False, is_full[:-1])
     return found
 

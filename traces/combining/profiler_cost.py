@@ -55,7 +55,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection
     host_waited, synchronous = host_waits(trace, rank), synchronous_calls(trace, rank)
     waits = host_waited.intervals
     launches, work_ns = launches_by_phase(trace)
-    full = [full_queues(trace, rank, profiled, launches, work_ns) for profiled, _ in kinds]
+    full = [full_queues(trace, rank, profiled, launches) for profiled, _ in kinds]
     counts = [common_counts(trace, *kind) if min(map(len, kind)) >= FEWEST_ALIKE else set() for kind in kinds]
     # the most frequent kind of step decides; a phase that occurs once per step has its name as key
     numbered = [{of for of in counts[0] if of[1] > 1}, *(own - counts[0] for own in counts[1:])]

@@ -16,23 +16,24 @@ from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind, Trac
 
 
 @pytest.mark.parametrize(
-    ("forward_ms", "lag_ms", "own_ms"),
+    ("forward_ms", "end_ms", "own_ms"),
     [
-        ((2, 2, 8, 8), (3, 6, 9.5, 9.5), 2),  # 300, 600, 950 and 950 queued launches
-        ((2, 2, 8, 2), (3, 6, 9.5, 8), 2),  # the last step begins with 950 queued launches
-        ((8, 8, 8, 8), (9.5, 9.5, 9.5, 9.5), 4),  # every step may have waited: the profiled step decides
-        ((2, 2, 8, 8), (3, 6, 9, 9), 2),  # 900
-        ((2, 2, 8, 8), (3, 6, 8.99, 8.99), 5),  # never more than 899: nothing waited
+        ((2, 2, 2, 5, 5, 5), (5, 10, 15, 20, 25, 30), 2),  # 300, 600 and from then on 900 queued launches
+        ((2, 2, 2, 5, 5, 5), (4.99, 9.98, 14.97, 19.96, 24.95, 29.94), 3.5),  # at most 899: nothing waited
+        ((2, 3, 1, 8), (5, 10, 15, 20), 2.5),  # the last step begins with 900 queued launches and ends with 600
+        ((0, 0, 5, 5, 5), (5, 10, 15, 20, 25), 4),  # always 1000: every step may have waited, so the profiled step decides
+        ((20, 20, 20, 20), (30, 50, 70, 90), 20),  # at most 750: the GPU waits for another rank
     ],
 )
 def test_unprofiled_phases_that_may_wait_for_a_full_launch_queue_are_ignored(
-    forward_ms: tuple[int, ...], lag_ms: tuple[float, ...], own_ms: int
+    forward_ms: tuple[int, ...], end_ms: tuple[float, ...], own_ms: float
 ) -> None:
     """GIVEN steps that launch 500 kernels of 10 us, and whose host runs ahead WHEN the queue has 900 launches or more THEN the
-    phase may have waited, and its time is not the host's own."""
-    steps = [(StepKind.STEADY, [("forward", 1)]), *((StepKind.STEADY, [("forward", int(ms * 1e6))]) for ms in forward_ms)]
+    phase may have waited, and its time is not the host's own. A step of 0 ms is a warm-up step."""
+    count = len(forward_ms)
+    steps = [(StepKind.STEADY, [("forward", int(ms * 1e6) + 1)]) for ms in forward_ms]
     trace = recorded([*steps, (StepKind.PROFILED, [("forward", 4_000_000)])])
-    trace.steps.kind[0] = StepKind.WARMUP
+    trace.steps.kind[:count][np.array(forward_ms) == 0] = StepKind.WARMUP
     begin_ns = int(trace.steps.start_ns[-1])
     add_ops(trace, [(begin_ns - UNIX_NS + 8000 * i, 1) for i in range(500)], HostKind.RUNTIME, "cudaLaunchKernel")
     trace.device = DeviceSpans.of(
@@ -40,10 +41,10 @@ def test_unprofiled_phases_that_may_wait_for_a_full_launch_queue_are_ignored(
         start_ns=[begin_ns + 5000 + 10_000 * i for i in range(500)], duration_ns=[10_000] * 500,
     )  # fmt: skip
     phases = trace.phases
-    phases.device_end_ns[1:5] = phases.end_ns[1:5] + (np.array(lag_ms) * 1e6).astype(np.int64)
-    phases.device_start_ns[1:5] = phases.device_end_ns[1:5] - 5_000_000
+    phases.device_end_ns[:count] = phases.start_ns[0] + (np.array(end_ms) * 1e6).astype(np.int64)
+    phases.device_start_ns[:count] = phases.device_end_ns[:count] - 5_000_000
     trace.runs[0] = with_clean_pace(Run(), trace, 0)
-    assert clean_phases(trace, 5)["forward"] == pytest.approx(own_ms * 1e6, rel=0.01)
+    assert clean_phases(trace, count)["forward"] == pytest.approx(own_ms * 1e6, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -167,11 +167,12 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
 
     def run(stream: tuple[int, int], not_before: int, number: int) -> None:
         start = max(free.get(stream, 0), not_before) + rng.randint(0, 3)
-        free[stream] = start + rng.choice([rng.randint(1, 20), shortest]) * slow
+        end = start + rng.choice([rng.randint(1, 20), shortest]) * slow
+        free[stream] = max(end, start + 1)  # if two works of a stream start at the same time, their order is unknown
         if rng.random() >= lost_kernels:
             kind = rng.choice(["kernel", "gpu_memcpy", "gpu_memset"])
             args = {"device": stream[0], "stream": stream[1], "correlation": number}
-            event(kind, f"{kind} {stream}", start, free[stream], stream[0], stream[1], **args)
+            event(kind, f"{kind} {stream}", start, end, stream[0], stream[1], **args)
 
     def wait(start: int) -> int:
         """One of the ways to wait for the device, or none; returns when the host goes on."""
