@@ -64,7 +64,7 @@ PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of
 PUBLISHED_CPU_NS = 1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values())
 BATCHES = (16, 32, 64, 128, 256)
 ROUNDS = 7
-# Runs with one and with two workers alternate, because the speed of the machine varies.
+# Alternate between one and two workers, because the speed of the machine varies.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
 

@@ -118,7 +118,8 @@ class RecordingWriter:
         if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
             self._unpack(run)
         done, pending = 0, self.pending
-        # Read all CUDA events first. Each event improves the conversion from GPU time to CPU time.
+        # Read all CUDA events first, because each event makes the conversion from the GPU's clock to the CPU's clock more
+        # accurate.
         if (
             pending
             and events.are_done(pending[-1].taken)
@@ -192,7 +193,7 @@ class RecordingWriter:
         return max(self.due_ns - self._from.cost.clock.now_ns(), 0)
 
     def read_last_events(self) -> None:
-        """Wait for the last CUDA events, but not for a hanging GPU."""
+        """Wait for the last CUDA events, but only for a limited time, because the GPU may hang."""
         access = self._access
         self.end_run()
         for step in self.pending:

@@ -97,7 +97,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """Return the future of the virtual collective, because PyTorch's future does not wait for the collective."""
+    """Return a future that completes when the virtual collective ends. PyTorch's own future completes at once."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)

@@ -372,8 +372,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data` for data on another device. The tensor's Python object stays the same, because optimizers
-    refer to the object."""
+    """Execute `tensor.data = data` for data on another device. The tensor remains the same Python object, because optimizers
+    hold references to it."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}

@@ -91,7 +91,7 @@ class GraphCapture:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Record an event in the captured graph. Return False if the stream is not captured."""
+        """Record an event in the captured graph. Return False if the stream is not part of the capture."""
         if stream in self:
             if event.external:
                 self.begin_work(stream)  # a node of the graph
