@@ -119,7 +119,7 @@ def _skip_static_destructors() -> None:
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # The C library calls the function that was registered last first: `fflush`, then `_exit`.
+    # The C library calls `fflush` first, because it was registered last, and then `_exit`.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

@@ -58,8 +58,8 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Choose the training steps that show whether two traces are of the same program. A replayed step is compared with the
-    Return the training steps of two traces that the verdict compares ("same program" or not). A replayed step is compared"""
+    """Return the training steps of both traces that decide whether the traces are of the same program. A replayed step is
+    compared with the recorded step of the same number."""
     rows = np.unique(ours)
     ours_by_rank, theirs_by_rank = (trace.steps.number << 32 | trace.steps.rank for trace in (recorded, other))
     row_of = dict(zip(theirs_by_rank[theirs].tolist(), theirs.tolist(), strict=True))
