@@ -602,9 +602,9 @@ class Trace:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the step times, or "" without steps. Copies of a recording have the same hash."""
+        """Return a hash of the step times, or "" without step times. Copies of a recording have the same hash."""
         steps = self.steps
-        if not len(steps):
+        if not steps.duration_ns.any():
             return ""
         times_ns = np.array([steps.start_ns - steps.start_ns.min(), steps.duration_ns], dtype="<i8")
         return hashlib.sha256(times_ns.tobytes()).hexdigest()[:16]

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tests.traces.handmade import replay_of, training
+from traces.library.cell_traces import blank_trace, trace_with_step_times
+from traces.library.cells import Gpu
 from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
 from traces.model.run import KINETO, RECORDER, LibrarySteps, ReplayNotes, Run
 from traces.model.trace import NONE, Collectives, Column, HostSpans, Sizes, Steps, Trace, parse_shapes
@@ -79,6 +81,15 @@ def test_a_trace_counts_as_a_replay_only_of_the_recording_that_it_replayed() -> 
     replay = Trace(runs={0: Run(replay=ReplayNotes("a", RECORDER, fingerprint=first.fingerprint))})
     assert [replay.is_replay_of(one) for one in (first, moved, second, none)] == [True, True, False, False]
     assert none.fingerprint == ""
+
+
+def test_a_replay_of_measured_step_times_counts_as_a_replay_of_them() -> None:
+    """GIVEN a replay that began without step times WHEN the library's step times become known THEN the replay is a replay of
+    the trace with these times."""
+    gpu = Gpu("a100", "NVIDIA A100-SXM4-40GB", 40 << 30)
+    blank = blank_trace(gpu)
+    replay = Trace(runs={0: Run(replay=ReplayNotes(fingerprint=blank.fingerprint, cells=(CELLS,)))})
+    assert replay.is_replay_of(trace_with_step_times(gpu, blank, [{"forward": 100}], ["a100/resnet50"], None))
 
 
 def test_a_unix_clock_counts_from_1970() -> None:
