@@ -140,7 +140,7 @@ class CardFacts:
     largest_batch_verified: bool | None  # with `--verify`
     measured: LimitFacts | None
     measured_with_other_memory: LimitFacts | None  # does not apply, because the memory peaks differ
-    step_ns: int | None  # null if unknown
+    step_ns: int | None  # null if unknown; an estimate contains only GPU time
     step_from: str | None  # where the step time comes from, such as the name of a library entry
     step_estimated: bool | None  # False if the step time was measured
     step_error: EstimateError | None  # null if the step is from the library
@@ -221,9 +221,9 @@ def _step_sentences(need: Need, found: Sequence[CardFit]) -> list[str]:
     sentences, steps = [], [one.step for one in found if one.step is not None]
     estimates = [step for step in steps if step.is_estimate and step.source.startswith(ESTIMATED)]
     if estimates:
-        corrected = estimates[0].source.partition(", ")[2]
-        beside = f", {corrected}" if corrected else ""
-        sentences.append(f"Step times marked with ~ are estimated op by op, as in trace predict{beside}.")
+        corrected = estimates[0].source.removeprefix(ESTIMATED)
+        sentences.append(f"Step times marked with ~ are GPU times, estimated op by op as in trace predict{corrected}.")
+        sentences.append("If the CPU launches ops more slowly than the GPU computes them, a step takes longer.")
         errors = [step.error for step in estimates if step.error is not None]
         worst = max(errors, key=lambda error: (error.error, not error.same_card), default=None)
         unchecked = [one.card.names[0] for one in found if one.step and one.step.error and not one.step.error.same_card]

@@ -95,7 +95,8 @@ def test_fit_says_where_step_times_come_from() -> None:
     found = lines(card(step=by_ops), card(step=worse))
     assert found[3].split()[-4:] == ["~20.0", "ms", "±20", "%"]
     below = notes(card(step=by_ops), card(step=worse))
-    assert "op by op, as in trace predict, corrected by a measurement." in below
+    times = "Step times marked with ~ are GPU times, estimated op by op as in trace predict, corrected by a measurement."
+    assert f"{times} If the CPU launches ops more slowly than the GPU computes them, a step takes longer." in below
     assert "30 %" in below and "20 %" not in below  # the larger error
     gpu, unchecked = V100.names[0], [card(step=replace(by_ops, error=replace(error, same_card=False))) for _ in range(9)]
     for count, named in ((1, gpu), (2, f"{gpu} or {gpu}"), (9, "9 of these GPUs")):
