@@ -84,8 +84,8 @@ class FakeTorch(SimpleNamespace):
             ),
             backends=SimpleNamespace(
                 cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=True)),
-                cudnn=SimpleNamespace(allow_tf32=True, benchmark=True, deterministic=False, version=lambda: 91002),
+                cudnn=SimpleNamespace(allow_tf32=True, benchmark=True, deterministic=False),
             ),
             are_deterministic_algorithms_enabled=lambda: False,
-            _C=SimpleNamespace(_cuda_getDriverVersion=lambda: 12080),
+            _C=SimpleNamespace(_cuda_getDriverVersion=lambda: 12080, _cudnn=SimpleNamespace(getVersionInt=lambda: 91002)),
         )
