@@ -44,7 +44,7 @@ class CapturedGraph:
     origin: VirtualStream  # the stream on which the capture began
     others: tuple[VirtualStream, ...]  # all other streams
     calls: tuple[Call, ...]
-    computing: tuple[Callable[[], None], ...]  # these functions compute tensor values
+    computing: tuple[Callable[[], object], ...]  # these functions compute tensor values
     generators: int = 0  # number of random generators that the captured ops use
 
 
@@ -63,7 +63,7 @@ class GraphCapture:
         self._preceding: dict[VirtualStream, Works] = {}
         self._events: dict[VirtualEvent, Works] = {}
         self._calls: list[Call] = []
-        self._computing: list[Callable[[], None]] = []
+        self._computing: list[Callable[[], object]] = []
         self.generators: set[object] = set()
         self.graph: TorchAny = None  # the script's torch.cuda.CUDAGraph
         self.registered: frozenset[object] | None = None  # generators that captured ops may use; None means any
@@ -83,7 +83,7 @@ class GraphCapture:
     def begin_work(self, stream: VirtualStream) -> None:
         self._preceding[stream][stream] += 1
 
-    def add_computation(self, call: Callable[[], None]) -> None:
+    def add_computation(self, call: Callable[[], object]) -> None:
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:

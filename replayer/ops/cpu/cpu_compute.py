@@ -23,13 +23,13 @@ from functools import partial
 
 import torch
 from torch.autograd.graph import increment_version
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.ops.copies import Copies
 from replayer.ops.cpu.cpu_kernels import FORMS
-from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
+from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider, on_meta
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
 from replayer.ops.host_reads import HostReads, equal_without_kernel, is_recorded, reads_an_argument, wait_for_device
@@ -60,13 +60,13 @@ _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}
 class ComputedCopies(Copies):
     def _carry_values(self, target: TorchAny, source: TorchAny) -> None:
         into = payload_of(target)
-        _now_or_at_replays(partial(_copy, into, payload_of(source)), into, target.tensor_meta.index)
+        _now_or_at_replays(partial(into.copy_, payload_of(source)), into, target.tensor_meta.index)
 
     def _to_device(self, target: TorchAny, source: torch.Tensor, non_blocking: bool) -> None:
         into, kept = payload_of(target), target.allocation.known
         super()._to_device(target, source, non_blocking)
         target.allocation.known = kept
-        _now_or_at_replays(partial(_copy, into, source.detach()), into, target.tensor_meta.index)
+        _now_or_at_replays(partial(into.copy_, source.detach()), into, target.tensor_meta.index)
 
     def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
         copy = super()._to_host_memory
@@ -78,10 +78,6 @@ class ComputedReads(HostReads):
         meta: TensorMeta = source.tensor_meta
         gpu().values.read(signature, meta.index, meta.numel, is_recorded(signature))
         return payload_of(source)
-
-
-def _copy(into: torch.Tensor, values: torch.Tensor) -> None:
-    into.copy_(values)
 
 
 def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], TorchAny]:
@@ -106,7 +102,7 @@ def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written:
     return compute()
 
 
-def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, device: int) -> None:
+def _now_or_at_replays(compute: Callable[[], object], written: torch.Tensor, device: int) -> None:
     capture = _capturing(device)
     if capture is None:
         compute()
@@ -116,15 +112,8 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
 
 
 def _request(func: Op, args: list[TorchAny], kwargs: Kwargs) -> None:
-    if "device" in kwargs:
-        kwargs = {**kwargs, "device": "meta"}
-    results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
-    for result in tree_leaves(results):
+    for result in tree_leaves(on_meta(func, args, kwargs)):
         allocate(gpu(), gpu().current.device(), result.untyped_storage().nbytes())
-
-
-def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to("meta")
 
 
 def _waits_for_size(func: Op, args: TorchAny, kwargs: TorchAny) -> bool:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from replayer.ops.cpu import attention
+from replayer.ops.cpu.wider_dtypes import on_meta
 from replayer.tensor.planning.shape_rules import require_training, svd
 from replayer.tensor.values.cuda_only_ops import CUDA_ONLY
 from replayer.torch_types import TorchAny, TorchFunction
@@ -125,10 +125,19 @@ def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
     return aten.histc(data, *bins) if data.is_floating_point() else aten.histc(data.double(), *bins).to(data.dtype)
 
 
-def _nansum(data: torch.Tensor, *reduction: TorchAny, **dtype: TorchAny) -> TorchAny:
-    if data.is_complex():
-        return torch.where(data.isnan(), 0, data).sum(*reduction, **dtype)
-    return aten.nansum(data, *reduction, **dtype)
+def _exponential(data: torch.Tensor, rate: float = 1.0, **options: TorchAny) -> torch.Tensor:
+    """Draw no zeros. CUDA computes half precision in float32 and raises the smallest numbers of that computation."""
+    drawn: torch.Tensor = aten.exponential_(data, rate, **options)
+    return drawn.clamp_(torch.finfo(torch.promote_types(data.dtype, torch.float32)).eps / 2 / rate)
+
+
+def _drawn(op: TorchAny, source: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
+    """Draw with float32 numbers for half precision. Like CUDA, exclude 0 and, in Dirichlet distributions, 1."""
+    made = op(source.float() if source.dtype in (torch.float16, torch.bfloat16) else source, *rest, **options)
+    if not made.is_floating_point():
+        return made
+    bounds = torch.finfo(source.dtype)
+    return made.to(source.dtype).clamp_(bounds.tiny, 1 - bounds.eps if op is aten._sample_dirichlet.default else None)
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
@@ -153,11 +162,10 @@ _DIVISIONS = [
     *(getattr(packet, name) for packet in (aten.div, aten.div_) for name in ("Tensor_mode", "Scalar_mode")),
     *(
         getattr(packet, name)
-        for packet in (aten.remainder, aten.remainder_, aten.fmod, aten.fmod_)
-        for name in ("Tensor", "Scalar")
+        for packet in (aten.remainder, aten.remainder_, aten.fmod, aten.fmod_, aten.floor_divide, aten.floor_divide_)
+        for name in packet.overloads()
+        if "out" not in name
     ),
-    *(aten.remainder.Scalar_Tensor, aten.floor_divide.default, aten.floor_divide_.Tensor),
-    *(aten.floor_divide.Scalar, aten.floor_divide_.Scalar),
 ]
 
 
@@ -182,8 +190,7 @@ def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: Torch
 def _checked_on_meta(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """Run an op on the CPU and on meta tensors. The meta kernel rejects shapes that only the CPU kernel accepts."""
     result = op(*args, **kwargs)
-    on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
-    op(*on_meta[0], **on_meta[1])
+    on_meta(op, args, kwargs)
     return result
 
 
@@ -193,7 +200,9 @@ FORMS: dict[TorchAny, TorchFunction] = {
     aten._scaled_mm.default: partial(_checked_on_meta, aten._scaled_mm.default),
     **{op: partial(_on_copy, op) for op in (aten.cumsum.out, aten.cumprod.out, aten.logcumsumexp.out, aten.topk.values)},
     aten._linalg_svd.default: svd,
-    aten.nansum.default: _nansum,
+    aten.nansum.default: lambda x, *dims, **dtype: x.where(~x.isnan(), 0).sum(*dims, **dtype),
+    aten.exponential_.default: _exponential,
+    **{op.default: partial(_drawn, op.default) for op in (aten.multinomial, aten._standard_gamma, aten._sample_dirichlet)},
     **{division: partial(_divide, division) for division in _DIVISIONS},
     **{bag: partial(_embedding_bag, bag) for bag in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)},
     aten.abs.default: lambda x: x.clone() if x.dtype is torch.bool else aten.abs(x),

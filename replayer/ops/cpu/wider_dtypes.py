@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
@@ -36,20 +37,14 @@ def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Except
     if _OF_A_NUMBER.search(text):
         return False
     named = {dtype for dtype in dtypes & _WIDER.keys() if _names(dtype).search(text)}
-    if not named:
-        return False
-    return bool(named & _LOW_PRECISION.keys()) or (
-        isinstance(refused, NotImplementedError) and refusal_like(func, args, kwargs, refused) is None
-    )
+    if not named or named & _LOW_PRECISION.keys():
+        return bool(named)
+    return isinstance(refused, NotImplementedError) and refusal_like(func, args, kwargs, refused) is None
 
 
 def _dtypes(args: list[TorchAny], kwargs: Kwargs) -> set[torch.dtype]:
     leaves = tree_leaves((args, kwargs))
-    return {
-        leaf if isinstance(leaf, torch.dtype) else leaf.dtype
-        for leaf in leaves
-        if isinstance(leaf, (torch.Tensor, torch.dtype))
-    }
+    return {x.dtype if isinstance(x, torch.Tensor) else x for x in leaves if isinstance(x, (torch.Tensor, torch.dtype))}
 
 
 def _names(dtype: torch.dtype) -> re.Pattern[str]:
@@ -102,12 +97,17 @@ _META_ERRORS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 
 
 def _result_dtypes(func: Op, args: list[TorchAny], kwargs: Kwargs) -> list[torch.dtype | None] | None:
-    given = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
     with suppress(*_META_ERRORS):
-        meta_args, meta_kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
-        made = tree_leaves(func(*meta_args, **meta_kwargs))
+        made = tree_leaves(on_meta(func, args, kwargs))
         return [leaf.dtype if isinstance(leaf, torch.Tensor) else None for leaf in made]
     return None
+
+
+def on_meta(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": "meta"}
+    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+    return func(*args, **kwargs)
 
 
 def _narrowed(result: TorchAny, widened: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.dtype | None:

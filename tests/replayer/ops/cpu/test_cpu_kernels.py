@@ -334,6 +334,30 @@ def test_histc_counts_integers_in_bins() -> None:
     assert counted.tolist() == [1, 0, 2, 1] and counted.dtype is torch.int64
 
 
+def test_exponential_numbers_of_half_precision_are_not_zero() -> None:
+    """GIVEN a seed with which the CPU draws a zero WHEN the numbers are drawn as on a GPU THEN only the zeros differ."""
+    for seed in range(100):
+        torch.manual_seed(seed)
+        on_cpu = torch.empty(1 << 20, dtype=torch.float16).exponential_()
+        if not on_cpu.all():
+            break
+    torch.manual_seed(seed)
+    drawn = FORMS[aten.exponential_.default](torch.empty_like(on_cpu))
+    assert not on_cpu.all() and torch.equal(drawn, on_cpu.clamp(2**-24))
+    only = (on_cpu > 1).nonzero()[0]
+    torch.manual_seed(seed)
+    assert FORMS[aten.multinomial.default](torch.zeros_like(on_cpu).index_fill_(0, only, 1), 1).tolist() == only.tolist()
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "float32"])
+def test_gamma_and_dirichlet_numbers_stay_within_the_bounds_of_their_dtype(precision: str) -> None:
+    dtype: torch.dtype = getattr(torch, precision)
+    shape, bounds = torch.full((1000, 2), 0.01, dtype=dtype), torch.finfo(dtype)
+    gamma, dirichlet = (FORMS[op.default](shape) for op in (aten._standard_gamma, aten._sample_dirichlet))
+    assert (gamma.dtype, gamma.min()) == (dtype, bounds.tiny)
+    assert (dirichlet.dtype, dirichlet.min(), dirichlet.max()) == (dtype, bounds.tiny, 1 - bounds.eps)
+
+
 def test_integer_division_by_zero_raises_no_error() -> None:
     """GIVEN a divisor of zero WHEN integers are divided as on a GPU THEN the other elements are right and nothing is raised."""
     one, other = torch.tensor([7, 7]), torch.tensor([2, 0])
