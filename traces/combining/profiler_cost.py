@@ -215,7 +215,7 @@ def _scales(
         if target_ns > 0:
             rest_ns -= target_ns
             scales |= dict.fromkeys(phase.names, target_ns / phase.own_ns)
-            for name in {labels.names[labels.ids[text]] for text in phase.names}:
+            for name in dict.fromkeys(labels.names[labels.ids[text]] for text in phase.names):
                 target_sum_ns, own_sum_ns = sums_ns.get(name, (0.0, 0.0))
                 sums_ns[name] = target_sum_ns + target_ns, own_sum_ns + phase.own_ns
     scales = {name: target_ns / own_ns for name, (target_ns, own_ns) in sums_ns.items()} | scales

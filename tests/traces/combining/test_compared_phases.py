@@ -106,6 +106,12 @@ def test_a_phase_that_occurs_only_in_the_profile_is_added_to_the_previous_phase(
     assert run.host_scale == pytest.approx(scale)
 
 
+def test_correction_factors_have_the_same_order_in_every_process() -> None:
+    names = ["h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other"]
+    trace = recorded([(StepKind.STEADY, [("whole", 700)])] * 2 + [(StepKind.PROFILED, [(name, 100) for name in names])])
+    assert list(with_clean_pace(trace.runs[0], trace, 0).host_scale) == names
+
+
 FORWARD: list[tuple[str, int]] = [("forward", 100)]
 UPDATE: list[tuple[str, int]] = [*FORWARD, ("backward", 100), ("optimizer", 50)]
 
