@@ -40,9 +40,9 @@ def test_an_estimate_separates_gpu_time_from_the_host_time_of_this_machine() -> 
 def test_an_estimate_for_a_gpu_of_the_library_also_reports_gpu_time_and_assumed_values() -> None:
     """GIVEN a replay with `--gpu v100 --estimate` of a model that the library lacks."""
     replayed = replay_of(training(), sizes_assumed=3, reads_unrecorded=2)
-    recorded, is_estimate = source_of("", "v100", estimate=True).compared_with(replayed)
-    said = estimated_text(replayed, compare(recorded, replayed))
-    assert is_estimate and "The GPU is busy for 50.0 µs of a training step." in said
+    source = source_of("", "v100", estimate=True).compared_with(replayed)
+    said = estimated_text(replayed, compare(source.recorded, replayed))
+    assert source.is_estimate and "The GPU is busy for 50.0 µs of a training step." in said
     assert "3 data-dependent sizes were not recorded" in said and "The script read 2 values" in said
 
 

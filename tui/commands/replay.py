@@ -140,7 +140,7 @@ def _conclude(
     replayed, notes = one_replay(processes, result.pid)
     for note in (*notes, *library_messages(replayed)):
         say(note)
-    recorded, is_estimate = source.compared_with(replayed)
+    source = source.compared_with(replayed)
     if source.gpu is not None:
         for sentence in source_sentences(replayed):
             say(sentence)
@@ -149,15 +149,15 @@ def _conclude(
 
         replayed = as_estimated(replayed, prediction)
         say(_estimate_sentence(prediction))
-    comparison = compare(recorded, replayed)
+    comparison = compare(source.recorded, replayed)
     if result.returncode:
         comparison = comparison.without_an_end()
     try:
         _keep(replay, replayed, comparison)
     except (TraceError, OSError):  # the result is reported even if it could not be saved
-        _print_result(replace(replay, output=None), result, replayed, comparison, is_estimate, source.path)
+        _print_result(replace(replay, output=None), source, result, replayed, comparison)
         raise
-    _print_result(replay, result, replayed, comparison, is_estimate, source.path)
+    _print_result(replay, source, result, replayed, comparison)
 
 
 def require_whole_timeline(timelines: Mapping[int, Trace], result: ChildResult) -> None:
@@ -187,12 +187,7 @@ def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> Non
 
 
 def _print_result(
-    replay: ReplayOptions,
-    result: ChildResult,
-    replayed: Trace,
-    comparison: Comparison,
-    is_estimate: bool,
-    recording: Path | None,
+    replay: ReplayOptions, source: ReplaySource, result: ChildResult, replayed: Trace, comparison: Comparison
 ) -> None:
     if result.returncode:  # the script has printed the error, except after a signal
         if result.ending > 128:
@@ -204,8 +199,8 @@ def _print_result(
     if not _did_gpu_work(replayed):
         explain_empty_run(result, "replayed", "did no work on the GPU")
         return
-    hint = _next_step(replay, recording)
-    if is_estimate and not is_quiet():
+    hint = _next_step(replay, source.path)
+    if source.is_estimate and not is_quiet():
         print(f"{estimated_text(replayed, comparison)}\nNext: {hint}", file=sys.stderr)
     elif not is_quiet():
         text = diff_text(

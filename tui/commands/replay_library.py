@@ -57,12 +57,13 @@ class ReplaySource:
         save(self.recorded, path)
         return path
 
-    def compared_with(self, replayed: Trace) -> tuple[Trace, bool]:
+    def compared_with(self, replayed: Trace) -> ReplaySource:
+        """Return this source with the trace that a replay is compared with."""
         if self.gpu is None:
-            return self.recorded, self.is_estimate
+            return self
         if was_measured(replayed):
-            return trace_of_library_steps(replayed, self.gpu, self.recorded), False
-        return trace_of_card(self.gpu.name), True
+            return replace(self, recorded=trace_of_library_steps(replayed, self.gpu, self.recorded), is_estimate=False)
+        return replace(self, recorded=trace_of_card(self.gpu.name), is_estimate=True)
 
 
 def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
@@ -187,7 +188,7 @@ def source_sentences(replayed: Trace) -> list[str]:
     """Describe where the step times come from, for example "v100/resnet50: 12 steps of batch 32 as measured"."""
     counts_by_cell: dict[str, Counter[tuple[int, str]]] = {}
     for played in _played(replayed):
-        for cell, batch, how in {(call.cell, call.batch, call.how) for call in played.calls}:
+        for cell, batch, how in dict.fromkeys((call.cell, call.batch, call.how) for call in played.calls):
             counts_by_cell.setdefault(cell, Counter())[batch, how] += played.steps
     return [f"{cell}: {_listed(counts)}" for cell, counts in sorted(counts_by_cell.items())]
 
