@@ -158,11 +158,11 @@ class ViewApp(App[int]):
 
     @property
     def timeline(self) -> TimelineView:
-        return self.screen_stack[0].query_one(TimelineView)
+        return self.context.timeline
 
     @property
     def tables(self) -> TablePanel:
-        return self.screen_stack[0].query_one(TablePanel)
+        return self.context.tables
 
     @property
     def window(self) -> Window | None:
