@@ -127,9 +127,8 @@ class InProcessGpu:
     def report(self, tolerance: float = 0.05) -> ReplayReport:
         replayed = self.timeline()
         with our_packages():
-            source = self._source.compared_with(replayed)
-        own = "this replay", replayed
-        return ReplayReport((source.name, source.recorded), own, tolerance, is_estimate=source.is_estimate)
+            of = self._source.compared_with(replayed)
+        return ReplayReport((of.name, of.recorded), ("this replay", replayed), tolerance, is_estimate=of.is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
         """Compare this replay with another trace or replay, such as "train.msgpack"."""

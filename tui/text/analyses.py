@@ -1,7 +1,7 @@
 """Defines the tables that commands, the HTML report and the timeline app show for each analysis.
 
     for table in analysis_tables([summary.analyses], [""]): print(table.title, table.cells())       # of one trace
-    analysis_table("idle", [ours, theirs], ["A", "B"]).rows[0]      # ("waiting for data", -12_000, 58_700_000, 58_688_000, ...)
+    ANALYSES["idle"].table(Sides([a, b], ["A", "B"])).rows[0]      # ("waiting for data", -12_000, 58_700_000, 58_688_000, ...)
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Rows = Mapping[str, tuple[Value, ...]]  # the figures of a table by the label of the row
 _MOST_OPS, _MOST_MODULES = 10, 16  # maximum rows in text
-_PER_CALL = ("copies", "rates", "shapes")  # these tables contain rates and times per call, so a missing row is not zero
 REASONS = {
     "data": "waiting for data",
     "host": "host-bound",
@@ -36,81 +35,83 @@ REASONS = {
 }
 
 
+class Sides(NamedTuple):
+    """Contains the analyses of one or two traces, and what the comparison of two traces found."""
+
+    analyses: Sequence[Analyses]
+    words: Sequence[str]  # the names of the traces
+    streams: Iterable[StreamShare] = ()
+    between_ranks: Sequence[Communication | None] = ()
+
+
 class Analysis(NamedTuple):
     """Describes the table of an analysis. Commands print only some of the figures, because a terminal is narrow."""
 
     title: str
     missing: str  # the reason if the table is empty
     figures: Sequence[Head]
-    rows: Callable[[Analyses], Rows]
+    rows: Callable[[Sides], list[Rows]]  # the rows of each trace
     alone: Sequence[int]  # the figures in text about one trace
     compared: Sequence[int]  # the figures in text about two traces
     most: int = _MOST_OPS  # maximum rows in text
+    per_call: bool = False  # True if the figures are rates and times per call, so a missing row is not zero
+    in_text: Callable[[FigureTable, Sequence[Analyses]], FigureTable] = lambda table, _: table  # completes the table for text
 
-
-def analysis_table(
-    tab: str,
-    sides: Sequence[Analyses],
-    words: Sequence[str],
-    streams: Iterable[StreamShare] = (),
-    between_ranks: Sequence[Communication | None] = (),
-    *,
-    text: bool = False,
-) -> FigureTable:
-    """Return one table about one or two traces. `words` are the names of the traces. With `text`, the table has only the most
-    important figures, and only the rows with the largest first figures."""
-    of = ANALYSES[tab]
-    found: list[Rows] = [of.rows(side) for side in sides]
-    if tab == "overlap":
-        found = [_overlap(side) for side in between_ranks]
-    elif tab == "launches" and len(sides) == 2:  # streams of the two traces may have different numbers
-        found = _paired_launches(sides, streams)
-    chosen: Sequence[int] = range(len(of.figures))
-    if text:
-        labels = dict.fromkeys(label for side in found for label in side)
-        shown = sorted(labels, key=lambda label: -max(_number(side[label][0]) for side in found if label in side))[: of.most]
-        found = [{label: values for label, values in side.items() if label in shown} for side in found]
-        chosen = of.alone if len(sides) == 1 else of.compared
-    rows = [{label: tuple(values[place] for place in chosen) for label, values in side.items()} for side in found]
-    heads = [of.figures[place] for place in chosen]
-    title = of.title if len(sides) == 1 or heads[0] is _TIME else f"{of.title}, {heads[0].name}"
-    table = side_by_side(title, "", heads, rows, words)
-    if len(sides) == 2 and (tab in _PER_CALL or not all(found)):
-        made = [(row[0], None if None in row[2:4] else row[1], *row[2:]) for row in table.rows]
-        table = table._replace(rows=made)
-    return table
+    def table(self, sides: Sides, *, text: bool = False) -> FigureTable:
+        """Return the table about one or two traces. With `text`, the table has only the most important figures, and only the
+        rows with the largest first figures."""
+        found, chosen = self.rows(sides), [*range(len(self.figures))]
+        if text:
+            labels = dict.fromkeys(label for side in found for label in side)
+            shown = sorted(labels, key=lambda label: -max(float(side[label][0] or 0) for side in found if label in side))
+            found = [{label: values for label, values in side.items() if label in shown[: self.most]} for side in found]
+            chosen = [*(self.alone if len(sides.analyses) == 1 else self.compared)]
+        rows = [{label: tuple(values[place] for place in chosen) for label, values in side.items()} for side in found]
+        heads = [self.figures[place] for place in chosen]
+        title = self.title if len(sides.analyses) == 1 or heads[0] is _TIME else f"{self.title}, {heads[0].name}"
+        table = side_by_side(title, "", heads, rows, sides.words)
+        if len(sides.analyses) == 2 and (self.per_call or not all(found)):
+            table = table._replace(rows=[(row[0], None if None in row[2:4] else row[1], *row[2:]) for row in table.rows])
+        return self.in_text(table, sides.analyses) if text else table
 
 
 def analysis_tables(
-    sides: Sequence[Analyses], words: Sequence[str], streams: Iterable[StreamShare] = ()
+    analyses: Sequence[Analyses], words: Sequence[str], streams: Iterable[StreamShare] = ()
 ) -> Iterator[FigureTable]:
     """Yield all tables for text."""
-    for tab, of in ANALYSES.items():
-        if of.alone if len(sides) == 1 else of.compared:
-            table = _titled(analysis_table(tab, sides, words, streams, text=True), tab, sides)
-            yield _without_empty_columns(table) if len(sides) == 1 else table
+    for of in ANALYSES.values():
+        if of.alone if len(analyses) == 1 else of.compared:
+            table = of.table(Sides(analyses, words, streams), text=True)
+            yield _without_empty_columns(table) if len(analyses) == 1 else table
 
 
-def _titled(table: FigureTable, tab: str, sides: Sequence[Analyses]) -> FigureTable:
-    idle, path = sides[0].idle, sides[0].critical_path
-    if tab == "idle" and len(sides) == 1 and 1 < len(idle) <= FEW_DEVICES:
-        by_device = [idle_per_step({device: of}) for device, of in idle.items()]
-        times = {words: [of[words] for of in by_device] for words in REASONS.values()}
-        rows: list[tuple[Value, ...]] = [(words, *of) for words, of in times.items() if any(of)]
-        heads = [Head(""), *(Head(device, Unit.TIME) for device in idle)]
-        return FigureTable(table.title + per_step_words(idle, together=False), heads, rows)
-    if tab == "idle":
+def _idle_in_text(table: FigureTable, sides: Sequence[Analyses]) -> FigureTable:
+    idle = sides[0].idle
+    if len(sides) == 2 or not 1 < len(idle) <= FEW_DEVICES:
         return table._replace(title=table.title + per_step_words(idle))
-    if tab == "rates" and len(sides) == 1:
-        known_ns = sum(max(row.flops_ns, row.bytes_ns) for row in sides[0].achieved)
-        known = share_text(known_ns / max(sum(row.device_ns for row in sides[0].achieved), 1))
-        return table._replace(title=f"{table.title} (known for {known} of GPU time)")
-    if tab == "path" and path is not None and len(sides) == 1:
-        of_rank = f" of rank {path.rank}" if sides[0].stragglers else ""
-        return table._replace(title=f"Critical path of step {path.step}{of_rank}, {time_text(path.duration_ns)}")
-    if tab == "path" and path is not None and (other := sides[1].critical_path) is not None:
-        return table._replace(title=f"Critical path of a step, {time_text(path.duration_ns)} -> {time_text(other.duration_ns)}")
-    return table
+    by_device = [idle_per_step({device: of}) for device, of in idle.items()]
+    times = {words: [of[words] for of in by_device] for words in REASONS.values()}
+    rows: list[tuple[Value, ...]] = [(words, *of) for words, of in times.items() if any(of)]
+    heads = [Head(""), *(Head(device, Unit.TIME) for device in idle)]
+    return FigureTable(table.title + per_step_words(idle, together=False), heads, rows)
+
+
+def _path_in_text(table: FigureTable, sides: Sequence[Analyses]) -> FigureTable:
+    paths = [of.critical_path for of in sides if of.critical_path is not None]
+    if len(paths) < len(sides):
+        return table
+    if len(sides) == 2:
+        return table._replace(title=f"Critical path of a step, {' -> '.join(time_text(path.duration_ns) for path in paths)}")
+    of_rank = f" of rank {paths[0].rank}" if sides[0].stragglers else ""
+    return table._replace(title=f"Critical path of step {paths[0].step}{of_rank}, {time_text(paths[0].duration_ns)}")
+
+
+def _rates_in_text(table: FigureTable, sides: Sequence[Analyses]) -> FigureTable:
+    if len(sides) == 2:
+        return table
+    known_ns = sum(max(row.flops_ns, row.bytes_ns) for row in sides[0].achieved)
+    known = share_text(known_ns / max(sum(row.device_ns for row in sides[0].achieved), 1))
+    return table._replace(title=f"{table.title} (known for {known} of GPU time)")
 
 
 def _without_empty_columns(table: FigureTable) -> FigureTable:
@@ -119,11 +120,11 @@ def _without_empty_columns(table: FigureTable) -> FigureTable:
     return FigureTable(table.title, [*compress(table.heads, filled)], rows)
 
 
-def _number(value: Value) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
 # --- rows
+
+
+def _each(rows: Callable[[Analyses], Rows]) -> Callable[[Sides], list[Rows]]:
+    return lambda sides: [rows(of) for of in sides.analyses]
 
 
 def _overlap(of: Communication | None) -> Rows:
@@ -149,20 +150,22 @@ def _path(of: Analyses) -> Rows:
     return {name: (ns, ns / path.duration_ns if path.duration_ns else None) for name, ns in named.items()}
 
 
-def _launches(row: StreamLaunches) -> tuple[Value, ...]:
-    return row.delay_median_ns, row.queue_mean, row.count, row.delay_p95_ns, row.queue_most
-
-
-def _paired_launches(sides: Sequence[Analyses], streams: Iterable[StreamShare]) -> list[Rows]:
-    known = [{(row.device, row.stream): _launches(row) for row in of.launches} for of in sides]
+def _launches(sides: Sides) -> list[Rows]:
+    known = [{(row.device, row.stream): _launch_figures(row) for row in of.launches} for of in sides.analyses]
+    if len(known) == 1:
+        return [{f"{device} stream {number}": figures for (device, number), figures in known[0].items()}]
     found: tuple[dict[str, tuple[Value, ...]], dict[str, tuple[Value, ...]]] = ({}, {})
-    for pair in streams:
+    for pair in sides.streams:  # streams of the two traces may have different numbers
         both = pair.recorded_stream, pair.replayed_stream
         numbers = dict.fromkeys(str(number) for number in both if number is not None)
         for side, number in enumerate(both):
             if number is not None and (pair.device, number) in known[side]:
                 found[side][f"{pair.device} stream {'/'.join(numbers)}"] = known[side][pair.device, number]
     return [*found]
+
+
+def _launch_figures(row: StreamLaunches) -> tuple[Value, ...]:
+    return row.delay_median_ns, row.queue_mean, row.count, row.delay_p95_ns, row.queue_most
 
 
 def _rates(ops: Sequence[OpRates]) -> Rows:
@@ -198,54 +201,55 @@ _RATES = (
     Head("of peak", Unit.SHARE), Head("GB/s", Unit.NUMBER), Head("of peak", Unit.SHARE), Head("note"),
 )  # fmt: skip
 ANALYSES = {
-    "idle": Analysis("GPU idle by reason", "no idle time is known", (_TIME, Head("%", Unit.SHARE)), _idle, (0,), (0,)),
+    "idle": Analysis("GPU idle by reason", "no idle time is known", (_TIME, Head("%", Unit.SHARE)), _each(_idle), (0,), (0,),
+                     in_text=_idle_in_text),
     "path": Analysis(
-        "Critical path of the median step", "no steps with kernels", (_TIME, Head("of the step", Unit.SHARE)), _path,
-        (0, 1), (0,),
+        "Critical path of the median step", "no steps with kernels", (_TIME, Head("of the step", Unit.SHARE)), _each(_path),
+        (0, 1), (0,), in_text=_path_in_text,
     ),
     "launches": Analysis(
         "Launches", "no launches are recorded",
         (Head("delay", Unit.TIME), Head("queue, mean", Unit.NUMBER), Head("count", Unit.COUNT), Head("95 %", Unit.TIME),
          Head("most", Unit.COUNT)),
-        lambda of: {f"{row.device} stream {row.stream}": _launches(row) for row in of.launches}, (2, 0, 3, 1, 4), (0, 1),
+        _launches, (2, 0, 3, 1, 4), (0, 1),
     ),
     "calls": Analysis(
         "Slow launch calls", "no launch call is slow",
         (Head("host time", Unit.TIME), Head("longest", Unit.TIME), Head("count", Unit.COUNT)),
-        lambda of: {f"{row.call}: {row.reason}": (row.host_ns, row.longest_ns, row.count) for row in of.long_launches},
+        _each(lambda of: {f"{row.call}: {row.reason}": (row.host_ns, row.longest_ns, row.count) for row in of.long_launches}),
         (2, 0, 1), (),
     ),
     "copies": Analysis(
         "Copies", "no copies are recorded",
         (Head("GB/s", Unit.NUMBER), Head("over time"), _TIME, Head("bytes", Unit.BYTES), Head("count", Unit.COUNT)),
-        lambda of: {row.kind: (row.gbps, curve_text(row.over_time), row.duration_ns, row.bytes or None, row.count)
-                    for row in of.transfers},
-        (4, 3, 2, 0, 1), (0,),
+        _each(lambda of: {row.kind: (row.gbps, curve_text(row.over_time), row.duration_ns, row.bytes or None, row.count)
+                          for row in of.transfers}),
+        (4, 3, 2, 0, 1), (0,), per_call=True,
     ),
     "overlap": Analysis(
         "Communication, per step and rank", "no communication between ranks is recorded", (_TIME, Head("%", Unit.SHARE)),
-        lambda _: {}, (), (),
+        lambda sides: [_overlap(side) for side in sides.between_ranks], (), (),
     ),
     "rates": Analysis(
-        "Achieved rates by kind of op", "no ops with known rates are recorded", _RATES, lambda of: _rates(of.achieved),
-        (0, 3, 4, 5, 6, 7), (3, 5),
+        "Achieved rates by kind of op", "no ops with known rates are recorded", _RATES, _each(lambda of: _rates(of.achieved)),
+        (0, 3, 4, 5, 6, 7), (3, 5), per_call=True, in_text=_rates_in_text,
     ),
     "shapes": Analysis(
         "Ops by shape", "no ops with known rates are recorded", _RATES,
-        lambda of: _rates([row for row in of.op_shapes if row.shapes]), (0, 3, 4, 5, 6, 7), (1,),
+        _each(lambda of: _rates([row for row in of.op_shapes if row.shapes])), (0, 3, 4, 5, 6, 7), (1,), per_call=True,
     ),
     "modules": Analysis(
         "Modules, per step", "no modules are recorded; use trace record, or torch.profiler with with_modules or with_stack",
         (Head("GPU time", Unit.TIME), Head("forward", Unit.TIME), Head("backward", Unit.TIME), Head("own", Unit.TIME),
          Head("host", Unit.TIME), Head("calls", Unit.COUNT)),
-        lambda of: {row.path: (row.forward_ns + row.backward_ns, row.forward_ns, row.backward_ns, row.own_ns, row.host_ns,
-                               row.calls) for row in of.modules},
+        _each(lambda of: {row.path: (row.forward_ns + row.backward_ns, row.forward_ns, row.backward_ns, row.own_ns,
+                                     row.host_ns, row.calls) for row in of.modules}),
         (1, 2, 3, 4), (0, 4), _MOST_MODULES,
     ),
     "ranks": Analysis(
         "Stragglers at collectives", "no collectives of several ranks are recorded",
         (Head("time late", Unit.TIME), Head("waited itself", Unit.TIME), Head("last", Unit.COUNT), Head("of", Unit.COUNT)),
-        _ranks, (2, 3, 0, 1), (0,),
+        _each(_ranks), (2, 3, 0, 1), (0,),
     ),
 }  # fmt: skip
 

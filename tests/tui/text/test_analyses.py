@@ -15,7 +15,8 @@ from traces.comparison.comparison_figures import StreamShare
 from traces.rates.achieved_rates import OpRates
 from tui.formatting import FigureTable
 from tui.text.analyses import (
-    analysis_table,
+    ANALYSES,
+    Sides,
     analysis_tables,
     exposure_sentence,
     idle_per_step,
@@ -154,7 +155,7 @@ def test_up_to_four_gpus_have_separate_columns_for_idle_time(gpus: int, heads: l
 @pytest.mark.parametrize(("share", "note"), [(0.5, ""), (1.0, ""), (1.5, "from the cache")])
 def test_only_ops_faster_than_the_memory_bandwidth_are_marked_from_the_cache(share: float, note: str) -> None:
     rate = OpRates("add", "", "", 1, MS, None, 8, None, None, 8.0, share, False, cached="from the cache")
-    assert analysis_table("rates", [with_modules(rates=(rate,))], [""]).rows[0][-1] == note
+    assert ANALYSES["rates"].table(Sides([with_modules(rates=(rate,))], [""])).rows[0][-1] == note
     assert (table_named("Achieved rates", with_modules(rates=(rate,))).heads[-1].name == "note") == bool(note)
     bounded = replace(rate, flops_bounded=True, bytes_share=0.5)
     assert table_named("Achieved rates", with_modules(rates=(bounded,))).cells()[0][-1] == "≤"
@@ -170,7 +171,7 @@ def test_exposed_communication_of_a_single_step_is_not_called_per_step() -> None
 def test_the_app_shows_all_figures_of_an_analysis_and_text_the_important_ones() -> None:
     rate = OpRates("mm", "", "", 4, 8 * MS, 10, 8, 1.5, 0.25, 80.0, 0.5, False)
     of = with_modules(rates=(rate,))
-    assert analysis_table("rates", [of], [""]).rows == [("mm", 8 * MS, 2 * MS, 4, 1.5, 0.25, 80.0, 0.5, "")]
+    assert ANALYSES["rates"].table(Sides([of], [""])).rows == [("mm", 8 * MS, 2 * MS, 4, 1.5, 0.25, 80.0, 0.5, "")]
     assert table_named("Achieved rates", of).rows == [("mm", 8 * MS, 1.5, 0.25, 80.0, 0.5)]
     slower = with_modules(rates=(replace(rate, device_ns=12 * MS, tflops=1.0, gbps=None),))
     assert table_named("Achieved rates", of, slower).rows == [("mm", -0.5, 1.5, 1.0, 80.0, None)]
@@ -186,7 +187,7 @@ def test_the_streams_of_two_traces_are_paired_by_the_comparison() -> None:
     ]  # fmt: skip
     streams = [StreamShare("cuda:0", 7, 20, 0.5, 0.5), StreamShare("cuda:0", 9, None, 0.1, None)]
     streams.append(StreamShare("cuda:0", 5, 5, 0.1, 0.1))
-    rows = analysis_table("launches", sides, ["A", "B"], streams).rows
+    rows = ANALYSES["launches"].table(Sides(sides, ["A", "B"], streams)).rows
     assert [row[:4] for row in rows] == [
         ("cuda:0 stream 7/20", 13_000, 7_000, 20_000), ("cuda:0 stream 9", -9_000, 9_000, None)
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from traces.analyses.peak_memory import held_at_peak
 from tui.formatting import FigureTable, Head, Unit
-from tui.text.analyses import ANALYSES, analysis_table
+from tui.text.analyses import ANALYSES, Sides
 from tui.text.compiled import compiled_tables
 from tui.view.scene.scene import Scene
 from tui.view.tables.parts import TableRow, TabTable
@@ -22,7 +22,7 @@ def table_of_analysis(scene: Scene, tab: str) -> TabTable:
         both = None if scene.comparison is None else scene.comparison.communication
         ranks = [scene.summary.communication] if scene.comparison is None else [None, None] if both is None else [*both]
         streams = () if scene.comparison is None else scene.comparison.streams
-        table, missing = analysis_table(tab, scene.analyses, scene.words, streams, ranks), ANALYSES[tab].missing
+        table, missing = ANALYSES[tab].table(Sides(scene.analyses, scene.words, streams, ranks)), ANALYSES[tab].missing
         table = table._replace(heads=[Head(table.title), *table.heads[1:]])
     return TabTable(table.heads, [TableRow(row) for row in table.rows], "" if table.rows else missing)
 
