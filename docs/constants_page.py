@@ -1,4 +1,4 @@
-"""Writes docs/constants.md, a list of all thresholds of comparisons and all constants of estimates.
+"""Writes docs/constants.md, which lists the thresholds for comparing traces and the constants for estimating times.
 
     python docs/constants_page.py
 """
@@ -48,7 +48,8 @@ class Constant(NamedTuple):
 
 
 def constants_of(module: ModuleType) -> dict[str, Constant]:
-    """Return the constants of a module by name. Raises ValueError if a comment is missing."""
+    """Return the constants that a module defines, in a dictionary with their names as keys. Raises ValueError if a comment is
+    missing."""
     assert module.__file__ is not None
     source = Path(module.__file__).read_text(encoding="utf-8")
     lines, found = source.splitlines(), {}

@@ -96,7 +96,7 @@ def tiny(batch: int) -> Run:
 
 
 def made(trace: Path, run: Run) -> Cell:
-    """Run the script. Exit if the script fails for another reason than too little GPU memory."""
+    """Run the script. If the script runs out of GPU memory, return the error message; exit after any other error."""
     how = {ONE: [], SPLIT: ["--gpus", 2]}.get(run.mode, ["--nproc", 2])
     script: list[Any] = [SCRIPT, "--net", run.net, "--depth", run.depth, "--width", run.width, "--steps", run.steps]
     script += ["--batch-size", run.batch, *(["--backend", "gloo"] if run.mode == GLOO else [])]

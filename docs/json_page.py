@@ -1,4 +1,4 @@
-"""Writes docs/json.md, which describes the JSON output of each command, from the dataclasses in the source code.
+"""Reads the dataclasses in the source code, and writes docs/json.md, which describes the JSON output of each command.
 
     python docs/json_page.py
 

@@ -143,7 +143,7 @@ class _Costed(Protocol):
 
 
 def counted_as_cost(method: T) -> T:
-    """Add the duration of the method's calls to the recorder's cost, and hold the recorder's lock during each call."""
+    """Wrap a method. Each call of the method holds the recorder's lock, and its duration counts as overhead of the recorder."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

@@ -202,7 +202,8 @@ def _versions(torch: ModuleType) -> dict[str, Json]:
 
 def _cudnn_version(torch: ModuleType) -> int | None:
     """Return a version such as 92400. This function does not call `torch.backends.cudnn.version`. If the installed cuDNN is too
-    old for PyTorch, only the first call of `version` raises an error, and the script must get that error."""
+    old for PyTorch, only the first call of `version` raises an error. If the recorder made this call, the script would not see
+    the error."""
     return torch._C._cudnn.getVersionInt() if hasattr(torch._C, "_cudnn") else None
 
 
@@ -214,8 +215,8 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver, such as "535.104". If the driver's version is unknown, return the latest CUDA
-    version that the driver supports."""
+    """Return the version of the NVIDIA driver, such as "535.104". If the driver version cannot be read, return the latest CUDA
+    version that the driver supports, such as "CUDA 12.4"."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()

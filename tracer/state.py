@@ -1,4 +1,4 @@
-"""Stores the recorder of this process for the wrappers of PyTorch's functions.
+"""Stores the recorder of this process. The wrappers of PyTorch functions call `recorder()` to get the recorder.
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # the recorder, created on the first call

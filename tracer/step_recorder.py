@@ -82,7 +82,8 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store what the thread that captures a CUDA graph has called. Return False for reports from other threads."""
+        """Store the report of a call by the thread that captures the CUDA graph. Return False for reports from other
+        threads."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))

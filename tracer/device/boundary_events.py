@@ -191,7 +191,7 @@ class BoundaryEvents:
         self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
         """Read the CUDA events of consecutive steps, all recorded on one stream. Return the times of all completed CUDA events,
-        and the last time at which an event was not yet completed.
+        and the time of the last query that found an uncompleted event.
 
         - `host_ns`: the Unix time just before each event was recorded
         - `asked_ns`: the time of the last unsuccessful query, or NONE

@@ -144,7 +144,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Return False after the end of the script, because Python 3.12 and later then start no threads."""
+        """Return False if no thread can be started: Python 3.12 and later start no threads after the end of the script."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:

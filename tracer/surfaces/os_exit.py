@@ -1,4 +1,5 @@
-"""Writes the recording before functions such as `os._exit`, which end the script without calling `atexit` functions.
+"""Completes the recording when the script calls a function such as `os._exit`, which ends the process without calling `atexit`
+functions.
 
     os._exit(0)
     os.execv(sys.executable, [sys.executable, "other.py"])

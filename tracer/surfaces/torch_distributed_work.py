@@ -3,8 +3,8 @@
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # events on the waiting stream, before and after
 
-Only the first wait for a collective is recorded. Work objects keep tensors in memory, so the recorder stores only weak
-references to them.
+Only the first wait for a collective is recorded. `Work` objects keep tensors in memory, so the recorder stores only weak
+references to these objects.
 
 Note [Names of code]
     When a Python override of a Work method calls the base class, pybind11 must not call the override again. pybind11 recognizes

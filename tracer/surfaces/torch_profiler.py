@@ -1,4 +1,5 @@
-"""Wraps torch.autograd.profiler. While the script's own profiler runs, the recorder neither profiles nor calls CUDA.
+"""Wraps torch.autograd.profiler. While the script's own profiler runs, the recorder does not start its profiler and makes no
+CUDA calls.
 
     with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
         ...                                     # no events are taken here

@@ -4,7 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-The recorder copies no sizes from the GPU, because the script would then wait for the GPU.
+The recorder does not copy the result sizes from the GPU, because a copy would make the script wait for the GPU.
 """
 
 from __future__ import annotations

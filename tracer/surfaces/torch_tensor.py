@@ -1,4 +1,4 @@
-"""Wraps torch.Tensor, to record values read from a GPU and copies of batches to a GPU.
+"""Wraps methods of torch.Tensor, to record which values the script reads from a GPU, and when it copies batches to a GPU.
 
     loss.item()                     # recorded, so a replay returns the same number
     batch = batch.cuda()            # phase "h2d"

@@ -90,7 +90,8 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the group to which this step is added. A step with other calls than the previous step begins a new group."""
+        """Return the group to which this step is added. If the calls of the step differ from the calls of the previous step, a
+        new group begins."""
         alike = self._alike
         if (
             alike is None

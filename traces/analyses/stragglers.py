@@ -82,7 +82,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Contains the ranks that differ from most ranks, and the other ranks, which have similar times."""
+    """Divides the ranks of a job into two groups: ranks that differ from most ranks, and ranks with similar times."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Starts several ranks of a script, like torchrun, by forking one Python process.
+"""Replaces torchrun: starts the ranks of a script by forking one Python process.
 
     with path_of("train_ddp.py"):
         is_there("torch")       # True: it is imported
@@ -113,8 +113,8 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without running C++ destructors. PyTorch's destructors would write to memory that forked ranks share, and
-    Linux would copy 60 MB for each rank. `on_exit` exists only in glibc."""
+    """End the process without running C++ destructors. Forked ranks share memory. PyTorch's destructors write to this memory,
+    so Linux would have to copy 60 MB for each rank. `on_exit` exists only in glibc."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
@@ -165,7 +165,7 @@ def _next_end(running: dict[int, int], signals: int) -> tuple[int, int]:
 
 
 def _end_before(running: dict[int, int], deadline: float, most: int = 0) -> None:
-    """Wait until `deadline`, or until no more than `most` ranks are running."""
+    """Wait until the number of running ranks has fallen to `most`, or until `deadline`."""
     while len(running) > most and monotonic() < deadline:
         for rank, process in list(running.items()):
             ended, _ = os.waitpid(process, os.WNOHANG)

@@ -92,8 +92,8 @@ def _filter_stacks(traceback: Any, prefix: str) -> None:
 
 
 def _places(message: WarningMessage, caller: FrameType | None, prefix: str | tuple[str, ...]) -> tuple[Place, Place] | None:
-    """Return two places: the place at which a warning points, and the place in the script at which it should point. Return None
-    if the warning already points at the script. `caller` is the frame that called `warnings.warn`."""
+    """Return the place that a warning shows, and the place in the script that the warning should show instead. Return None if
+    the warning already points at the script. `caller` is the frame that called `warnings.warn`."""
     frames: list[Place] = []
     while caller is not None:
         frames.append((caller, caller.f_lineno))

@@ -111,7 +111,7 @@ class NameChange:
 # see Note [Replaced, not gone]
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Compares GPU work that has different names in the two traces."""
+    """Compares kernels or ops of the first trace with the ones that replace them in the second trace."""
 
     recorded_names: tuple[str, ...]  # sorted by time; counts and times are sums over all names
     replayed_names: tuple[str, ...]  # names in the second trace
@@ -274,8 +274,8 @@ def _groups_of(
 
 
 def ops_in_name(kernel: str) -> str:
-    """Return the op names in the name of a fused Inductor kernel, or "". `ops_in_name("triton_poi_fused_add_relu_0")` is
-    "add_relu"."""
+    """Return the part of a fused Inductor kernel's name that lists its ops, or "" for other kernels.
+    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu"."""
     found = _FUSED.match(kernel)
     return found["ops"] if found else ""
 

@@ -248,7 +248,8 @@ def _series_without_data(times: pace.StepTimes, rows: Column) -> pace.PaceSeries
 
 def _problems(trace: Trace, beside: Trace, of: pace.StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
-    # `trace record` also records steps while the profiler is off, but all steps of an imported profile are profiled.
+    # All steps of an imported profile ran under the profiler, which slows steps. `trace record` also records steps without the
+    # profiler.
     sources = [_paced_by(of) for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not measure.ran_under_profiler(beside)[measure.steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)
@@ -305,7 +306,7 @@ def _gpu_time_series(times: pace.StepTimes, rows: Column) -> pace.PaceSeries | N
 def _phases(
     worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], varying: Both[pace.StepTimes] | None
 ) -> dict[str, PhaseError]:
-    """Compare the median times of the phases, or the mean times if step times vary (`varying` is given)."""
+    """Compare the median times of the phases or, if `varying` is given, the mean times."""
     recorded, other = worked
     if not len(timed.recorded):
         return {}
@@ -350,7 +351,7 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return True if a CUDA stream has the same number in both traces. Until June 2026, profiles of AMD GPUs contained ids of
+    """Return True if both traces number CUDA streams in the same way. Until June 2026, profiles of AMD GPUs contained ids of
     hardware queues instead of ids of streams."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]

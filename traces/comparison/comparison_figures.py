@@ -1,4 +1,4 @@
-"""Defines the results of a comparison, under the names that `trace diff --json` prints.
+"""Defines the dataclasses that contain the results of a comparison. `trace diff --json` prints the field names as keys.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     comparison.steps.error, comparison.phases["forward"].error, comparison.memory["cuda:0"].compared_bytes

@@ -110,8 +110,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps that compile no code and ran without the profiler. Steps after the first profiled step are
-    slower, so they are only returned if there are few earlier steps."""
+    """Return the evaluation steps that compile no code and ran without the profiler. If enough steps ran before the first
+    profiled step, return only those steps, because later steps are slower."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace) & ~compiles_in_evaluation(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -159,7 +159,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Count the backward passes and optimizer updates of each step, and return both counts as one integer per step."""
+    """Return one integer per step: the number of backward passes times 2**32, plus the number of optimizer updates."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -169,7 +169,8 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Return the most common kind of steps, such as all steps with one backward pass and one optimizer update."""
+    """Keep only the steps of the most common kind. Steps of one kind have the same numbers of backward passes and optimizer
+    updates."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -373,13 +374,14 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """For each CPU event, return the nearest enclosing event of the mask `wanted`, or NONE (-1). A marked event encloses
-    itself."""
+    """For each CPU event, return the nearest enclosing event that the mask `wanted` selects, or NONE (-1). A selected event
+    encloses itself."""
     return first_marked(host.earlier_parent, wanted)
 
 
 def first_marked(above: Column, marked: Column) -> Column:
-    """Follow `above` from each row, and return the first marked row, or NONE. A marked row returns itself."""
+    """For each row, return the nearest marked ancestor, or NONE. `above` contains the parent of each row. A marked row returns
+    itself."""
     found = _last_of_chain(np.append(np.where(marked, np.arange(len(above)), above), NONE))[:-1]
     return np.where(found < len(above), found, NONE)
 

@@ -327,7 +327,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return how long a GPU has no queued work in a step, and how long a step takes, both as means."""
+    """Return two mean times per step: the time in which the GPU had no queued work, and the step time."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0

@@ -69,7 +69,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Store one column without compression, because readers reject a table with more rows than bytes (FORMAT.md).
+        # Readers reject a table in which no column takes at least one byte per row (FORMAT.md), so one column is stored in
+        # full.
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

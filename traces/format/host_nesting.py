@@ -93,8 +93,9 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Return the indices that sort time gaps by op name. Gaps of the same op are similar and therefore compress well. Only the
-    lowest 16 bits of each name's index are compared, because numpy sorts 16-bit integers ten times faster."""
+    """Return the indices that sort the gaps between starts and ends of ops by op name. Gaps next to ops with the same name have
+    similar lengths, so they compress well. Each name is replaced by a 16-bit number, because numpy sorts 16-bit integers ten
+    times faster than larger integers."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

@@ -73,7 +73,7 @@ class TableHead(NamedTuple):
 
 
 def table_head(beginning: bytes) -> TableHead | None:
-    """Read the head of a table from the first bytes of a frame. Return None if the frame contains no table."""
+    """Read a table's kind and number of rows from the first bytes of a frame. Return None if the frame contains no table."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(beginning)
     try:

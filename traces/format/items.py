@@ -228,7 +228,7 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Say how many rows of a truncated file are missing, for example ", 12 of 30 rows of device are missing"."""
+        """Return the end of a message about a truncated file, such as ", 12 of 30 rows of device are missing"."""
         missing = [(count - self._rows.get(name, 0), count, name) for name, count in self._expected_rows.items()]
         return "".join(f", {absent} of {count} rows of {name} are missing" for absent, count, name in missing if absent > 0)
 

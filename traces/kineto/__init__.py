@@ -23,7 +23,7 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 
 
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
-    """Import one profiler file, or a folder or archive with one file per rank: .json, .json.gz, .tar.gz or .zip. If
+    """Import one profiler file (.json or .json.gz), or a folder or archive (.tar.gz or .zip) with one file per rank. If
     `marks_are_steps` is True, every call of `profiler.step()` ends a training step. Raises TraceImportError if the recording
     cannot be read or the rank of a file is unknown."""
     path = Path(path)

@@ -65,8 +65,8 @@ def gpus() -> list[Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """Find a GPU in the library by its name, such as "v100", or by words of its device name. Raises TraceLibraryError with a
-    list of similar names for an unknown GPU."""
+    """Find a GPU in the trace library by its short name, such as "v100", or by a part of its device name, such as "Tesla V100".
+    Raises TraceLibraryError with a list of similar names for an unknown GPU."""
     known = gpus()
     words = _words(name)
     for one in known:

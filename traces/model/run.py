@@ -141,7 +141,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """Groups the steps of a replay in which the script called the same models with the same batch sizes."""
+    """Describes the steps of a replay that call the same models with the same batch sizes."""
 
     steps: int  # number of steps
     phases_ns: Mapping[str, int]  # by phase

@@ -233,7 +233,7 @@ class Table:
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     def pieces(self) -> Iterator[Self]:
-        """Yield the table in pieces, which need less memory than all columns of a large file."""
+        """Yield the table in pieces, because loading all rows of a large table at once takes more memory."""
         for first in range(0, len(self), _PIECE_ROWS):
             yield self.take(slice(first, first + _PIECE_ROWS))
 
@@ -309,7 +309,8 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_SpansOnDevice):
-    """Stores the phases of training steps, which cover a step without gaps. Without a GPU, the GPU times are NONE (-1)."""
+    """Stores the phases of training steps. Between the phases of a step, there are no gaps. Without a GPU, the GPU times are
+    NONE (-1)."""
 
     step: STEP
     name: TEXT
@@ -432,7 +433,7 @@ class BatchKind(IntEnum):
 
 @dataclass
 class Batches(_Spans):
-    """Stores when the script waited for a batch, and when a batch was copied to pinned memory."""
+    """Lists the script's waits for batches, and the copies of batches to pinned memory."""
 
     rank: I4
     loader: I4

@@ -163,7 +163,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Remove modules that may differ between two scripts with the same network, such as DataParallel and loss modules."""
+    """Remove wrapper modules (such as DataParallel) and loss modules, because scripts that train the same network may differ in
+    these modules."""
     if of.modules is None or beside.modules is None:
         return of
     left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}

@@ -1,1 +1,1 @@
-"""Knows the names of GPUs, ops, collectives and memory copies, and what they mean."""
+"""Interprets the names of GPUs, ops, collectives and memory copies."""

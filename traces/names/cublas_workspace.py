@@ -6,8 +6,8 @@
 
 Source: aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, PyTorch keeps one workspace per cuBLAS
 handle and stream. Since PyTorch 2.15, each matrix product allocates and frees its own workspace. Since PyTorch 2.6, PyTorch
-also keeps workspaces for hipBLAS (AMD GPUs). In PyTorch 2.11, cuBLASLt has its own workspace of 1 MiB (measured). Since PyTorch
-2.12, cuBLASLt shares the workspace of cuBLAS (measured).
+also keeps workspaces for hipBLAS (AMD GPUs). Measurements show that cuBLASLt has its own workspace of 1 MiB in PyTorch 2.11,
+and shares the workspace of cuBLAS since PyTorch 2.12.
 """
 
 from __future__ import annotations

@@ -116,7 +116,8 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return the achieved FLOP/s and bytes/s of each op, and also of each op with certain input shapes and dtypes."""
+    """Return two tables of achieved FLOP/s and bytes/s: one row per op, and one row per combination of op, input shapes and
+    dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}

@@ -62,7 +62,7 @@ def prediction_errors() -> dict[str, float]:
 
 def network_error(work: str, precision: str, card: str) -> EstimateError:
     """Return the measured error of step times that were estimated from a GPU's data sheet. For a GPU without measurements,
-    return the largest error of all measured GPUs."""
+    return the largest error that was measured on any GPU."""
     rows = [EstimateError(**row) for row in _table()["networks"]]
     alike = [row for row in rows if row.precision == precision]
     alike = [row for row in alike if row.work == work] or alike

@@ -1,4 +1,4 @@
-"""Computes the floating-point operations and bytes of an op from its input shapes.
+"""Counts the floating-point operations and the input bytes of an op, from its input shapes.
 
     flops("mm", ((1024, 512), (512, 256)))                  # 268435456
     size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440

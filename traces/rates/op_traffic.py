@@ -212,7 +212,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes that an `index_put` reads and writes."""
+    """Return how many bytes an `index_put` reads and writes."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -299,7 +299,7 @@ _RULES: dict[str, tuple[int, Callable[[tuple[Operand, ...], bool], Traffic | Non
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Return the bytes that an indexing op reads and writes, based on the number of blocks in its kernel's launch grid."""
+    """Estimate how many bytes an indexing op reads and writes, from the number of blocks in the kernel's launch grid."""
     if not grid:
         return None
     if by_element := _INDEX_KERNEL.search(kernel):

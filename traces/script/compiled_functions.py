@@ -125,7 +125,7 @@ def _original_of_callable(function: Any) -> Any:
 
 
 def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Callable[[EagerRegion], None]) -> None:
-    """Count compilations, and make torch.compile skip all functions of trace-replay except wrappers of PyTorch functions."""
+    """Count compilations. Also make torch.compile skip this tool's own functions, except the wrappers of PyTorch functions."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 
@@ -146,7 +146,7 @@ def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Call
 
 
 def _caller(file: str) -> str:
-    """Return the file of the nearest function that is neither in the given file nor in Python's standard library."""
+    """Return the first file on the call stack that is neither the given file nor in Python's standard library."""
     files = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
     return next((name for name in files if name != file and not name.endswith(_RANGES) and not _is_of_python(name)), "")
 
@@ -156,8 +156,8 @@ def _is_of_python(file: str) -> bool:
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap PyTorch's function that compiles a Python frame. PyTorch looks for its own file name on the call stack, so the
-    wrapper gets this file name."""
+    """Wrap PyTorch's function that compiles a Python frame. PyTorch searches the call stack for the file name of this function,
+    so the code of the wrapper gets the same file name."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

@@ -90,8 +90,8 @@ def at_script_end(call: Callable[[], None]) -> None:
 
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
-    """Call `finish` before `os._exit`, `os.kill` or a similar function ends the process. Before the process sends itself a
-    fatal signal, `before_signal` is called or, by default, `finish`."""
+    """Call `finish` before `os._exit`, `os.kill` or a similar function ends the process. If `before_signal` is given, call it
+    in place of `finish` before the process sends itself a fatal signal."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -67,10 +67,10 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` with the recorder or the replayer in the child process. `options_of_package` contains options for
-    the recorder (key "tracer") or for the replayer (key "replayer"). If `ranks` is given, the child process forks into this
-    number of ranks. `meanwhile` is called with the child process while the child process runs. Raises FileNotFoundError if
-    the script does not exist."""
+    """Run Python with the arguments `words` in a child process, under the recorder or the replayer. `options_of_package`
+    contains options for the recorder (key "tracer") or for the replayer (key "replayer"). If `ranks` is given, the child
+    process forks into this number of ranks. While the child process runs, `meanwhile` is called with the Popen object as its
+    argument. Raises FileNotFoundError if the script does not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -105,7 +105,7 @@ def exit_code(code: int) -> int:
 
 
 def _words(words: Sequence[str]) -> list[str]:
-    """Return the arguments for Python that run a script or module. Raises FileNotFoundError."""
+    """Return the arguments that make `python` run a script or module. Raises FileNotFoundError."""
     first, *rest = words
     if first.startswith("-") or Path(first).exists():
         return [first, *rest]

@@ -293,7 +293,7 @@ class PhaseScope:
         return inside
 
     def wrap_callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a callback that PyTorch calls during a training phase. The time of the callback does not count for the phase."""
+        """Wrap a callback that PyTorch calls during a training phase. The time of the callback is not part of the phase."""
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:

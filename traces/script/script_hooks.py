@@ -146,9 +146,9 @@ class ScriptHooks:
         whole_step: Callable[[], AbstractContextManager[Any] | None] | None = None,
         closure: Wrapper = lambda call: call,
     ) -> None:
-        """Wrap the methods `step` and `zero_grad` of all optimizer classes. The wrapper `step` runs inside PyTorch's own
-        wrapper, and the context manager `whole_step` runs around both. `closure` wraps the function that the script passes to
-        `step`."""
+        """Wrap the methods `step` and `zero_grad` of all optimizer classes. PyTorch's own wrapper calls the wrapper `step`. The
+        context manager `whole_step` is entered before PyTorch's wrapper runs, and exited afterwards. `closure` wraps the
+        function that the script passes to `step`."""
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function

@@ -65,8 +65,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains more calls of the model than the current step so far, or None if
-        unknown."""
+        """Return True if the recorded step contains another call of the model, or None if this is unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):

@@ -122,7 +122,7 @@ def stalls_of(
     gpu: Trace, prepared: Trace, loadings: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, cold_loadings: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """From three runs, compute how long a script waits for data: with one batch in memory, with cached files, and with uncached
+    """Compute how long a script waits for data, from three runs: with one batch in memory, with cached files, and with uncached
     files. `loadings` contains the loading cost of each batch when files are cached, and `cold_loadings` the cost when files are
     not cached. The machine has `cores` CPU cores. Raises TraceError if the script uses no DataLoader."""
     if not any(one.batches for one in loadings):

@@ -4,7 +4,7 @@
     run = simulate_loader(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-Worker b mod W loads batch b, as in torch.utils.data. The simulated disk reads one file at a time.
+With W workers, worker 0 loads batches 0, W, 2 W and so on, as in torch.utils.data. The simulated disk reads one file at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides whether two traces ran the same program if one of them or both were compiled.
+"""Compares the programs of two traces if at least one of the traces contains compiled code.
 
     otherwise_compiled(eager, compiled, eager_steps, compiled_steps)
     # Verdict(Sameness.OTHER_COMPILATION, Evidence.OPS_AND_SHAPES, "100 % of the matrix products, convolutions and ...")

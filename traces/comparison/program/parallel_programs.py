@@ -32,8 +32,8 @@ _OTHER_SIZES = (Sameness.OTHER_BATCH_SIZE, Sameness.OTHER_SHAPES)
 def otherwise_parallel(
     launched: tuple[Launched, Launched], compare: Callable[[list[DeviceOp], list[DeviceOp]], Verdict]
 ) -> Verdict | None:
-    """Compare programs that use different numbers of replicas or ranks. Return None if both use equally many GPUs, or if the
-    programs differ otherwise."""
+    """Compare programs that use different numbers of replicas or ranks. Return None if both programs use the same number of
+    GPUs, or if the programs also differ in other ways."""
     (first, *_), (second, *_) = launched
     replicas = _replicas(first), _replicas(second)
     if replicas[0] == replicas[1] and len(first.ranks) == len(second.ranks):

@@ -100,9 +100,8 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Convert all time stamps in a JSON text to integer nanoseconds. Return None if the time stamps already are integers or
-    have enough digits. Nightly builds of PyTorch before April 2024 left out zeros after the decimal point, and wrote "12.5" for
-    12.005 µs."""
+    """Convert all time stamps in a JSON text to integer nanoseconds. Return None if the time stamps need no conversion. Nightly
+    builds of PyTorch before April 2024 left out zeros after the decimal point, and wrote "12.5" for 12.005 µs."""
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None

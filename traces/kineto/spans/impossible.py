@@ -54,8 +54,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def without_duration(spans: DeviceSpans) -> Column:
-    """Find kernels for which the file contains a duration of 0 ns, which is impossible. A profiler that rounds to microseconds
-    also writes 0 ns for very short kernels."""
+    """Find kernels for which the file contains a duration of 0 ns, which is impossible. If the profiler rounds to microseconds,
+    0 ns may be the rounded duration of a short kernel."""
     kernels = spans.kind == DeviceKind.KERNEL
     found = kernels & (spans.duration_ns == 0)
     is_rounded = not (spans.duration_ns[kernels] % 1000).any()
@@ -78,7 +78,7 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
-    """Find kernels with an impossible end: a CUDA call waited for the kernel, but returned before the kernel's end."""
+    """Find kernels with a wrong end time: the CUDA call that waited for the kernel returned before this time."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

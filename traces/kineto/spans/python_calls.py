@@ -77,7 +77,7 @@ def without_short_calls(profile: Trace) -> Trace:
 
 
 def is_short_call(trace: Trace) -> Column:
-    """Mark short calls of Python functions without PyTorch ops."""
+    """Return a mask of all calls of Python functions that take little time and run no PyTorch op."""
     # see Note [Folding]
     host = trace.host
     is_call = host.kind == HostKind.PYTHON

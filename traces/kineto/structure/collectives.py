@@ -3,9 +3,9 @@
     collectives = read_collectives(tables, strings)
     collectives.bytes   # array([8196000, ...])
 
-Since torch 2.3, profiles contain a collective's number of elements, dtype and process group. Since 2026, profiles also contain
-the communicator and the sequence number of a collective. An NCCL collective lasts from the start of its first kernel to the end
-of its last kernel.
+Since torch 2.3, profiles contain a collective's number of elements, dtype and process group. Since 2026, torch.profiler also
+records the communicator and the sequence number of a collective. An NCCL collective lasts from the start of its first kernel to
+the end of its last kernel.
 """
 
 from __future__ import annotations

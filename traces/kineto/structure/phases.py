@@ -1,4 +1,4 @@
-"""Finds the phases of imported steps, such as "forward", with the rules of `traces.script.phase_rule`.
+"""Divides the steps of an imported profile into phases such as "forward". The rules are in `traces.script.phase_rule`.
 
     phases = read_phases(steps, step_events(tables, strings), tables, strings)
 """
@@ -41,7 +41,7 @@ def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strin
 
 
 def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
-    """Divide the time between two ends of steps into phases.
+    """Divide a step into phases.
 
     Note [The engine's run]
         A backward pass lasts from the first to the last event of the autograd engine, if the main thread does nothing in

@@ -84,7 +84,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     stepping = np.array([row for row, phase in names.items() if phase == "optimizer" and host.thread[row] == 0], "i8")
     runs_backward = stepping[_running_backward(host, stepping, engine_threads, strings)]
     known[runs_backward] = False
-    # A compilation counts as one op, because the ops and backward passes that it runs are not part of the training step.
+    # Ops and backward passes inside a compilation are not part of the training step, so the whole compilation counts as one op.
     known |= is_range & strings.matching(host.name, is_stage_of_compilation)
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
@@ -202,7 +202,8 @@ def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int]
 def _outside_closures(
     events: list[StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
 ) -> list[StepEvent]:
-    """Rename all events inside an optimizer's `step` method to "optimizer", except those of the script's closure.
+    """Rename all events inside an optimizer's `step` method to "optimizer", except events inside the closure that the script
+    passed to `step`.
 
     Note [Closures in profiles]
         Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
