@@ -138,8 +138,8 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # A module is named after the file and line of its call, such as "model.py:12". The file alone would not be enough,
-        # because a `forward` method may call several modules.
+        # A module is named after the file and line of its call, such as "model.py:12". The line number distinguishes several
+        # modules that one `forward` method calls.
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []

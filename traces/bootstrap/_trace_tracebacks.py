@@ -46,8 +46,8 @@ def install(prefix: str) -> None:
 
 
 def showing_own_place(warnings: Any, prefix: str | tuple[str, ...]) -> Any:
-    """Return a replacement for `warnings._showwarnmsg`. If a function warns that one of our wrappers called, the warning shows
-    the script's line."""
+    """Return a replacement for `warnings._showwarnmsg`. If one of our wrappers calls a function and the function issues a
+    warning, the warning shows the script's line."""
     show = warnings._showwarnmsg  # CPython 3.6 to 3.14
 
     def show_at_own_place(message: WarningMessage) -> None:
