@@ -2,8 +2,8 @@
 
     NETWORKS["mobilenet_v2"]()(torch.randn(2, 3, 224, 224))   # (2, 1000)
 
-The networks are ShuffleNet V2 (Ma et al. 2018), MobileNet V2 (Sandler et al. 2018) and VGG-11 (Simonyan and Zisserman 2014, A).
-Layers have torchvision's types, sizes and order.
+The networks are ShuffleNet V2 (Ma et al. 2018), MobileNet V2 (Sandler et al. 2018) and VGG-11 (configuration A in Simonyan and
+Zisserman 2014). Layers have torchvision's types, sizes and order.
 """
 
 from __future__ import annotations

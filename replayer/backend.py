@@ -88,7 +88,7 @@ def register(*, compute: bool = False) -> None:
         plans.specials[op] = checked(op, plans.specials[op])
     plans.specials[torch.ops.aten.alias.default] = alias
     plans.specials[torch.ops.aten._lazy_clone.default] = lazy_clone
-    # With the result False, nn.TransformerEncoder uses ordinary tensors instead of nested tensors.
+    # Return False, so that nn.TransformerEncoder uses ordinary tensors instead of nested tensors.
     plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False
     if compute:
         computing = CpuCompute(plans)

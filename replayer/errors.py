@@ -68,7 +68,8 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Raised with `--strict` if the recording has no call of the op with the script's shapes."""
+    """With `--strict`, a replay raises this error if the script calls an op with input shapes that were not recorded for the
+    op."""
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)

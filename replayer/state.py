@@ -106,7 +106,8 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync(stream: TorchAny = None) -> None:
-    """Warn about a wait for the GPU or raise an error, depending on `torch.cuda.set_sync_debug_mode`."""
+    """Called before the script waits for the GPU. Depending on `torch.cuda.set_sync_debug_mode`, a wait shows a warning or
+    raises RuntimeError."""
     if STATE.on_sync is not None:
         STATE.on_sync(stream)
     if STATE.sync_debug_mode == 1:

@@ -1,4 +1,4 @@
-"""Defines type aliases for PyTorch's operators and their arguments, which have no precise Python types.
+"""Defines type aliases for values that PyTorch's type stubs do not describe, such as operators and their arguments.
 
     launches: Callable[[Op, Args, Kwargs], bool] = lambda func, args, kwargs: func in OPS_WITH_KERNELS
 """

@@ -230,8 +230,9 @@ def start(
     """Start a virtual GPU in the current process.
 
     The argument `what` is a recording's path, a name listed by `trace library` ("v100/resnet50"), or a GPU's name ("a100"). If
-    `what` is the name of a GPU, the step times are published measurements or estimates. The arguments after `what` work like
-    the options of `trace replay`. Raises ValueError for an invalid argument, and TraceError for an unknown recording or GPU.
+    you pass a GPU's name, the step times come from published measurements of your model, or from estimates if nobody measured
+    the model. All other arguments work like the options of `trace replay`. Raises ValueError for an invalid argument, and
+    TraceError for an unknown recording or GPU.
     """
     global _running
     _check(values, clock, gpus, speed)

@@ -389,8 +389,8 @@ def library_list(
 
 @library.command("show", epilog="$ trace library show v100/resnet50\n$ trace library show v100/resnet50 --json")
 def library_show(name: ShownArgument, json: JsonOption = False) -> int:
-    """Show the measurements of one model in the library: GPU, software, source, batch sizes, memory limit, and estimated
-    parts."""
+    """Show the measurements of one model in the library: GPU, software, source, batch sizes, memory limit, and which values are
+    estimates."""
     from tui.commands.library import show
 
     return show(name, json)

@@ -1,4 +1,5 @@
-"""Runs functions compiled with torch.compile on virtual tensors, with their recorded kernels where possible."""
+"""Replays functions that the script compiles with torch.compile. If the recording contains the function, the replay uses the
+recorded kernels."""
 
 from __future__ import annotations
 
@@ -164,8 +165,8 @@ def _own_copy(result: TorchAny, copied: frozenset[int]) -> TorchAny:
 
 
 def _crosses(signature: OpSignature) -> bool:
-    """Return True for a copy between host and device. Recorded copies between host and device are left out, because the
-    compiled graph makes such copies."""
+    """Return True for a copy between host and device. The replay skips recorded copies between host and device, because running
+    the compiled graph makes the same copies again."""
     return signature.op in _READS or signature.direction in ("h2d", "d2h")
 
 

@@ -1,4 +1,4 @@
-"""Estimates the duration of a collective operation after all ranks have called the operation.
+"""Estimates how long a collective operation takes once all ranks have called it.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)

@@ -1,5 +1,5 @@
-"""Defines all numeric constants of the estimates. The comment at the end of a line is the unit. The comment above the line
-describes the number, and how it was found: published, measured, chosen, or chosen after seeing results.
+"""Defines all numeric constants of the estimates. A comment at the end of a line gives the number's unit. A comment above a
+number describes the number and says how we found it: "published", "measured", "chosen", or "chosen after seeing results".
 
     from replayer.cost_model.constants import CACHED_SHARE      # 0.5
 

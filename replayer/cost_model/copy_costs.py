@@ -56,7 +56,7 @@ class CopyCosts:
 
     @classmethod
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
-        """Use the median bandwidths of recorded copies of at least 64 KiB."""
+        """For each kind of memory copy, use the median bandwidth of the recording's copies of at least 64 KiB."""
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
         copies = (device.kind == DeviceKind.MEMCPY) & (device.duration_ns > 0)

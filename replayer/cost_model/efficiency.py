@@ -3,8 +3,8 @@
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The predictions come from small neural networks, trained on operator durations of five GPUs from the NeuSight project
-(benchmarks/cost_tables.py).
+The predictions come from small neural networks. The networks were trained on operator durations that the NeuSight project
+measured on five GPUs (benchmarks/cost_tables.py).
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the measured GPU's network. All other GPUs
@@ -51,7 +51,7 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the neural network's inputs, with one row for each operator.
+    """Return the inputs of the neural network `net` for many operators, with one row for each operator.
 
     Args:
         net: "matmul", "conv3" or "rows" (softmax, layer norm and elementwise operators)

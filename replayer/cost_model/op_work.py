@@ -97,8 +97,8 @@ def op_work(
     layout: str = CHANNELS_LAST,
     option: int | None = None,
 ) -> list[OpWork]:
-    """Return the computations of an op, such as matrix products, each with its FLOPs and bytes. `option` is the dimension of a
-    softmax, and whether batch normalization trains."""
+    """Return the computations of an op, such as matrix products, each with its FLOPs and bytes. For a softmax, `option` is the
+    dimension. For batch normalization, `option` is 0 in evaluation and 1 in training."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]

@@ -37,7 +37,7 @@ class ClockOffset:
             store.set(_KEY, json.dumps([self._own_ns, self._machine_ns, self._unix_ns, boot_id()]).encode())
 
     def ns(self) -> int:
-        """Return this rank's time minus the first rank's time, in nanoseconds. Raises FirstRankMissing."""
+        """Return by how many nanoseconds this rank's clock is ahead of the first rank's clock. Raises FirstRankMissing."""
         if self._offset_ns is None:
             self._await_first_rank()
             first_ns, machine_ns, unix_ns, boot = json.loads(self._store.get(_KEY))

@@ -95,7 +95,8 @@ class _Wait:
     busy_s: float = 0.0
 
     def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
-        """Extend the timeout by the time for which other ranks used the CPU, because a rank that uses the CPU has not hung."""
+        """Extend the timeout by the CPU time that other ranks have used since the last check, because a rank that computes does
+        not hang."""
         longest_ns = max((now_ns - self.used_ns.get(rank, now_ns) for rank, now_ns in used_ns.items()), default=0)
         busy_s = min(max(longest_ns, 0) * 1e-9, waited_s - self.looked_s)
         self.busy_s = min(self.busy_s + busy_s, _BUSY_AT_MOST_S)

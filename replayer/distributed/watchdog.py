@@ -59,7 +59,7 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, arrived_ns: Mapping[int, int]) -> None:
-        """End the process if the last rank calls a collective so late that the first rank's timeout is over."""
+        """End the process if this rank and another rank call a collective at times that differ by more than the timeout."""
         clock, waits_on = gpu().clock, _error_handling() == "0" and not blocking_wait()
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         first, last = min(arrived_ns, key=arrived_ns.__getitem__), max(arrived_ns, key=arrived_ns.__getitem__)

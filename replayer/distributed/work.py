@@ -132,8 +132,8 @@ class VirtualWork(_Awaited):
             return self._pending.arrives_within(max(float(left_ns / clock.speed), 0.0) * 1e-9)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the collective. With a timeout, the CPU also waits for the collective, as in
-        PyTorch."""
+        """Make the current stream wait for the collective. If a timeout is given, `wait` also blocks the CPU until the
+        collective has ended, as in PyTorch."""
         here = gpu()
         self._limit_ns = int(timeout // timedelta(microseconds=1) * 1_000 * here.clock.speed) if timeout else None
         if not self._arrives_before_limit():
@@ -160,7 +160,7 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """Represents an all-gather. The future of this work returns one tensor with the data of all ranks."""
+    """Represents an all-gather. `get_future()` returns a future for one tensor that contains the data of all ranks."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])

@@ -90,8 +90,8 @@ class WorkFuture(_Future):  # type: ignore[misc]
 
 
 class ScriptFuture(WorkFuture):
-    """Replaces `torch.futures.Future(devices=...)` for virtual GPUs. The future waits for all GPU work before the call of
-    `set_result`."""
+    """Replaces `torch.futures.Future(devices=...)` for virtual GPUs. A wait for the future also waits for the GPU work that was
+    launched before `set_result`."""
 
     _devices: list[TorchAny]
 

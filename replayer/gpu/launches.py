@@ -346,7 +346,7 @@ class ScriptLaunches(LaunchPath):
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Raise a kernel's error: with `now` at once, and otherwise at the host's next wait for the GPU."""
+        """Raise a kernel's error: immediately if `now` is True, and otherwise when the host next waits for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()

@@ -224,7 +224,8 @@ class ScriptSteps:
             gc.freeze()
 
     def script_ended(self) -> None:
-        """End the last step if the main thread runs the steps."""
+        """End the last step when the main thread has run the script. If another thread runs the steps, its last step
+        continues."""
         with self._launches.looking as thread:
             is_of_this_thread = self._tracker.script.thread is thread
         if is_of_this_thread:

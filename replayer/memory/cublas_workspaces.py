@@ -76,7 +76,7 @@ class BlasWorkspaces:
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate the thread's cuBLAS workspace for a CUDA stream, if it has none. Raises torch.OutOfMemoryError."""
+        """Allocate a cuBLAS workspace for the thread's first matrix product on a CUDA stream. Raises torch.OutOfMemoryError."""
         device = stream.device
         key = self._handle(device), device, stream.own_number
         held = self._held.get(key)

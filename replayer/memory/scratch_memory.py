@@ -69,7 +69,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the op's next temporary buffers. Raises OutOfMemory, except for convolutions."""
+        """Allocate and free the temporary buffers that the op uses until its next output. Raises OutOfMemory, except for
+        convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1

@@ -1,4 +1,4 @@
-"""Allocates cuBLAS workspaces when a script computes matrix products (cublas_workspaces.py).
+"""Allocates cuBLAS workspaces (see cublas_workspaces.py) when a script computes matrix products.
 
     plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
 """

@@ -165,7 +165,7 @@ _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._i
 
 
 def reads_an_argument(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> bool:
-    """Return True if the op needs an argument's value on the host (`masked_fill__cuda` in ATen/native)."""
+    """Return True if the op copies an argument's value to the host, as PyTorch's `masked_fill_` does with the fill value."""
     at = _FILL_VALUES.get(func)
     if at is not None:
         return hasattr(args[at], "allocation")

@@ -26,7 +26,7 @@ def _is_unknown_mask(index: torch.Tensor | None) -> bool:
 
 
 def selected_by(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """Return the meta tensor of an indexed meta tensor. Raise PyTorch's error if the indices cannot be broadcast."""
+    """Return `source[indices]` for meta tensors. Raise PyTorch's error if the indices cannot be broadcast."""
     try:
         return aten.index.Tensor(source, indices)  # type: ignore[no-any-return]
     except RuntimeError:
@@ -35,7 +35,7 @@ def selected_by(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) ->
 
 
 def _refuse_values(target: torch.Tensor, indices: Sequence[TorchAny], values: torch.Tensor) -> None:
-    """Raise PyTorch's error if `x[mask] = values` gets the wrong number of values, and the mask's values are known."""
+    """If the mask's values are known, raise PyTorch's error for `x[mask] = values` with a wrong number of values."""
     if not any(map(is_mask, indices)):
         return
     chosen: list[torch.Tensor | None] = []

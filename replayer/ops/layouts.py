@@ -164,8 +164,8 @@ _WITH_DENSE = (aten.add.Tensor, aten.mul.Tensor)
 
 
 def _nested_and_dense(func: TorchAny, nested: torch.Tensor, dense: TorchAny, *_: TorchAny) -> torch.Tensor | None:
-    """Add or multiply a nested and a dense tensor, as `NestedTensor_elementwise_Tensor` in
-    ATen/native/nested/NestedTensorBinaryOps.cpp."""
+    """Add a dense tensor to a nested tensor, or multiply the two tensors, like PyTorch's `NestedTensor_elementwise_Tensor`
+    (ATen/native/nested/NestedTensorBinaryOps.cpp)."""
     is_dense = isinstance(dense, torch.Tensor) and not dense.is_nested
     if not (is_dense and nested.is_nested and nested.dtype is dense.dtype):
         return None

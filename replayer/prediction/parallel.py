@@ -1,4 +1,4 @@
-"""Predicts step times with nn.DataParallel or DistributedDataParallel from a recording of one GPU.
+"""Uses a recording of one GPU to predict the step times of training with nn.DataParallel or DistributedDataParallel.
 
 * nn.DataParallel copies parameters and gradients from GPU to GPU in a ring, so the time hardly depends on the number of GPUs.
 * nn.DataParallel replicates the model in Python. On the CPU, this takes longer than the model's forward pass.

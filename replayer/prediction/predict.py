@@ -260,8 +260,8 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the step time: the mean if a few steps are much longer, and otherwise the median. Without steps, return the
-    trace's duration."""
+    """Return the median step time, or the mean if a few steps are much longer, because the median ignores these steps. Without
+    steps, return the trace's duration."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = measure.window_ns(trace)

@@ -176,7 +176,8 @@ class RecordingIndexer:
             ends_by_stream[track] = max(int(end[i]), int(previous_end[i]))
         returned = np.where(self.launch_row != NONE, np.append(self.trace.host.end_ns, 0)[self.launch_row], self.launched_ns)
         self.issued_ns = np.maximum(np.minimum(returned, start), self.launched_ns)
-        # The kernels of a CUDA graph are issued together, when the first one starts or the launch returns.
+        # All kernels of a CUDA graph are issued at the same time: when the launch returns or the first kernel starts, whichever
+        # is earlier.
         launches, of = np.unique(self.launch_row, return_inverse=True)
         first_ns = np.full(len(launches), np.iinfo(np.int64).max)
         np.minimum.at(first_ns, of, self.issued_ns)

@@ -146,8 +146,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """If the script's batch was too large for the measured GPU, return a memory limit in bytes that makes the replay run
-        out of memory, too. Return None if the batch fitted."""
+        """Return a memory limit in bytes if the script's batch did not fit on the real GPU, so that the batch does not fit in
+        the replay either. Return None if the batch fitted."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None
@@ -180,8 +180,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step. Raises NotInLibrary if a batch that ran out of memory on the measured GPU runs here, because
-        its step time is unknown."""
+        """End the training step. Raises NotInLibrary after several steps with a batch that did not fit on the real GPU, because
+        the library has no time for such steps."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -4,7 +4,7 @@
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 `sleep` advances the virtual time at once (Note [Virtual time] in clock.py). In a background thread, `sleep` waits until another
-thread advances the virtual time. In a loop that polls another process, `sleep` really sleeps.
+thread advances the virtual time. If a script polls another process in a loop, `sleep` waits in real time.
 
 `datetime.now()`, `time.localtime()`, locks, queues and sockets use real time.
 """

@@ -227,8 +227,8 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
         gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: TorchAny) -> float:
-        """Return the time until `end_event` in milliseconds. Raises CUDA's error for events on different GPUs and for
-        unrecorded events."""
+        """Return the time until `end_event` in milliseconds. Raises an error, as on a real GPU, if an event was not recorded or
+        if the events belong to different GPUs."""
         if not isinstance(end_event, _CudaEventBase):
             raise RuntimeError("expected other to be a torch.cuda.Event object")
         if not (self.enable_timing and end_event.enable_timing):

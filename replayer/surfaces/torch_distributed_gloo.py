@@ -103,7 +103,7 @@ class GlooCall:
                 deadlocks.end()
 
     def finish(self, duration_ns: int = 0) -> None:
-        """Advance the virtual clock to the time at which the last rank called the operation. Raise RuntimeError after the
+        """Advance the virtual clock to the time at which all ranks have called the operation. Raise RuntimeError after the
         group's timeout."""
         here = gpu()
         now_ns, times_ns = here.streams.host_now_ns(), self.times_ns()
@@ -136,7 +136,7 @@ class GlooCall:
         return [ranks[place] for place in awaited if place not in posts and place != self._group.rank]
 
     def _posts(self, places: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Raise RuntimeError if a rank called a different operation."""
+        """Raise RuntimeError if another rank called a different operation than this rank."""
         posts = self._group.read(self._channel, self._number, places)
         for place, (_, what) in posts.items() if self._channel == _COLLECTIVES else ():
             self._group.require_same(self._what, place, what)
@@ -376,7 +376,7 @@ def _refuse_device_memory(*_args: TorchAny) -> NoReturn:
 
 
 def _neighbours(place: int, size: int) -> list[int]:
-    """Return the ranks that must call gloo's broadcast before this rank can return."""
+    """Return the ranks that this rank waits for in gloo's broadcast."""
     places = [place + (1 << i) for i in range(place.bit_length(), (size - 1).bit_length()) if place + (1 << i) < size]
     while place:
         place -= 1 << (place.bit_length() - 1)

@@ -81,8 +81,8 @@ def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: Torch
 
 
 def _install_dlpack(torch_module: TorchAny) -> None:
-    """Let torch.from_dlpack accept virtual tensors. Libraries such as CuPy would need the data of the tensor, which does not
-    exist."""
+    """Let torch.from_dlpack accept virtual tensors. Libraries such as CuPy cannot import virtual tensors, because a virtual
+    tensor has no memory to share."""
     dlpack = torch_module.utils.dlpack
 
     def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:
@@ -153,7 +153,7 @@ def _unbound(of_host: TorchFunction, name: str) -> TorchFunction:
 
 
 def _within(scope: TorchAny, call: TorchFunction) -> TorchFunction:
-    """Return a function that sets `scope.within` to True during the call."""
+    """Wrap `call` so that `scope.within` is True while `call` runs."""
 
     @stands_for(call)
     def inside(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -172,7 +172,8 @@ def _refuse_quantized(device: TorchAny) -> None:
 
 
 class _TensorProperty(property):
-    """Provides `__objclass__` for torch.compile in PyTorch 2.11 and earlier (torch/_dynamo/utils.py)."""
+    """Adds the attribute `__objclass__` to `Tensor.data` and `Tensor.grad`, because torch.compile reads this attribute in
+    PyTorch 2.11 and earlier (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 

@@ -1,4 +1,4 @@
-"""Makes tensor subclasses that contain virtual tensors, such as DTensor, report the device "cuda".
+"""Makes DTensor and other tensor subclasses report the device "cuda" if they contain virtual tensors.
 
     class Wrapper(torch.Tensor):
         def __new__(cls, inner):

@@ -70,7 +70,7 @@ def _length(loader: TorchAny, without: int) -> int:
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy the lists and dicts of a batch, but not its tensors, because the script may change the lists."""
+    """Copy the lists and dicts of a batch, because the script may change them. Tensors are not copied."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

@@ -1,4 +1,4 @@
-"""In a script's TorchDispatchMode, replaces the internal device "lazy" by "cuda".
+"""Passes the device "cuda" to a script's TorchDispatchMode, instead of the device "lazy" that the replay uses internally.
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -55,7 +55,8 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Identifies unknown values. A tensor and its copies refer to the same object of this class."""
+    """Identifies unknown values. Two tensors with the same `Content` object, such as a tensor and its clone, have equal
+    values."""
 
 
 class Truth(Enum):
@@ -65,7 +66,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Represents the unknown result of a comparison in which at most `at_most` elements are true."""
+    """Represents the result of a comparison if only the maximum number of true elements is known."""
 
     at_most: int
 
@@ -145,7 +146,8 @@ def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     meta = other.tensor_meta
     before = attributes_of(tensor).get("tensor_meta", meta)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
-        # PyTorch rejects a tensor with other conjugate and negative bits than the old one, so clear these bits first.
+        # PyTorch rejects new data if its conjugate and negative bits differ from the tensor's bits, so clear the tensor's bits
+        # first.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
         _set_bits(tensor, meta.is_conj, meta.is_neg)

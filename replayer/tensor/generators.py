@@ -129,7 +129,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Accept states of old PyTorch releases, which contain only the seed (8 bytes)."""
+        """Set the generator's state. A state from an old PyTorch release contains only the seed (8 bytes)."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -276,8 +276,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows C++ warnings when the outermost C++ call ends. `Tensor.map_` is the outermost call here, so PyTorch
-        # shows the warnings before the `finally` block restores the filters.
+        # PyTorch shows C++ warnings when the outermost C++ call ends. Let the C++ function `Tensor.map_` call `run`, so that
+        # the warnings of `run` appear while the filter above hides them.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)
@@ -315,7 +315,7 @@ def numbers_drawn(func: Op, args: Sequence[TorchAny], device: DeviceProperties) 
 
 
 def _numbers_of_attention(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> int:
-    """Return the number of random numbers for an attention op's dropout (ATen/native/transformers/cuda)."""
+    """Return how many random numbers an attention op generates for its dropout (see ATen/native/transformers/cuda)."""
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     if not given.get("dropout_p"):
         return 0

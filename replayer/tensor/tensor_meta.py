@@ -72,7 +72,7 @@ def is_virtual(value: object, tensor_class: TorchAny) -> bool:
 
 
 def is_mask(index: TorchAny) -> bool:
-    """Return True for a tensor that selects elements. `index` may also be None."""
+    """Return True if `index` is a mask (bool or uint8) and not a tensor of positions. `index` may also be None."""
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 

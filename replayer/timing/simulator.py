@@ -35,8 +35,8 @@ from traces.script.patching import temporarily_set
 from traces.script.phase_rule import LOSS, PLAIN
 from traces.script.step_rule import Optimizers
 
-# Simulated times may be ahead of the clock, so that short delays of this machine do not slow down the replay. If they are more
-# than 20 ms ahead, the script waits until they are 15 ms ahead.
+# The simulation is allowed to run ahead of the clock, so that short delays of this machine do not slow down the replay. If the
+# simulation is more than 20 ms ahead of the clock, the script waits until the difference is 15 ms.
 _MOST_AHEAD_NS = 20_000_000
 _AHEAD_AFTER_WAIT_NS = 15_000_000
 

@@ -1,5 +1,5 @@
-"""Defines all thresholds in traces/ and tui/. The comment at the end of a line is the unit. The comment above the line
-describes the number, and how it was found: published, measured, chosen, or chosen after seeing results.
+"""Defines all thresholds in traces/ and tui/. A comment at the end of a line gives the number's unit. A comment above a number
+describes the number and says how we found it: "published", "measured", "chosen", or "chosen after seeing results".
 
     from traces.comparison.thresholds import DEFAULT_TOLERANCE      # 0.05
 

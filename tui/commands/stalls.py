@@ -2,8 +2,8 @@
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs first with a single batch that stays in memory, and then with cached files. `--disk` adds a run with files on a
-disk.
+The script runs first with a single batch that stays in memory, and then with cached files. `--disk` adds a run in which files
+are read at the speed of the given disk.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RATE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallsFacts(Stalls):
-    """Contains the waits of a script for data, as fractions of the step time."""
+    """Contains the time that a script spends waiting for data, as shares of the step time."""
 
     preparation_share: float  # share of a step spent waiting for batches when the data is cached
     fetch_share: float | None  # share of a step spent waiting for storage

@@ -45,7 +45,7 @@ class Sides(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """Describes the table of an analysis. Commands print only some of the figures, because a terminal is narrow."""
+    """Describes the table of an analysis. Commands print only some of the table's columns, because a terminal is narrow."""
 
     title: str
     missing: str  # the reason if the table is empty
@@ -58,8 +58,8 @@ class Analysis(NamedTuple):
     in_text: Callable[[FigureTable, Sequence[Analyses]], FigureTable] = lambda table, _: table  # completes the table for text
 
     def table(self, sides: Sides, *, text: bool = False) -> FigureTable:
-        """Return the table about one or two traces. With `text`, the table has only the most important figures, and only the
-        rows with the largest first figures."""
+        """Return the table for one trace, or for two traces side by side. With `text`, the table has only the most important
+        columns, and only the rows with the largest values in the first column."""
         found, chosen = self.rows(sides), [*range(len(self.figures))]
         if text:
             labels = dict.fromkeys(label for side in found for label in side)

@@ -1,4 +1,4 @@
-"""Formats notes about a replay's speed and clock.
+"""Formats a report's notes about the options `--speed`, `--clock` and `--values`, and about unrecorded CUDA events.
 
     pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
 """

@@ -1,4 +1,4 @@
-"""Makes a picture of the timeline app without a terminal, for `trace view --screenshot` and the README.
+"""Draws the timeline app as an SVG picture, for `trace view --screenshot` and the README. No terminal is needed.
 
     picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
     picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys

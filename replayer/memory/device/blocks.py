@@ -60,7 +60,7 @@ _STREAMS_OF_A_POOL = 1 << 20
 
 
 def stream_in_pool(pool: int, stream: int) -> int:
-    """Return a number that is different for each CUDA stream and memory pool. Pool 0 is PyTorch's default pool."""
+    """Return a unique number for each pair of a memory pool and a CUDA stream. Pool 0 is PyTorch's default pool."""
     return pool * _STREAMS_OF_A_POOL + stream_of(stream)
 
 

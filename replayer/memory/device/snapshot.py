@@ -16,7 +16,7 @@ from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
-    """Return the blocks of each mapped address range of a segment. `tail` is the segment's last block."""
+    """Split a segment's blocks into one list for each range of mapped memory. `tail` is the segment's last block."""
     ranges: list[list[Block]] = [[]]
     at: Block | None = tail
     while at is not None:

@@ -33,7 +33,8 @@ _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 
-# H100 and B200 GPUs prefer cuDNN (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
+# On H100 and B200 GPUs, PyTorch tries cuDNN's attention first (check_prefer_cudnn_attention in
+# ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
 _SMALL_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0))

@@ -188,7 +188,7 @@ def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: Torch
 
 
 def _checked_on_meta(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run an op on the CPU and on meta tensors. The meta kernel rejects shapes that only the CPU kernel accepts."""
+    """Run an op on the CPU and on meta tensors. The meta kernel raises errors for some shapes that the CPU kernel accepts."""
     result = op(*args, **kwargs)
     on_meta(op, args, kwargs)
     return result

@@ -1,4 +1,4 @@
-"""Raises the error of PyTorch's CUDA kernel for wrong combinations of dtypes, and for overlapping views.
+"""Raises the same errors as PyTorch's CUDA kernels for arguments with incompatible dtypes, and for overlapping views.
 
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half

@@ -37,7 +37,8 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return the number of the value range that contains a scalar. Kernels accept or reject all scalars of a range alike."""
+    """Return the index of the value range that contains a scalar. A kernel accepts either all scalars of a range or none of
+    them."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 

@@ -258,7 +258,7 @@ def _on_meta(value: torch.Tensor) -> torch.Tensor:
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
-    """Find an op's result shapes or error: run the op on the CPU with tensors of ones."""
+    """Run an op on the CPU with tensors of ones, to find the shapes of its results or the error that it raises."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -278,7 +278,7 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
 
 
 def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, RuntimeError | None]:
-    """Run a rejected call on the CPU, because meta kernels also reject some valid calls."""
+    """If a meta kernel rejects a call, run the call on the CPU to find out whether it is valid."""
     if _elements(args, kwargs) > _REFUSED_ELEMENTS:
         return None, None
     try:

@@ -112,7 +112,8 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """Let the mean of a loss keep the memory of each element's loss, as in PyTorch (ATen/native/Loss.cpp)."""
+    """Give a mean or summed loss as much memory as the losses of all elements, because PyTorch reduces these losses in place
+    (ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())

@@ -190,7 +190,8 @@ def can_fail(func: Op) -> bool:
 
 
 def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Return an invalid argument's position, and the message of CUDA's failed assertion."""
+    """If an argument of the op is invalid, return its position and the message of the assertion that fails in the CUDA
+    kernel."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)
 
 

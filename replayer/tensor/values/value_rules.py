@@ -311,8 +311,8 @@ _ASSUMED: dict[Op, Assume] = {
 
 
 def fill_with_zeros(made: TorchAny, *_: TorchAny) -> None:
-    """Store zeros as the values of new memory. On a GPU, new memory has any values. With known values, a part of the memory can
-    be written, and the values of this part are then known."""
+    """Set all known values of new memory to zero. On a real GPU, new memory contains arbitrary values. Because of the zeros,
+    the replay still knows all values after the script writes a part of the memory."""
     made.allocation.known = Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype)
 
 

@@ -1,4 +1,5 @@
-"""If a script skips recorded ops, the replay runs the kernels of these ops at the end of the phase, such as the backward pass.
+"""If a script skips ops of a recorded phase (for example the backward pass), the replay still runs the kernels of these ops
+when the phase ends.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -79,7 +80,8 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Before the script waits for the GPU, add GPU time for its ops that match no recorded op."""
+        """Called before the script waits for the GPU. Add GPU time for all ops of the script so far that match no recorded
+        op."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -186,7 +186,7 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """Return the index of the recorded step for values such as `loss.item()`."""
+        """Return the index of the recorded step that provides values such as `loss.item()`."""
         if self._follows and self.number < len(self.recording.steps):
             return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
@@ -223,8 +223,8 @@ class StepTracker:
             self._scheduler.timeline.loader_wait(wait)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """Called after each `optimizer.step()`. If the script has several optimizers, a call of the first one ends the training
-        step."""
+        """Called after each `optimizer.step()`. If the script has several optimizers, only the optimizer that the script called
+        first ends the training step."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self._see_phase()
 
@@ -263,7 +263,7 @@ class StepTracker:
             return
         choice = self.recording.choice
         chosen = choice.evaluation(self._evaluated) if is_evaluation else choice.training(self.trained)
-        # A CUDA graph without gradients may belong to a training step.
+        # PyTorch does not see gradients inside a CUDA graph, so a step that launches a graph may be a training step.
         launch = self.launches_graph
         if is_evaluation and launch and self.trained and self.grads_enabled is not None and self.grads_enabled():
             exact = self.recording.keys[launch].exact

@@ -120,7 +120,8 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return a table of module calls and, for each op, the row of the module call that contains the op."""
+        """Return a table of module calls. The second result contains, for each op and each module call, the row of the
+        enclosing module call."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
             called[first - row : first - row + len(order)] = first + np.array(order)

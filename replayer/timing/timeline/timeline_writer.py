@@ -307,7 +307,8 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return the events since `watch` was called and, for each memory event, the index of the next op."""
+        """Return the events since `watch` was called. The second result contains, for each memory event, the index of the next
+        op after the event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Implements the keys that change the rows of the timeline and the alignment of two traces."""
+"""Implements the keyboard actions that change the timeline's rows and the alignment of two traces."""
 
 from __future__ import annotations
 

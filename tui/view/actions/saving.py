@@ -1,4 +1,4 @@
-"""Implements the keyboard actions that save the timeline as a picture or a Chrome trace, or a table as CSV."""
+"""Implements the keyboard actions that save a picture of the timeline, a Chrome trace, or a table in CSV format."""
 
 from __future__ import annotations
 

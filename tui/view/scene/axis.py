@@ -5,7 +5,7 @@
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
 If the timeline shows two traces, each training step has one *slot* on the time axis. In a slot, the steps of both traces begin
-at the same position.
+at the slot's left edge.
 """
 
 from __future__ import annotations

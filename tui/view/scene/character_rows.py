@@ -33,9 +33,8 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# A colour code has several parts. In rows of differences, the lowest five bits contain the sign ("+", "-", "=" or "~"), and in
-# all other rows the category of the GPU work. Bits 5 to 7 are flags. From bit 8 (BEHIND) on, it is 1 + the category of the
-# background.
+# A colour code has several parts. The lowest five bits contain the category of the GPU work, or the sign ("+", "-", "=" or "~")
+# in rows that compare two traces. Bits 5 to 7 are flags. From bit 8 (BEHIND) on, it is 1 + the category of the background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
 LIT = 128  # the cell is selected or in the selected range
@@ -231,8 +230,8 @@ def has_events(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Compare two traces in each screen column: "+" or "-" shows that the second trace has the higher or lower value. For
-    nearly equal values, "=" shows that the same kernels ran, and "~" that different kernels ran."""
+    """Compare two traces column by column: "+" means that the second trace has the higher value, and "-" that it has the lower
+    value. For nearly equal values, "=" shows that the same kernels ran, and "~" that different kernels ran."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS
