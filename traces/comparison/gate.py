@@ -26,7 +26,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from traces.comparison.comparison_figures import Comparison
@@ -34,6 +33,7 @@ from traces.comparison.thresholds import GATE_MEMORY_MARGIN_PERCENT, LEAST_GATE_
 from traces.compiled.region_figures import CompiledFigures
 from traces.figures.summary import Summary
 from traces.model.trace import TraceError
+from traces.names import did_you_mean
 
 _TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -143,8 +143,7 @@ def _most(sizes: Iterable[int | None]) -> int | None:
 
 def _budget(path: Path, key: str, value: object) -> float:
     if key not in KEYS:
-        like = get_close_matches(key, KEYS, 1)
-        hint = f"; did you mean {like[0]}?" if like else f": {', '.join(KEYS)}"
+        hint = did_you_mean(key, KEYS, 1, 0.6, "; {}") or f": {', '.join(KEYS)}"
         raise GateError(f"{path}: unknown budget {key!r}{hint}")
     if key == "same_program" and isinstance(value, bool):
         return float(value)

@@ -11,7 +11,6 @@ The file index.json describes the origin of each bundled recording.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from traces.format.trace_file import load as load_file
 from traces.library.catalogue import find_cell, folders, gpus
 from traces.library.cell_traces import trace_of
 from traces.model.trace import Trace, TraceLibraryError
+from traces.names import did_you_mean
 
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
@@ -90,8 +90,7 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
             f"{name} is a GPU in the library, not a file; add a network, such as {name}/resnet50, or use"
             f" `trace replay --gpu {name}`"
         )
-    near = difflib.get_close_matches(entry_name, [*known, *FORMER_NAMES], n=1) if Path(name).name == name else []
-    meant = f"; did you mean {FORMER_NAMES.get(near[0], near[0])}?" if near else ""
+    meant = did_you_mean(entry_name, [*known, *FORMER_NAMES] * (Path(name).name == name), 1, 0.6, "; {}", FORMER_NAMES)
     raise TraceLibraryError(f"{name}: no such file, and no such recording in the library, which has: {names}{meant}")
 
 

@@ -16,7 +16,6 @@ Note [One name, one entry]
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from contextlib import suppress
@@ -27,6 +26,7 @@ from traces.library.cells import SUFFIX, CellFile, Gpu, LibraryCell, read_cells
 from traces.library.matching import Match, nearest_network
 from traces.model.trace import TraceError, TraceLibraryError
 from traces.model.workload import WorkloadSignature
+from traces.names import did_you_mean
 from traces.names.cards import find_card, is_slice
 
 BUNDLED = Path(__file__).parent
@@ -76,7 +76,8 @@ def gpu(name: str) -> Gpu:
     if meant:
         return meant[0]
     names = [one.name for one in known]
-    raise TraceLibraryError(f"the library has no GPU {name}{_suggested(name.lower(), names)}; it has: {', '.join(names)}")
+    hint = did_you_mean(name.lower(), names, form=" ({})")
+    raise TraceLibraryError(f"the library has no GPU {name}{hint}; it has: {', '.join(names)}")
 
 
 def device_named(text: str) -> str:
@@ -99,7 +100,8 @@ def cell(gpu_name: str, model: str) -> LibraryCell:
     if not files:
         known = models(of.name)
         listed = f"`trace library list --gpu {of.name}` shows all {len(known)} networks"
-        raise TraceLibraryError(f"the library has no {of.name}/{model}{_suggested(model.lower(), known)}; {listed}")
+        hint = did_you_mean(model.lower(), known, form=" ({})")
+        raise TraceLibraryError(f"the library has no {of.name}/{model}{hint}; {listed}")
     return files[0].cell(model)
 
 
@@ -126,11 +128,6 @@ def files_of(gpu_name: str) -> list[CellFile]:
 
 def _words(name: str) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z0-9]+", name.lower())) - {"nvidia", "tesla", "geforce", "gpu"}
-
-
-def _suggested(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def duplicate_text(name: str, first: Path, second: Path, others: int = 0) -> str:

@@ -29,7 +29,6 @@ Note [What a context takes]
 from __future__ import annotations
 
 import csv
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,6 +38,7 @@ from typing import Any, NamedTuple
 
 from traces.model.machine import DeviceProperties
 from traces.model.trace import Device, TraceError
+from traces.names import did_you_mean
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -219,11 +219,9 @@ _WELL_KNOWN = "V100, T4, A100, H100, L4 or RTX 4090"
 
 
 def unknown_gpu(text: str) -> TraceError:
-    known = {_squeezed(name): name for card in CARDS for name in card.names}
     prefix = "^(nvidia|amd|tesla|geforce|quadro|instinct)+"
-    short = {re.sub(prefix, "", squeezed): name for squeezed, name in known.items()}
-    near = difflib.get_close_matches(re.sub(prefix, "", _squeezed(text)), list(short), n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(short[one] for one in near)}?" if near else f"give a name such as {_WELL_KNOWN}"
+    short = {re.sub(prefix, "", _squeezed(name)): name for card in CARDS for name in card.names}
+    hint = did_you_mean(re.sub(prefix, "", _squeezed(text)), short, shown=short) or f"give a name such as {_WELL_KNOWN}"
     return TraceError(f"unknown GPU: {text.strip() or '(empty name)'}; {hint}")
 
 

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import shutil
 import sys
@@ -32,6 +31,7 @@ from traces.library.listing import EntryFacts, LibraryEntry, all_entries
 from traces.library.recorded_cells import cell_of, gpu_of, step_times_of
 from traces.model.json_facts import OMITTED_IF_NONE, Json, as_json, extended
 from traces.model.trace import Trace, TraceError, TraceLibraryError
+from traces.names import did_you_mean
 from tui.formatting import counted, size_text, table, time_text
 from tui.outputs import json_text, show_text
 from tui.running.narration import say
@@ -169,8 +169,7 @@ def _meant(filters: Filters) -> str:
     for name, word in vars(filters).items():
         if word and not any(Filters(**{name: word}).matches(entry) for entry in everything):
             known = sorted({str(getattr(entry, name)) for entry in everything if len(str(getattr(entry, name))) < 40})
-            near = difflib.get_close_matches(word.lower(), known, n=3, cutoff=0.4)
-            return f": no {name} {word}" + (f" (did you mean {' or '.join(near)}?)" if near else "")
+            return f": no {name} {word}{did_you_mean(word.lower(), known, cutoff=0.4, form=' ({})')}"
     return ""
 
 

@@ -139,7 +139,7 @@ def test_every_gpu_model_is_found_by_each_of_its_names() -> None:
 
 
 def test_an_unknown_gpu_name_is_reported_with_similar_names() -> None:
-    with pytest.raises(TraceError, match=r"unknown GPU: gtx1080; did you mean NVIDIA GeForce GTX 1080 Ti, "):
+    with pytest.raises(TraceError, match=r"unknown GPU: gtx1080; did you mean NVIDIA GeForce GTX 1080 Ti or "):
         find_card("gtx1080")
     with pytest.raises(TraceError, match=r"unknown GPU: \(empty name\); give a name such as V100, .* or RTX 4090$"):
         find_card(" ")
