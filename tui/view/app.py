@@ -143,8 +143,8 @@ class ViewApp(App[int]):
         yield Keys(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        self.tables.source = self._panels.table
-        self.timeline.focus()
+        self.context.tables.source = self._panels.table
+        self.context.timeline.focus()
         self.theme_changed_signal.subscribe(self, lambda _: self._look_again())
         threading.Thread(target=self._go_through_stages, name="trace-stages").start()
         if self._output is not None:
@@ -157,16 +157,8 @@ class ViewApp(App[int]):
         yield from (command for command in super().get_system_commands(screen) if "theme" in command.title.lower())
 
     @property
-    def timeline(self) -> TimelineView:
-        return self.context.timeline
-
-    @property
-    def tables(self) -> TablePanel:
-        return self.context.tables
-
-    @property
     def window(self) -> Window | None:
-        return self.timeline.window
+        return self.context.timeline.window
 
     # --- keys ---
 
@@ -203,7 +195,7 @@ class ViewApp(App[int]):
         if needs == "live replay":
             return self._live is not None
         if needs == "cursor":
-            return self.timeline.has_focus or len(self.screen_stack) > 1
+            return self.context.timeline.has_focus or len(self.screen_stack) > 1
         return needs == "trace" or len(self.window.scene.traces) == 2
 
     def on_key(self, event: KeyPress) -> None:
@@ -252,9 +244,9 @@ class ViewApp(App[int]):
         if stage.scene is not None:
             self.scene = stage.scene
             self.selection.span = None  # the selected event may be in another row now
-            self.timeline.show(stage.scene)
+            self.context.timeline.show(stage.scene)
             self._follow()
-            self.tables.forget()
+            self.context.tables.forget()
             self._say_headline()
             self.refresh_bindings()
         self.loaded = stage.share >= 1
@@ -264,7 +256,7 @@ class ViewApp(App[int]):
         self.tell("" if not self.loaded or ended is None else f"the replay has ended with exit code {ended}; q closes the view")
 
     def _follow(self) -> None:
-        marks = self.timeline.marks
+        marks = self.context.timeline.marks
         if self.context.following and marks and self.window is not None and len(self.window.scene.traces) == 2:
             begin_ns = marks[max(len(marks) - _FOLLOWED_STEPS, 0)][0]
             self.window.fit(begin_ns, self.window.axis.length_ns)
@@ -276,7 +268,7 @@ class ViewApp(App[int]):
         self._say_headline(event.size.width)
         stacked = event.size.width < WIDE_ENOUGH
         self.screen_stack[0].query_one("#main").set_class(stacked, "stacked")
-        self.tables.set_class(stacked, "below")
+        self.context.tables.set_class(stacked, "below")
         self._say_legend(event.size.height)
 
     def _look_again(self) -> None:
@@ -289,7 +281,7 @@ class ViewApp(App[int]):
             return
         text = Text()
         for line in headline(self.scene, width or self.size.width):
-            text.append(("\n" if text else "") + line.text, self.timeline.palette.tones.get(line.tone, Style()))
+            text.append(("\n" if text else "") + line.text, self.context.timeline.palette.tones.get(line.tone, Style()))
         self.screen_stack[0].query_one("#headline", Static).update(text)
 
     def _say_legend(self, height: int | None = None) -> None:
@@ -297,7 +289,7 @@ class ViewApp(App[int]):
         shown = (height or self.size.height) >= HIGH_ENOUGH if self._legend is None else self._legend
         widget.set_class(shown, "open")
         if shown and self.window is not None:
-            widget.update(legend(self.window, self.timeline.drawing, self.timeline.palette, self.size.width))
+            widget.update(legend(self.window, self.context.timeline.drawing, self.context.timeline.palette, self.size.width))
 
     def _say_output(self) -> None:
         if self._output is None or not self.screen_stack:
@@ -316,16 +308,16 @@ class ViewApp(App[int]):
             if not text and window.range_ns is not None and self.selection.range_from_ns is None:
                 text = range_text(window) + "; t lists its events, Esc ends the range"
             elif not text:
-                text = status(window, self.timeline.drawing, self.timeline.marks, self.selection.span, partner)
+                text = status(window, self.context.timeline.drawing, self.context.timeline.marks, self.selection.span, partner)
         self.screen_stack[0].query_one("#status", Static).update(Text(fit(text, self.size.width)))
         self._say_legend()
-        self.timeline.redraw()
+        self.context.timeline.redraw()
 
     def on_timeline_view_changed(self, event: TimelineView.Changed) -> None:
         self.context.following = False
         if event.selected and self.window is not None:
             self.selection.span = span_at_cursor(self.window)
-            self.timeline.focus()
+            self.context.timeline.focus()
         self.tell()
 
     # --- requests of the table panel ---

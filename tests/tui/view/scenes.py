@@ -195,5 +195,5 @@ def piloted(make: Callable[[], Scene], size: tuple[int, int] = (130, 40)) -> Cal
 
 def screen_text(app: ViewApp) -> str:
     """What the lanes show, as text."""
-    timeline = app.timeline
+    timeline = app.context.timeline
     return "\n".join(timeline.render_line(y).text.rstrip() for y in range(timeline.size.height))

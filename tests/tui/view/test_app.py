@@ -82,9 +82,9 @@ async def test_keys_zoom_and_pan_the_timeline(app: ViewApp, pilot: Pilot[Any]) -
     await pilot.press("f")
     assert (window.start_ns, window.ns_per_column) == home
     await pilot.press("w", "end")
-    assert window.cursor_ns == app.timeline.marks[-1][0]
+    assert window.cursor_ns == app.context.timeline.marks[-1][0]
     await pilot.press("home")
-    assert window.cursor_ns == app.timeline.marks[0][0]
+    assert window.cursor_ns == app.context.timeline.marks[0][0]
 
 
 @presses("up", "down", "pageup", "pagedown")
@@ -255,7 +255,7 @@ async def test_marking_a_range_shows_its_sums(app: ViewApp, pilot: Pilot[Any]) -
     await pilot.press("escape")
     assert window.range_ns is None and tables.is_open
     await pilot.press("escape")
-    assert not tables.is_open and app.timeline.has_focus
+    assert not tables.is_open and app.context.timeline.has_focus
     await pilot.press("escape", "escape")
     assert app.is_running
 
@@ -272,7 +272,7 @@ async def test_the_key_g_goes_to_a_step_number(app: ViewApp, pilot: Pilot[Any]) 
     await pilot.press("g")
     assert isinstance(app.screen, PromptScreen)
     await pilot.press(*"6/8", "enter")
-    assert window_of(app).cursor_ns == app.timeline.marks[3][0]
+    assert window_of(app).cursor_ns == app.context.timeline.marks[3][0]
     await pilot.press("g", *"77", "enter")
     assert said(app) == "no step 77"
     await pilot.press("g", "escape")
@@ -305,7 +305,7 @@ async def test_a_search_goes_to_matching_events(app: ViewApp, pilot: Pilot[Any])
     assert window.cursor_ns == first
     # the list is walked with the arrows; steps are found too
     await pilot.press("slash", *["backspace"] * 5, *"step 6", "down", "down", "enter")
-    assert len(app.screen_stack) == 1 and window.cursor_ns == app.timeline.marks[3][0]
+    assert len(app.screen_stack) == 1 and window.cursor_ns == app.context.timeline.marks[3][0]
     await pilot.press("slash", *["backspace"] * 6, *"nosuchthing", "enter")
     assert len(app.screen_stack) == 1
     # what was typed is there the next time
@@ -386,8 +386,8 @@ async def test_keys_switch_the_legend_and_the_theme(app: ViewApp, pilot: Pilot[A
     assert not words.has_class("open")
     await pilot.press("L", "D")
     assert words.has_class("open") and not app.current_theme.dark
-    styles = {segment.style.bgcolor.name for segment in app.timeline.render_line(4) if segment.style and segment.style.bgcolor}
-    assert palette_of(False).background in styles
+    styles = [segment.style for segment in app.context.timeline.render_line(4)]
+    assert palette_of(False).background in {style.bgcolor.name for style in styles if style and style.bgcolor}
     await pilot.press("D")
     assert app.current_theme.dark
 
@@ -438,7 +438,7 @@ def test_the_help_lists_every_key_and_fits_the_screen(size: tuple[int, int]) -> 
     async def body(app: ViewApp, pilot: Pilot[Any]) -> None:
         await pilot.press("question_mark")
         await pilot.pause()
-        text = "".join(str(page) for _, page in help_pages(app.timeline.palette))
+        text = "".join(str(page) for _, page in help_pages(app.context.timeline.palette))
         for key in KEYS:
             assert f"{key.shown:>6}  {key.help}\n" in text
         for _ in range(5):  # nothing is outside the screen on any page
@@ -479,16 +479,16 @@ async def test_a_selected_table_row_moves_the_timeline_to_its_span(app: ViewApp,
     await pilot.press("right")
     await pilot.pause()
     await pilot.press("down", "down", "enter")
-    assert window.cursor_ns == app.timeline.marks[2][0]
+    assert window.cursor_ns == app.context.timeline.marks[2][0]
     # the keyboard stays with the table, also after Shift-Tab and back
     line = window.line
     await pilot.press("shift+tab")
-    assert app.timeline.has_focus
+    assert app.context.timeline.has_focus
     await pilot.press("tab", "left", "down", "enter")
     assert window.line == line or app.selection.span is not None
     assert len(app.screen_stack) == 1
     await pilot.press("t")
-    assert not tables.is_open and app.timeline.has_focus
+    assert not tables.is_open and app.context.timeline.has_focus
 
 
 @piloted(lambda: pair_scene(stretch=1.3))
@@ -533,7 +533,7 @@ async def test_tables_are_below_the_timeline_in_a_narrow_terminal(app: ViewApp, 
     await pilot.press("t")
     await pilot.pause()
     tables = app.query_one(TablePanel)
-    assert tables.region.y > app.timeline.region.y
+    assert tables.region.y > app.context.timeline.region.y
     await pilot.press("right")
     await pilot.pause()
     assert tables.rows.row_count == 5
@@ -557,7 +557,7 @@ def test_the_key_e_saves_a_picture_or_a_trace_or_a_table(tmp_path: Path, monkeyp
             return said(app)
 
         assert await save("e", *"a.svg", "enter") == "wrote a.svg" and "forward" in Path("a.svg").read_text()
-        window_of(app).fit(app.timeline.marks[1][0], app.timeline.marks[2][0] - 30 * US)
+        window_of(app).fit(app.context.timeline.marks[1][0], app.context.timeline.marks[2][0] - 30 * US)
         assert await save("e", *"r.json", "enter") == "wrote r_recorded.json, r_replayed.json"
         assert "the file name must end in" in await save("e", *"a.png", "enter")
         assert await save("e", *"no/a.svg", "enter") == "no/a.svg: No such file or directory"
@@ -601,7 +601,7 @@ def test_the_keys_q_and_ctrl_c_end_the_app(keys: tuple[str, ...]) -> None:
 
 @piloted(pair_scene)
 async def test_clicks_and_drags_select_events_and_times(app: ViewApp, pilot: Pilot[Any]) -> None:
-    window, timeline = window_of(app), app.timeline
+    window, timeline = window_of(app), app.context.timeline
     label = timeline.label_width + 1
     # a click selects what is there
     await pilot.click(timeline, offset=(label + 2, 2))
@@ -653,8 +653,8 @@ async def test_resizing_keeps_the_visible_time_range(app: ViewApp, pilot: Pilot[
         await pilot.resize_terminal(*size)
         await pilot.pause()
         assert window.columns * window.ns_per_column == pytest.approx(span)
-        assert window.columns == app.timeline.size.width - app.timeline.label_width - 1 > 0
-        assert all(app.timeline.render_line(y).cell_length == size[0] for y in range(app.timeline.size.height))
+        assert window.columns == app.context.timeline.size.width - app.context.timeline.label_width - 1 > 0
+        assert all(app.context.timeline.render_line(y).cell_length == size[0] for y in range(app.context.timeline.size.height))
 
 
 # --- hard cases ---
@@ -725,7 +725,7 @@ def test_the_view_follows_a_replay_until_the_user_moves(tmp_path: Path) -> None:
             recording = ("recorded.msgpack", recorded)
             app._arrived(Stage(whole(recording), 0.5, "waiting for the first step"))
             app._arrived(Stage(whole(recording, ("this replay", replayed)), 0.9, "8 steps replayed"))
-            window, marks = window_of(app), app.timeline.marks
+            window, marks = window_of(app), app.context.timeline.marks
             # the last steps are in sight, the cursor at the last one
             assert window.start_ns <= marks[-4][0] < window.end_ns and window.start_ns > marks[-5][0]
             assert window.cursor_ns == marks[-1][0]
