@@ -371,6 +371,11 @@ async def test_rows_can_be_folded_and_pinned_and_filtered_and_moved(app: ViewApp
     assert labels() == ["rank 3 GPU"] and window.rows.lines[window.line].head  # another row's
     await pilot.press("escape")
     assert len(labels()) == 5
+    # If a filter hides all rows, the first Esc shows them, although an event is selected.
+    await pilot.press("full_stop", "ampersand", *"xyz", "enter", "s")
+    assert labels() == [] and app.selection.span is not None and said(app) == "no row has xyz in its name; Esc shows all"
+    await pilot.press("escape")
+    assert len(labels()) == 5 and app.selection.span is not None
     # what is hidden is shown when somebody goes there
     row = next(n for n, row in enumerate(window.scene.rows) if row.label == "rank 2 cuda:0 stream 3")
     window.go(0, row, 0)

@@ -55,10 +55,10 @@ class Panels:
             self._context.timeline.focus()
         elif output.has_class("open"):
             output.remove_class("open")
-        elif self._selection.span is not None:
-            self._selection.span = None
         elif window is not None and window.rows.wanted:
             window.change_rows(lambda rows: rows.filter(""))
+        elif self._selection.span is not None:
+            self._selection.span = None
         self._context.tell("")
 
     def _first_tab(self) -> str | None:

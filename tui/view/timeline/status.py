@@ -24,7 +24,7 @@ _LEGEND_COLUMNS = (140, 200)  # maximum total columns of a legend for one trace 
 def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, partner: Span | None = None) -> str:
     line = window.cursor_line
     if line is None:
-        return "nothing to show"
+        return f"no row has {window.rows.wanted} in its name; Esc shows all" if window.rows.wanted else "nothing to show"
     scene, row = window.scene, window.scene.rows[line.row]
     if span is not None:
         parts = [f"{short_name(name_of(scene, span))} {_span_text(scene, span)}"]
