@@ -71,9 +71,9 @@ class VirtualMemPool:
     def use_count(self) -> int:
         return self.pools.count(self.id)
 
-    def snapshot(self, include_traces: bool = True) -> TorchAny:
+    def snapshot(self, *options: TorchAny, **named: TorchAny) -> TorchAny:
         memory: TorchAny = torch.cuda.memory
-        return memory.memory_snapshot(self.id, include_traces=include_traces)
+        return memory.memory_snapshot(self.id, *options, **named)
 
 
 def _begin(device: int, pool: PoolHandle, thread: int | None) -> None:

@@ -67,26 +67,27 @@ def main() -> None:
     from replayer import backend, state
     from replayer.surfaces import install_all
     from tests.replayer.fake_gpu import SurfaceGpu
+    from traces.script.patching import temporarily_set
 
     answers = os.dup(1)
     os.dup2(2, 1)  # what a test prints is no answer
     state.start(SurfaceGpu)  # type: ignore[arg-type]
     backend.register()
     install_all(torch)
-    # Imports of many tests, and those of torch when it first works out the shape of a result.
-    import hypothesis  # noqa: F401
-    import torch._dynamo
-    import torch._inductor.cudagraph_trees
-    import torch.distributed.tensor
+    # Inductor of PyTorch 2.10 to 2.12 asks whether CUDA is available. CUDA would then know one GPU in all tests.
+    with temporarily_set(torch.cuda, is_available=lambda: True):
+        # Imports of many tests, and those of torch when it first works out the shape of a result.
+        import hypothesis  # noqa: F401
+        import torch._dynamo
+        import torch._inductor.cudagraph_trees
+        import torch.distributed.tensor
 
-    import replayer.gpu.virtual_gpu  # noqa: F401
-    import tracer.provenance  # noqa: F401
+        import replayer.gpu.virtual_gpu  # noqa: F401
+        import tracer.provenance  # noqa: F401
 
     warnings.simplefilter("error")
     # Up to PyTorch 2.12, the first profile of a process gives this warning.
     warnings.filterwarnings("ignore", "Warning: Profiler clears events")
-    # Inductor of PyTorch 2.12 asks whether CUDA is available. As on a GPU, a child of fork could then not use CUDA.
-    state.start(SurfaceGpu)  # type: ignore[arg-type]
     gc.freeze()  # a garbage collection in a fork would copy the memory of all objects
     for line in sys.stdin:
         os.write(answers, f"{json.dumps(in_fork(json.loads(line)))}\n".encode())

@@ -575,6 +575,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten._int_mm.default: _int_mm,
     _aten._scaled_mm.default: _scaled_mm,
     _aten._scaled_mm_v2.default: _scaled_mm,
+    _aten.embedding.default: lambda _weight, indices, *_: _require_indices("embedding", indices),
     _aten.embedding_dense_backward.default: lambda _grad, indices, *_: _require_indices("embedding_backward", indices),
     _aten.index_select.default: _index_select,
     **dict.fromkeys((_aten.masked_fill.Scalar, _aten.masked_fill.Tensor), _require_bool),
