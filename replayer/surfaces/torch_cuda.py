@@ -201,6 +201,19 @@ def refuse_c_functions(torch_module: ModuleType) -> None:
             patch(c, **{name: refusal(f"torch._C.{name}", "this version of the virtual GPU does not support it")})
 
 
+def _refuse_or_ignore(cuda: TorchAny, c: TorchAny) -> None:
+    patch(c, **{name: refusal(call, advice) for name, (call, advice) in REFUSED_C.items()})
+    ignore(c, IGNORED_C)
+    refuse(cuda, "torch.cuda", REFUSED)
+    refuse(cuda.tunable, "torch.cuda.tunable", REFUSED_TUNABLE)
+    refuse_construction(cuda.gds, "torch.cuda.gds", {"GdsFile": _GDS})
+    refuse(cuda.green_contexts, "torch.cuda.green_contexts", REFUSED_PARTS)
+    refuse(cuda.GreenContext, "torch.cuda.GreenContext", {"create": _WHOLE, "max_workqueue_concurrency": _WHOLE})
+    partition = getattr(cuda.green_contexts, "SMPartition", None)
+    refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
+    refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
+
+
 def install(torch_module: ModuleType) -> None:
     driver = CudaDriver()
     cuda: TorchAny = torch_module.cuda
@@ -233,9 +246,7 @@ def install(torch_module: ModuleType) -> None:
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
         return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
 
-    for name, (call, advice) in REFUSED_C.items():
-        patch(c, **{name: refusal(call, advice)})
-    ignore(c, IGNORED_C)
+    _refuse_or_ignore(cuda, c)
     patch(
         c,
         _has_cuda=True,
@@ -258,14 +269,6 @@ def install(torch_module: ModuleType) -> None:
         _nccl_version=_nccl_version,
         _nccl_version_suffix=lambda: b"",
     )
-    refuse(cuda, "torch.cuda", REFUSED)
-    refuse(cuda.tunable, "torch.cuda.tunable", REFUSED_TUNABLE)
-    refuse_construction(cuda.gds, "torch.cuda.gds", {"GdsFile": _GDS})
-    refuse(cuda.green_contexts, "torch.cuda.green_contexts", REFUSED_PARTS)
-    refuse(cuda.GreenContext, "torch.cuda.GreenContext", {"create": _WHOLE, "max_workqueue_concurrency": _WHOLE})
-    partition = getattr(cuda.green_contexts, "SMPartition", None)
-    refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
-    refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

@@ -138,8 +138,7 @@ def install(torch_module: ModuleType) -> None:
         here = gpu()
         return here.blas.size_bytes(here.current.device())
 
-    for name, (call, advice) in REFUSED_C.items():
-        patch(c, **{name: refusal(call, advice)})
+    patch(c, **{name: refusal(call, advice) for name, (call, advice) in REFUSED_C.items()})
     refuse_construction(module, "torch.cuda", REFUSED_CLASSES)
     refuse(module, "torch.cuda.memory", REFUSED)
     patch(

@@ -165,22 +165,6 @@ def stalls_of(
 
     missed = None if cold is None or not cold.batches else cold.missed_bytes // cold.batches
     pin_ns = cached.pin_ns // cached.pinned if cached.pinned else None
-    notes = []
-    if paces[0].step_ns > paces[1].step_ns * (1 + BUSY_MACHINE):
-        notes.append("Steps with a ready batch took longer than steps with loading: this machine was busy. Run again.")
-    if late is not None and paces[1].step_ns > late.step_ns * (1 + BUSY_MACHINE):
-        notes.append("Loading cached data took longer than loading from the modelled disk: this machine was busy. Run again.")
-    if not cached.read_bytes:
-        notes.append("No file was read through Python's open while loading: reads by C or C++ code are not counted.")
-    elif cached.stored_bytes > READ_FROM_DISK * cached.read_bytes:
-        share = min(cached.stored_bytes / cached.read_bytes, 1)
-        notes.append(f"This machine's disk delivered {share:.0%} of the data, so not all data was cached. Run again.")
-    if cold is not None and cold.dropped and cold.kept:
-        share = cold.kept / cold.dropped
-        notes.append(f"{share:.0%} of the files stayed cached: their file system ignores posix_fadvise.")
-    if cold is not None and cold.dropped and cold.undetermined:
-        share = cold.undetermined / cold.dropped
-        notes.append(f"For {share:.0%} of the files, the file system does not report whether they are still cached.")
     return Stalls(
         gpu=paces[0],
         estimated_share=_estimated_share(gpu),
@@ -205,8 +189,29 @@ def stalls_of(
         ),
         by_cores=[elsewhere(count) for count in core_counts],
         disk_bytes_per_s=None if missed is None else missed * step_batches / min(paces[1].step_ns, paces[0].step_ns) * 1e9,
-        notes=notes,
+        notes=_notes(paces[0], paces[1], late, cached, cold),
     )
+
+
+def _notes(ready: Pace, loading: Pace, late: Pace | None, cached: Loading, cold: Loading | None) -> list[str]:
+    """Return what may have disturbed the measurement, and what it does not count."""
+    notes = []
+    if ready.step_ns > loading.step_ns * (1 + BUSY_MACHINE):
+        notes.append("Steps with a ready batch took longer than steps with loading: this machine was busy. Run again.")
+    if late is not None and loading.step_ns > late.step_ns * (1 + BUSY_MACHINE):
+        notes.append("Loading cached data took longer than loading from the modelled disk: this machine was busy. Run again.")
+    if not cached.read_bytes:
+        notes.append("No file was read through Python's open while loading: reads by C or C++ code are not counted.")
+    elif cached.stored_bytes > READ_FROM_DISK * cached.read_bytes:
+        share = min(cached.stored_bytes / cached.read_bytes, 1)
+        notes.append(f"This machine's disk delivered {share:.0%} of the data, so not all data was cached. Run again.")
+    if cold is not None and cold.dropped and cold.kept:
+        share = cold.kept / cold.dropped
+        notes.append(f"{share:.0%} of the files stayed cached: their file system ignores posix_fadvise.")
+    if cold is not None and cold.dropped and cold.undetermined:
+        share = cold.undetermined / cold.dropped
+        notes.append(f"For {share:.0%} of the files, the file system does not report whether they are still cached.")
+    return notes
 
 
 def _cost(loading: Loading) -> BatchCost:
