@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.replays import run_replay  # noqa: E402
 from traces.comparison.compare import compare  # noqa: E402
 from traces.format.trace_file import load  # noqa: E402
 
@@ -43,11 +43,8 @@ def replay(name: str, options: argparse.Namespace, folder: Path) -> Path:
     """Replay the example with `trace replay`, and return the timeline of the replay."""
     out = folder / f"{name}.msgpack"
     script = ["examples/train_dataparallel.py", "--trace", name, "--batch-size", str(BATCH[name])]
-    command = [sys.executable, "-m", "tui.cli", "replay", "--clock", options.clock, "-o", str(out), *script]
-    command += ["--steps", str(options.steps), "--image-size", str(options.image_size), "--workers", "0"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"the replay failed with exit code {done.returncode}:\n{done.stderr[-3000:]}")
+    script += ["--steps", str(options.steps), "--image-size", str(options.image_size), "--workers", "0"]
+    run_replay("--clock", options.clock, "-o", str(out), *script)
     return out
 
 

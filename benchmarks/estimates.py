@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.replays import run_replay  # noqa: E402
 from benchmarks.what_if import measured_times, rows_of  # noqa: E402
 from traces.names.cards import card_of, find_card  # noqa: E402
 from traces.rates.estimate_errors import TABLE, EstimateError  # noqa: E402
@@ -43,12 +42,8 @@ TIMM = (
 
 def estimated(python: str, gpu: str, *words: str) -> list[dict[str, Any]]:
     """Return the output of a program on a virtual GPU, without using the GPU's published step times."""
-    command = [python, "-m", "trace_replay", "replay", "-q", "--gpu", gpu, "--gpus", "2", "--estimate", "--clock", "recorded"]
-    command += ["--gpu-memory", "1000GiB", *words]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"the replay failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    options = ["-q", "--gpu", gpu, "--gpus", "2", "--estimate", "--clock", "recorded", "--gpu-memory", "1000GiB"]
+    return [json.loads(line) for line in run_replay(*options, *words, python=python).splitlines() if line.startswith("{")]
 
 
 def row(work: str, precision: str, card: str, ratios: list[float]) -> EstimateError:

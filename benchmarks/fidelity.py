@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -44,6 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import traces  # noqa: E402
+from benchmarks.replays import run_replay  # noqa: E402
 from traces.analyses.communication import communication_kernels  # noqa: E402
 from traces.figures.measure import work_rows  # noqa: E402
 from traces.model.intervals import Intervals  # noqa: E402
@@ -320,11 +320,8 @@ def memory_error(report: dict[str, Any]) -> float | None:
 def replay(case: Case, trace: Path, steps: int, folder: Path, clock: str = "recorded") -> tuple[Trace, dict[str, Any]]:
     """Replay the program with `trace replay`, and return the timeline and the report."""
     output, report = folder / "replay.msgpack", folder / "report.json"
-    command = [sys.executable, "-m", "tui.cli", "replay", "--clock", clock, "-o", str(output), "--report", str(report)]
-    command += [*case.options, str(PROGRAMS / case.program), "--trace", str(trace), "--steps", str(steps), *case.args]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{case.recording}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+    options = ["--clock", clock, "-o", str(output), "--report", str(report), *case.options]
+    run_replay(*options, str(PROGRAMS / case.program), "--trace", str(trace), "--steps", str(steps), *case.args)
     facts: dict[str, Any] = json.loads(report.read_text())
     return traces.load(output), facts
 
@@ -432,7 +429,7 @@ def main() -> None:
             try:
                 found = measured(case, args.traces / f"{case.recording}.json.gz", folder, args.runs)
             except RuntimeError as failure:
-                print(failure, file=sys.stderr)
+                print(f"{case.recording}: {failure}", file=sys.stderr)
                 continue
             facts[case.recording] = asdict(found)
             cells = zip(HEADER, row(case, found), strict=True)

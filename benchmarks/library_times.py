@@ -17,7 +17,6 @@ import argparse
 import importlib.util
 import json
 import random
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,10 +26,13 @@ from time import perf_counter
 from timeit import repeat
 from typing import Any
 
-from traces.library.catalogue import BUNDLED, cell, gpus, models
-from traces.library.cells import read_cells
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.replays import run_replay  # noqa: E402
+from traces.library.catalogue import BUNDLED, cell, gpus, models  # noqa: E402
+from traces.library.cells import read_cells  # noqa: E402
+
 PROGRAM = ROOT / "benchmarks" / "programs" / "torchvision_training.py"
 WITHIN, WITHIN_MS = 0.01, 0.5
 PHASES = ("h2d", "forward", "rest")
@@ -46,13 +48,9 @@ def batches_of(gpu: str, model: str, count: int, chance: random.Random) -> list[
 def replayed(gpu: str, plan: dict[str, list[int]], clock: str, steps: int) -> list[dict[str, Any]]:
     """Return what the program printed."""
     # The benchmark library_memory.py checks whether the largest batch fits.
-    command = [sys.executable, "-m", "trace_replay", "replay", "--clock", clock, "--gpu", gpu, "--gpu-memory", "1024GiB"]
-    done = subprocess.run(
-        [*command, str(PROGRAM), json.dumps(plan), str(steps)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{gpu}: {done.stderr.strip()}")
-    return [json.loads(line) | {"gpu": gpu} for line in done.stdout.splitlines() if line.startswith("{")]
+    options = ["--clock", clock, "--gpu", gpu, "--gpu-memory", "1024GiB"]
+    printed = run_replay(*options, str(PROGRAM), json.dumps(plan), str(steps))
+    return [json.loads(line) | {"gpu": gpu} for line in printed.splitlines() if line.startswith("{")]
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.replays import run_replay  # noqa: E402
 from traces.comparison.compare import compare  # noqa: E402
 from traces.format.trace_file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
@@ -35,11 +35,8 @@ def replay(trace: Path, workers: int, steps: int, folder: Path) -> dict[str, Any
     """Run the example with `trace replay`, and return its report."""
     report = folder / f"{trace.stem}.json"
     script = ROOT / "examples" / "train_resnet.py"
-    command = [sys.executable, "-m", "tui.cli", "replay", "--report", str(report), str(script), "--trace", str(trace)]
-    command += ["--model", "resnet50", "--batch-size", "32", "--workers", str(workers), "--steps", str(steps)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"the replay failed with exit code {done.returncode}:\n{done.stderr[-3000:]}")
+    words = ["--model", "resnet50", "--batch-size", "32", "--workers", str(workers), "--steps", str(steps)]
+    run_replay("--report", str(report), str(script), "--trace", str(trace), *words)
     facts: dict[str, Any] = json.loads(report.read_text())
     return facts
 

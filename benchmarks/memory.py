@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.replays import run_replay  # noqa: E402
 from replayer.memory.device.caching_allocator import DeviceMemory  # noqa: E402
 from replayer.memory.device.settings import parse_settings  # noqa: E402
 from tests.replayer.memory.device.allocation_sequences import compare, steady_step  # noqa: E402
@@ -64,11 +64,7 @@ def measure(traces: Path, folder: Path, case: str = CASES[0], steps: int = 4) ->
     recorded_file, replayed_file, script = folder / f"{case}.msgpack", folder / "replay.msgpack", folder / "train.py"
     save(read_kineto(traces / f"{case}.json.gz"), recorded_file)
     script.write_text(SCRIPT.format(examples=str(ROOT / "examples"), steps=steps))
-    command = [sys.executable, "-m", "tui.cli", "replay", "--clock", "virtual", "-o", str(replayed_file), str(script)]
-    command += ["--trace", str(recorded_file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"the replay failed with exit code {done.returncode}:\n{done.stderr[-3000:]}")
+    run_replay("--clock", "virtual", "-o", str(replayed_file), str(script), "--trace", str(recorded_file))
     recorded, replayed = steady_step(load(recorded_file)), steady_step(in_order(load(replayed_file)))
     compared = compare(recorded, replayed, gone=GONE)
     return {

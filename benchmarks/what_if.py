@@ -20,7 +20,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from ast import literal_eval
@@ -38,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.cost_tables import all_reduce_rows, efficiency, write_all_reduce  # noqa: E402
+from benchmarks.replays import run_replay  # noqa: E402
 from benchmarks.what_if_recordings import RecordedOp, ops_of, training_recording  # noqa: E402
 from replayer.cost_model import all_reduce_curve, constants, op_costs  # noqa: E402
 from replayer.cost_model.collective_costs import CollectiveCosts  # noqa: E402
@@ -319,12 +319,8 @@ def measured_times(published: Path, gpu: str) -> dict[tuple[str, int], tuple[flo
 
 def trained(args: argparse.Namespace, trace: str, cells: list[str], *options: str) -> list[dict[str, Any]]:
     """Return the output of a replay of the program with these published step times."""
-    words = [args.python, "-m", "trace_replay", "replay", "--clock", "recorded", "--trace", trace, *options, str(PROGRAM)]
-    words += ["--steps", "3", "--cells", *cells]
-    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"the replay failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    words = ["--clock", "recorded", "--trace", trace, *options, str(PROGRAM), "--steps", "3", "--cells", *cells]
+    return [json.loads(line) for line in run_replay(*words, python=args.python).splitlines() if line.startswith("{")]
 
 
 def on_board(args: argparse.Namespace, cells: list[str]) -> list[Case]:
@@ -351,7 +347,7 @@ def recordings(args: argparse.Namespace) -> Iterator[tuple[str, Trace]]:
     truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
     args.curves.mkdir(parents=True, exist_ok=True)
     for name in args.networks or sorted({model for model, _ in truth}):
-        path = args.curves / f"{name}_batch32.msgpack"
+        path = args.curves.resolve() / f"{name}_batch32.msgpack"
         if not path.exists():
             trained(args, args.recording, [f"{name}:32"], "--on-gpu", BOARD, "--host-speed", str(HOST_SPEED), "-o", str(path))
         yield name, load(path)
