@@ -10,7 +10,6 @@ from pathlib import Path
 from traces.analyses.python_functions import FunctionChange, function_changes
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import ComparisonFacts
-from traces.comparison.explain import Explanation, explain
 from traces.comparison.gate import GateResult, check, read_budgets
 from traces.model.json_facts import OMITTED_IF_EMPTY, extended
 from traces.model.trace import TraceError
@@ -30,7 +29,6 @@ ALIKE, APART, CANNOT_BE_TOLD = 0, 1, 3
 class DiffFacts(ComparisonFacts):
     """Contains the comparison of two traces, with times in nanoseconds per step."""
 
-    explanation: Explanation  # the output of `trace explain --json`
     gate: GateResult | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # the budgets, with `--gate`
 
 
@@ -49,7 +47,7 @@ def run(
     comparison = compare(load_trace(first), load_trace(second), tolerance)
     result = None if budgets is None else check(budgets, comparison)
     if json:
-        print(json_text(extended(DiffFacts, comparison.facts(), explanation=explain(comparison), gate=result)))
+        print(json_text(extended(DiffFacts, comparison.facts(), gate=result)))
     elif markdown:
         print(comparison_markdown(comparison, first, second, result), end="")
     else:
@@ -85,8 +83,11 @@ _MOST = 25  # maximum number of functions in the table, --json has all functions
 def by_function(first: str, second: str, json: bool) -> int:
     """Print the GPU time of each Python function. Raise TraceError if a trace has no Python stacks."""
     changes = function_changes(load_trace(first), load_trace(second))
-    sides = (first, [change.recorded for change in changes]), (second, [change.replayed for change in changes])
-    lacking = [name for name, side in sides if not any(side)]
+    lacking = [
+        name
+        for name, side in ((first, [change.recorded for change in changes]), (second, [change.replayed for change in changes]))
+        if not any(side)
+    ]
     if lacking:
         who = "neither trace has" if len(lacking) == 2 else f"{lacking[0]} has no"
         raise TraceError(f"{who} Python stacks; record with `trace record --stacks`, or profile with `with_stack=True`")
