@@ -78,8 +78,8 @@ def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
     chosen = {node: stream_of(first_use.get(node, 0) if number == ACCUMULATES else number) for node, number in numbers.items()}
     hooks = []
     for node, stream in chosen.items():
-        after = {chosen[parent] for parent in consumers.get(node, ())} or {caller}
-        if stream is not caller or after != {caller}:
+        after = [*dict.fromkeys(chosen[parent] for parent in consumers.get(node, ()))] or [caller]
+        if stream is not caller or after != [caller]:
             hooks.append(node.register_prehook(lambda _, to=stream, after=after: switch(to, after)))
         if stream is not caller:
             hooks.append(node.register_hook(lambda *_: current.set_stream(caller)))
@@ -88,8 +88,9 @@ def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-    for stream in {chosen[node] for node in nodes if numbers[node] == ACCUMULATES} - {caller}:
-        streams.wait_stream(caller, stream)
+    for stream in dict.fromkeys(chosen[node] for node in nodes if numbers[node] == ACCUMULATES):
+        if stream is not caller:
+            streams.wait_stream(caller, stream)
 
 
 def _graph(roots: list[TorchAny]) -> tuple[list[TorchAny], dict[TorchAny, list[TorchAny]]]:
