@@ -228,6 +228,12 @@ def test_import_writes_no_trace_of_a_recording_without_events(folder: Path, capf
     assert not Path("empty.msgpack").exists()
 
 
+def test_an_exported_recording_without_ops_can_be_imported(tmp_path: Path) -> None:
+    exported, imported = str(tmp_path / "p100.json"), str(tmp_path / "p100.msgpack")
+    assert run(["export", "p100-no-cudnn", "-o", exported]) == 0
+    assert run(["import", exported, "-o", imported]) == 0
+
+
 @pytest.mark.parametrize(
     ("recording", "name"),
     [

@@ -34,7 +34,7 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
     require_writable(target)
     with working(f"reading {recording}"):
         trace = read_kineto(recording)
-    if not any(map(len, (trace.host, trace.device, trace.memory))):
+    if not any(map(len, (trace.phases, trace.host, trace.device, trace.memory))):
         raise TraceError(
             f"{recording} contains no ops, kernels or memory events. torch.profiler writes such a file if it stops before the"
             " first active step of its schedule"
