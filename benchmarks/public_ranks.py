@@ -380,6 +380,13 @@ def _of_pippy() -> list[Program]:
     ]
 
 
+def _with_small_images(script: str, images: str) -> tuple[Edit, ...]:
+    return (
+        (script, "datasets.ImageFolder(\n        traindir,", images),
+        (script, "RandomResizedCrop(224", "RandomResizedCrop(64"),
+    )
+
+
 def _of_self_supervised() -> list[Program]:
     twins = "main.py data --workers 0 --epochs 1 --batch-size 8 --projector 32-32"
     simsiam = (
@@ -396,10 +403,7 @@ def _of_self_supervised() -> list[Program]:
             "main_simsiam",
             simsiam,
             spawns=True,
-            edits=(
-                ("main_simsiam.py", "datasets.ImageFolder(\n        traindir,", images),
-                ("main_simsiam.py", "RandomResizedCrop(224", "RandomResizedCrop(64"),
-            ),
+            edits=_with_small_images("main_simsiam.py", images),
         ),
     ]
 
@@ -441,8 +445,7 @@ def _of_vision() -> list[Program]:
             moco,
             spawns=True,
             edits=(
-                ("main_moco.py", "datasets.ImageFolder(\n        traindir,", images),
-                ("main_moco.py", "RandomResizedCrop(224", "RandomResizedCrop(64"),
+                *_with_small_images("main_moco.py", images),
                 ("main_moco.py", "correct[:k].view(-1)", "correct[:k].reshape(-1)"),
             ),
         ),

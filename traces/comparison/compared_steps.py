@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -61,13 +62,16 @@ def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column
     """Return the training steps of both traces that decide whether the traces are of the same program. A replayed step is
     compared with the recorded step of the same number."""
     rows = np.unique(ours)
-    ours_by_rank, theirs_by_rank = (trace.steps.number << 32 | trace.steps.rank for trace in (recorded, other))
-    row_of = dict(zip(theirs_by_rank[theirs].tolist(), theirs.tolist(), strict=True))
-    same = np.array([row_of.get(key, NONE) for key in ours_by_rank[rows].tolist()], np.int64)
+    row_of = dict(zip(_rank_and_number(other, theirs), theirs.tolist(), strict=True))
+    same = np.array([row_of.get(key, NONE) for key in _rank_and_number(recorded, rows)], np.int64)
     passes = measure.passes_of_steps
     if other.is_replay and (same != NONE).all() and (passes(recorded)[rows] == passes(other)[same]).all():
         return rows, same
     return _same_kinds(recorded, ours, other, theirs)
+
+
+def _rank_and_number(trace: Trace, rows: Column) -> Iterator[tuple[int, int]]:
+    return zip(trace.steps.rank[rows].tolist(), trace.steps.number[rows].tolist(), strict=True)
 
 
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:

@@ -14,12 +14,11 @@ without gradients, and ends when the script requests the next batch. Without a D
 script calls its model again.
 
 Note [The first optimizer]
-    A script may use one optimizer after another, for example Adam and then LBFGS. Another optimizer therefore becomes the first
-    optimizer when it makes a step, if the first one has made at least two steps since the other one's previous step.
-    The optimizers of a GAN, in contrast, take turns: the old first optimizer makes a step before the new one makes a second
-    step. The old one then becomes the first optimizer again. From now on, the other one becomes the first optimizer only after
-    eight steps in which the first optimizer made none. The number must also be at least twice the largest number of such steps
-    so far.
+    A script may replace its optimizer, for example Adam by LBFGS. The new optimizer becomes the first optimizer when it makes a
+    step, if the old one has made at least two steps since the previous step of the new one.
+    The optimizers of a GAN, in contrast, take turns. If the old optimizer makes a step before the second step of the new one,
+    the old one becomes the first optimizer again. After that, another optimizer becomes the first one only if it makes eight
+    steps while the first one makes none, and at least twice as many as in any such period before.
 
 Note [Called twice without gradient]
     A training step may call a teacher model twice without gradients. If the script has trained before and uses a batch from a

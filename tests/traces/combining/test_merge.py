@@ -235,7 +235,8 @@ def test_a_profile_with_another_clock_is_aligned_at_the_starts_of_its_steps() ->
 
 
 def test_an_unfinished_step_at_the_end_of_the_profile_is_not_reported_as_a_problem() -> None:
-    """GIVEN a profile of four steps, of which the script finished three THEN three steps have kernels, without a problem."""
+    """GIVEN a profile of four steps WHEN the script did not finish the last one THEN three steps have kernels, and no problem
+    is reported."""
     recording, numbers = around(training(steps=3))
     trace = with_profile(recording, training(steps=4), numbers)
     assert "profile-steps-missing-or-extra" not in trace.problems and (trace.steps.kind == StepKind.PROFILED).sum() == 3
