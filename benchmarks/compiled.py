@@ -15,7 +15,7 @@ programs with stored results are not run again. Columns:
 
     graphs, breaks        graphs that Dynamo traced, and graph breaks, in both runs
     equal                 whether all counters, errors and logs are equal
-    step                  error of the median step time
+    step, noise           error of the median step time, and half the interquartile range of the recorded step times
     GPU busy, memory peak error of the GPU time of a step, and of the peak of allocated memory
     matched               GPU time of the replay that was matched op by op
 """
@@ -50,6 +50,7 @@ SCRIPTS = {
     "models": (["-m", "benchmarks.programs.compiled_models"], [], []),
 }
 TIMEOUT_S = 3600
+COLUMNS = "step | noise | GPU busy | memory peak | matched"
 BEGIN, END = "<!-- table of benchmarks/compiled.py -->", "<!-- end of the table -->"
 
 
@@ -82,22 +83,21 @@ def expected_table() -> list[str]:
 
 
 def cells(compared: traces.Comparison) -> list[str]:
-    """Return the results of one replay: step time, GPU busy time, memory peak and share of matched kernels."""
+    """Return the columns of COLUMNS for one replay."""
     peaks = [
         memory.replayed_peak_bytes / memory.recorded_peak_bytes - 1
         for memory in compared.memory.values()
         if memory.recorded_peak_bytes and memory.replayed_peak_bytes is not None
     ]
     shares = [compared.steps.error, compared.gpu_busy.error, max(peaks, key=abs, default=None)]
+    error, *others = ["-" if share is None else f"{100 * share:+z.1f} %".replace("+0.0", "0.0") for share in shares]
     coverage = compared.coverage or {}
     matched = coverage.get("exact", 0) + coverage.get("equivalent", 0)
-    return ["-" if share is None else f"{100 * share:+z.1f} %".replace("+0.0", "0.0") for share in shares] + [
-        f"{100 * matched:.1f} %"
-    ]
+    return [error, f"{100 * (compared.steps.noise_floor or 0.0):.1f} %", *others, f"{100 * matched:.1f} %"]
 
 
 def tests_table(device: Path) -> str:
-    lines = ["| program | verdict | step | GPU busy | memory peak | matched |", "|---|---|---|---|---|---|"]
+    lines = [f"| program | verdict | {COLUMNS} |", "|---|---|---|---|---|---|---|"]
     for name, program in PROGRAMS.items():
         if program.script.startswith("compiled"):
             with tempfile.TemporaryDirectory() as folder:
@@ -160,11 +160,11 @@ def row_of(program: Program, device: Path | None, folder: Path) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """Return a Markdown table with one row per program, and sentences that sum up the counters and step times."""
-    lines = ["| program | GPU busy | memory peak | matched |", "|---|---|---|---|"]
-    lines += [f"| {row.title} | {' | '.join(cells(row.compared)[1:])} |" for row in rows]
+    lines = [f"| program | {COLUMNS} |", "|---|---|---|---|---|---|"]
+    lines += [f"| {row.title} | {' | '.join(cells(row.compared))} |" for row in rows]
     same = sum(row.compared.verdict.sameness.value == "same program" for row in rows)
     steps = [row.compared.steps for row in rows]
-    within = sum(step.error is not None and abs(step.error) <= max(step.noise_floor or 0.0, 0.02) for step in steps)
+    within = sum(step.error is not None and abs(step.error) <= max(step.noise_floor or 0.0, 0.01) for step in steps)
     equal = sum(row.is_counted_equal for row in rows)
     return "\n".join([
         *lines,
@@ -172,9 +172,8 @@ def table(rows: Sequence[Row]) -> str:
         f"According to `trace diff`, the recording and the replay ran the same program in {same} of {len(rows)} cases. For",
         f"{equal} of {len(rows)} programs, Dynamo's counters are the same in the recording and in the replay.",
         "",
-        "A step time counts as correct if its error is at most 2 %. If the recorded times vary by more than 2 %, the error may",
-        "be as large as their spread. Correct step times:",
-        f"{within} of {len(rows)}.",
+        "A step time counts as correct if its error is at most 1 %, or at most the noise. The noise is half the interquartile",
+        f"range of the recorded step times. Correct step times: {within} of {len(rows)}.",
     ])  # fmt: skip
 
 
