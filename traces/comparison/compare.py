@@ -145,7 +145,7 @@ def compare(
         estimates=[name for name, run in runs.items() if run.predicted],
         expected_errors={name: run.expected_error for name, run in runs.items() if run.expected_error is not None},
         estimate_error=expected_error(other) if other.is_replay else None,
-        evaluation=_evaluation(recorded, other, times),
+        evaluation=_evaluation(recorded, timed, other, timed_other, times) if len(timed) else None,
         parts=stage_errors(recorded, timed, other, timed_other),
         communication=between_ranks,
         compiled=compiled,
@@ -273,8 +273,10 @@ def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] 
     return Both(ours, theirs) if ours or theirs else None
 
 
-def _evaluation(recorded: Trace, other: Trace, times: Both[pace.StepTimes]) -> Evaluation | None:
-    ours, theirs = measure.evaluation_steps(recorded), measure.evaluation_steps(other)
+def _evaluation(
+    recorded: Trace, timed: Column, other: Trace, timed_other: Column, times: Both[pace.StepTimes]
+) -> Evaluation | None:
+    ours, theirs = _evaluation_steps(recorded, timed), _evaluation_steps(other, timed_other)
     if not len(ours) and not len(theirs):
         return None
     source = other.steps.recorded_step[theirs]
@@ -286,6 +288,11 @@ def _evaluation(recorded: Trace, other: Trace, times: Both[pace.StepTimes]) -> E
         steps=_spread(times, rows, theirs, ours, pace.pace_series),
         compute_side=_spread(times, rows, theirs, ours, _series_without_data),
     )
+
+
+def _evaluation_steps(trace: Trace, compared: Column) -> Column:
+    found = measure.evaluation_steps(trace)
+    return compared if np.isin(compared, found).all() else found  # in pure inference, these are the compared steps
 
 
 def _busy_spread(worked: Both[Trace], ours: Column, theirs: Column) -> Spread:

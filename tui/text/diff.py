@@ -348,7 +348,7 @@ class _DiffPage:
         steps = self.of.steps
         rows = [row for _, row in self.medians()]
         if steps.recorded_ns is None:
-            return self.times(_WHOLE, [rows[-1], *self.evaluation()])
+            return self.times(_WHOLE, rows[-1:])
         if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= STEPS_FOR_NOISE:
             rows.append(["fast steps (5th percentile)", *time_cells(steps.recorded_p5_ns, steps.replayed_p5_ns)])
             rows.append(["slow steps (95th percentile)", *time_cells(steps.recorded_p95_ns, steps.replayed_p95_ns)])

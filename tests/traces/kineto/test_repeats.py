@@ -94,6 +94,7 @@ def test_a_step_cut_off_by_the_end_of_the_recording_is_incomplete() -> None:
     [
         pytest.param([("aten::mm", ["gemm"]), ("aten::relu", ["relu"])], id="repeated layers"),
         pytest.param([COPY], id="only copies"),
+        pytest.param([("aten::mm", ["gemm"]), ("aten::add", ["add<at::native::{lambda()#1}>"])], id="kernels with lambdas"),
     ],
 )
 def test_a_recording_is_one_step_if_its_repeated_ops_are_not_iterations(ops: list[tuple[str, list[str]]]) -> None:
@@ -306,3 +307,30 @@ def test_repeated_kernels_of_a_recording_without_host_events_are_steps(last: str
         found = pace(trace)
         assert trace.steps.kind.tolist() == [StepKind.STEADY] * 4
         assert found is not None and (found.pace_ns, found.gpu_time_ns) == (1000 * US, 470 * US)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "outside", "trains", "source"),
+    [
+        pytest.param(["mlp"] * 4, 0, False, "ranges", id="a loop around a model"),
+        pytest.param(["step 1", "step 2", "step 3", "step 4"], 1, True, "ranges", id="a training loop"),
+        pytest.param(["mlp"] * 4, 1, False, "whole", id="layers and an op after the last layer"),
+        pytest.param(["mlp", "mlp", "mlp", "attention"], 0, False, "whole", id="parts of a network"),
+    ],
+)
+def test_ranges_are_iterations_if_all_work_was_launched_in_ranges_of_one_name(
+    ranges: list[str], outside: int, trains: bool, source: str
+) -> None:
+    """GIVEN a recording without shapes, sequence numbers and optimizer ranges THEN iterations of 28 us are found."""
+    profile = Profile()
+    for name in ranges:
+        begun_us = profile.now_us
+        profile.launch("autograd::engine::evaluate_function: MmBackward0" if trains else "aten::mm", ["gemm"])
+        profile.launch("aten::relu", ["relu"])
+        profile.mark("user_annotation", name, begun_us, profile.now_us)
+        profile.python(4)
+    for _ in range(outside):
+        profile.launch("aten::mm", ["head"])
+    trace = profile.read()
+    assert trace.provenance["steps_from"] == source
+    assert np.diff(trace.steps.start_ns).tolist() == ([28 * US] * 3 if source == "ranges" else [])

@@ -19,7 +19,7 @@ from traces.comparison.comparison_figures import Both, Comparison, ValueReads
 from traces.compiled.region_figures import CompiledFigures
 from traces.format.trace_file import load
 from traces.library import find
-from traces.model.trace import StepKind, Trace
+from traces.model.trace import STEP_MARKS, StepKind, Trace
 from tui.text.diff import _differences, diff_text, labels_of, warning_sentences
 
 
@@ -180,6 +180,11 @@ def test_diff_shows_no_evaluation_row_if_inference_passes_are_the_steps() -> Non
     infers.steps.kind[:] = StepKind.EVALUATION
     for other in (infers, training(steps=4)):
         assert "evaluation batch" not in diff_text(compare(infers, other), "a", "b")
+    slow_start = training(steps=4, jitter_us=(90_000, 0, 0, 0))
+    slow_start.steps.kind[:] = StepKind.EVALUATION
+    assert "evaluation batch" not in diff_text(compare(slow_start, slow_start), "a", "b")
+    without_steps = replace(infers, lacks=[STEP_MARKS])
+    assert "evaluation batch" not in diff_text(compare(slow_start, without_steps), "a", "b")
     both = training(steps=4)
     both.steps.kind[2:] = StepKind.EVALUATION
     both.steps.duration_ns[2:] //= 2

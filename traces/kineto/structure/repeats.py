@@ -14,7 +14,9 @@ Note [Repeated ops]
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
-    least two such ranges and most work was launched inside them, each range is a step.
+    least two such ranges and most work was launched inside them, each range is a step. Ranges with any other name are steps
+    if they all have the same name and all work was launched inside them. A network's layers have no such ranges, because a
+    network also launches work before its first layer and after its last layer.
 
 Note [Step marks on the GPU]
     Profilers copy step marks to the GPU's timeline, and some files contain only these copies. A step then begins on the host
@@ -38,7 +40,7 @@ from traces.model.row_order import grouped
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
 from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
 
-_OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|fused_?sgd|adam_?kernel|lamb)", re.IGNORECASE)
+_OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|fused_?sgd|adam_?kernel|lamb(?!da))", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,18 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
     # see Note [Marked iterations]
-    rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
-    rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows
-    ends_ns = np.maximum.accumulate(host.end_ns[rows])
-    rows = rows[np.append(True, host.start_ns[rows[1:]] >= ends_ns[:-1])[: len(rows)]]  # outermost ranges
+    ranges = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
+    named = ranges[strings.matching(host.name[ranges], is_iteration)]
     launch = device.launch[device.is_work & (device.launch != NONE)]
-    if len(rows) < 2 or not len(launch):
-        return None
-    inside = Intervals(host.start_ns[rows], host.end_ns[rows]).holds(host.start_ns[launch])
-    return host.start_ns[rows].tolist() if inside.mean() >= MOSTLY_MARKED else None
+    for of, least in ((named, MOSTLY_MARKED), (ranges, 1.0)):
+        ends_ns = np.maximum.accumulate(host.end_ns[of])
+        outer = host.take(of[np.append(True, host.start_ns[of[1:]] >= ends_ns[:-1])[: len(of)]])
+        is_one_loop = len(outer) > 1 and (of is named or len(np.unique(outer.name)) == 1)
+        inside = Intervals(outer.start_ns, outer.end_ns).holds(host.start_ns[launch])
+        if is_one_loop and len(launch) and inside.mean() >= least:
+            starts_ns: list[int] = outer.start_ns.tolist()
+            return starts_ns
+    return None
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:

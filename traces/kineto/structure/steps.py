@@ -12,7 +12,8 @@ Note [Whose steps]
         "inference"   no marks, optimizer or backward pass: the same rule, batch by batch, if the batches are alike
         "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
         "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
-        "ranges"      no marks or optimizer, but ranges around the iterations of an inference server or loop (`repeats.py`)
+        "ranges"      no marks or optimizer, but ranges around the iterations of an inference server or loop (`repeats.py`),
+                      and at most one backward pass was found
         "repeats"     no marks, optimizer or passes are known, but the same launches repeat (`repeats.py`)
         "whole"       nothing repeats: the whole recording is one step; its device work may end later, see `traces.figures.pace`
         "none"        nothing happened on the host
@@ -91,7 +92,8 @@ def _find_steps(tables: RankTables, events: list[StepEvent], strings: Strings, m
     if on_gpu is not None:
         return _steps_until(last, on_gpu.starts_ns, on_gpu.numbers), "gpu marks"
     ends, source = batches.of_recording(first, last)
-    if source in ("whole", "inference") and (begins := marked_iterations(host, tables.device, strings)):
+    guesses = source in ("whole", "inference") or (source == "backward" and len(ends) == 1)
+    if guesses and (begins := marked_iterations(host, tables.device, strings)):
         return _steps_until(last, begins), "ranges"
     if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
         return _of_repeats(repeats, last), "repeats"
