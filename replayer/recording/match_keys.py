@@ -61,7 +61,7 @@ class RecordedKeys:
         if canonical in self._unindexed:
             shapes = shapes[:1] if canonical in _INDEXED else (*shapes[:1], *shapes[1:][-1:])
         if self.has_shapes and canonical not in self._unshaped:
-            own, wide = shapes_text(shapes), shapes_text(canonical_shapes(shapes))
+            own, wide = shapes_text(shapes), shapes_text(canonical_shapes(canonical, shapes))
         kept = f"{dtype}|{layout}" if layout == CHANNELS_LAST and self.has_layouts else dtype
         return MatchKeys(f"{op}|{own}|{kept}", f"{canonical}|{wide}|{kept}", f"{canonical}|{dtype}")
 

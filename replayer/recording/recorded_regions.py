@@ -27,7 +27,7 @@ from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Trace, parse_shapes
 from traces.names.device_names import GRAPH_LAUNCHES
-from traces.names.equivalent_ops import canonical_op, canonical_shapes
+from traces.names.equivalent_ops import canonical_op, distinct_shapes
 
 Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
@@ -186,13 +186,13 @@ def _likeness(recorded: Ops, graph_ops: GraphOps) -> float:
 
 def _similarity(recorded: Ops, graph_ops: GraphOps) -> float:
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
-    shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]
+    shapes = [distinct_shapes(one.shapes) for one in recorded if one.shapes]
     compared = [shape in own for own, shape in zip(known, shapes, strict=True) if own]
     return sum(compared) / len(compared) if compared else 1.0
 
 
 def _copies_inputs(recorded: Ops, graph_ops: GraphOps) -> bool:
-    copied = {canonical_shapes((shape,)) for one in recorded if one.op == _COPIES_INPUTS for shape in one.shapes}
+    copied = {distinct_shapes((shape,)) for one in recorded if one.op == _COPIES_INPUTS for shape in one.shapes}
     return copied <= graph_ops.get(INPUTS, set())
 
 
@@ -201,7 +201,7 @@ def graph_ops_of(ops: Iterable[tuple[str, Shapes]]) -> GraphOps:
     for op, shapes in ops:
         of_op = found.setdefault(_kind(op), set())
         if shapes:
-            of_op.add(canonical_shapes(shapes))
+            of_op.add(distinct_shapes(shapes))
     return found
 
 

@@ -22,7 +22,7 @@ from traces.comparison.changed_ops import kernel_key, op_key, replaced_work
 from traces.comparison.thresholds import SAME_KERNEL_NS, SAME_KERNEL_SHARE
 from traces.figures.measure import launch_phases, launch_steps, launch_time_ns, op_of, work_rows
 from traces.model.trace import NONE, Column, Trace, parse_shapes
-from traces.names.equivalent_ops import canonical_shapes
+from traces.names.equivalent_ops import distinct_shapes
 
 StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE if a trace lacks the step
 
@@ -264,7 +264,7 @@ def _named(numbers: Column, names: Column, rows: Column) -> Column:
 
 def _shapes_of(text: str) -> object:
     if text[:1].isdigit() and not text.strip("0123456789,;?"):
-        return canonical_shapes(parse_shapes(text))
+        return distinct_shapes(parse_shapes(text))
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traces.names.equivalent_ops import canonical_op, canonical_shapes, kernel_text, shapes_of_canonical
+from traces.names.equivalent_ops import canonical_op, canonical_shapes, distinct_shapes, kernel_text, shapes_of_canonical
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,19 @@ def test_canonical_names_have_no_namespace_and_overload_and_underscore(op: str, 
 
 
 def test_only_shapes_of_matrices_are_compared_if_there_are_any() -> None:
-    assert canonical_shapes(((4, 3), (4,), (2, 2), (4, 3))) == ((2, 2), (4, 3))
-    assert canonical_shapes(((4,), (), (3,))) == ((3,), (4,))
+    assert distinct_shapes(((4, 3), (4,), (2, 2), (4, 3))) == ((2, 2), (4, 3))
+    assert distinct_shapes(((4,), (), (3,))) == ((3,), (4,))
+    assert canonical_shapes("copy", ((4, 3), (4, 3))) == canonical_shapes("copy", ((4, 3),)) == ((4, 3),)
     shapes = ((8,), (2, 3), (4, 4), (3, 2))
     assert shapes_of_canonical("convolution", shapes) == ((4, 4), (2, 3), (3, 2))  # the op has several names
     assert shapes_of_canonical("cumsum", shapes) == shapes
     assert shapes_of_canonical("convolution", ((8,),)) == ((8,),)
+
+
+@pytest.mark.parametrize("op", ["_foreach_add", "_fused_adam", "cat", "stack", "mul", "rnn", "chunk_cat"])
+def test_repeated_shapes_of_an_op_count(op: str) -> None:
+    assert canonical_shapes(op, ((4, 3), (), (2,), (4, 3))) == ((2,), (4, 3), (4, 3))
+    assert canonical_shapes(op, ((4, 3),) * 28) != canonical_shapes(op, ((4, 3),) * 36)
 
 
 @pytest.mark.parametrize(

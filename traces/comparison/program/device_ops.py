@@ -116,19 +116,20 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
     order = np.argsort(trace.host.start_ns[op], kind="stable")
     strings, host = trace.strings, trace.host
     canonical = {name: canonical_op(strings[name]) for name in set(host.name[op].tolist())}
-    parsed: dict[int, tuple[Shape | None, tuple[Shape, ...], bool]] = {}
+    parsed: dict[tuple[int, int], tuple[Shape | None, tuple[Shape, ...], bool]] = {}
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
         name = int(host.name[row])
         of = _outermost_attention(trace, row) if canonical[name] in _ATTENTION else row
         shapes, dtypes = int(host.shapes[of]), int(host.dtypes[of])
-        if shapes not in parsed:
+        if (name, shapes) not in parsed:
             all_shapes = parse_shapes(strings[shapes])
             widest = max(all_shapes, key=lambda s: (np.prod(s), s), default=None)
-            parsed[shapes] = widest, canonical_shapes(all_shapes), [len(second) for second in all_shapes[1:2]] == [1]
+            compared = canonical_shapes(canonical[name], all_shapes)
+            parsed[name, shapes] = widest, compared, [len(second) for second in all_shapes[1:2]] == [1]
         thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
         layout = strings[int(host.layout[of])]
-        largest, compared, adds_bias = parsed[shapes]
+        largest, compared, adds_bias = parsed[name, shapes]
         calls.append(DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout, adds_bias))
     return calls
 
