@@ -36,6 +36,7 @@ demo: $(VENV)/.installed
 	@echo "--- examples/train_resnet.py, an unmodified script, at the speed of a Tesla P100 without cuDNN (published figures)"
 	$(BIN)/trace replay -o out/demo.msgpack examples/train_resnet.py --trace p100-no-cudnn \
 	    --model resnet18 --batch-size 128 --workers 2 --steps 8 --print-every 2 --pin-memory
+	@echo "--- to run trace in this shell: source $(BIN)/activate"
 
 test: lint types
 	@echo "--- fast tests"

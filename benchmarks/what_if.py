@@ -230,7 +230,7 @@ def gpu_rows(args: argparse.Namespace) -> list[Row]:
     cases = other_gpus(args.published)
     trio = [case for case in cases if "T4" not in case.name and "P4" not in case.name]
     return [
-        Row("another GPU, all directed pairs", "8 % (NeuSight 10.1 %, Habitat 10.8 %)", cases),
+        Row("another GPU, all pairs in both directions", "8 % (NeuSight 10.1 %, Habitat 10.8 %)", cases),
         Row("another GPU, only pairs among P100, V100, A100-40GB", "3 %", trio),
     ]
 
@@ -243,7 +243,7 @@ def unseen_rows(args: argparse.Namespace) -> list[Row]:
         return path
 
     cases = other_gpus(args.published, hidden)
-    return [Row("another GPU, with the tables of the target GPU hidden", "12 % (NeuSight 8.4 % on GPUs it never saw)", cases)]
+    return [Row("another GPU, measurements of the target GPU hidden", "12 % (NeuSight 8.4 % on GPUs it never saw)", cases)]
 
 
 # --- links
@@ -292,8 +292,8 @@ def link_rows(args: argparse.Namespace) -> list[Row]:
     return [
         Row("all-reduce, 1 MiB to 1 GiB, 2 to 8 ranks, V100 and A100", "5 %, none over 15 %", cases),
         Row("all-reduce, only buckets of 1 to 25 MiB", "5 %, none over 15 %", buckets),
-        Row("blind: all-reduce with every second size hidden", "5 %, none over 15 %", sizes),
-        Row("blind: all-reduce with the measurements of one number of ranks (3 to 8) hidden", "-", ranks),
+        Row("all-reduce, every second size hidden (held out)", "5 %, none over 15 %", sizes),
+        Row("all-reduce, one number of ranks (3 to 8) hidden (held out)", "-", ranks),
     ]
 
 
@@ -338,7 +338,7 @@ def network_rows(args: argparse.Namespace) -> list[Row]:
     truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
     names = args.networks or sorted({model for model, _ in truth})
     cases = on_board(args, [f"{name}:32,128" for name in names])
-    return [Row("other networks, predicted from a ResNet-50 on the same V100, batch 32 and 128", "10 % (24 % before)", cases)]
+    return [Row("other networks, from a ResNet-50 on the same V100, batch 32 and 128", "10 % (24 % before)", cases)]
 
 
 def recordings(args: argparse.Namespace) -> Iterator[tuple[str, Trace]]:
@@ -358,7 +358,7 @@ def batch_rows(args: argparse.Namespace) -> list[Row]:
     anchor = next(case for case in cases if case.name.endswith("batch 32"))
     base, truth = anchor.predicted, anchor.measured
     relative = [Case(case.name, case.predicted / base, case.measured / truth) for case in cases if case is not anchor]
-    return [Row("V100 ResNet-50, batch 8 to 128 from batch 32", "3 %", relative)]
+    return [Row("ResNet-50 on the V100, batch 8 to 128, from batch 32", "3 %", relative)]
 
 
 def _in_ns(seconds: tuple[float, float]) -> tuple[float, float]:
@@ -389,22 +389,22 @@ _BATCHES = (8, 16, 64, 96, 128)
 
 def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
     cases = own_batch_cases(args, BOARD, _BATCHES)
-    return [Row("networks on the V100, batch 8 to 128 from their own batch 32", "5 %", cases)]
+    return [Row("networks on the V100, batch 8 to 128, from batch 32", "5 %", cases)]
 
 
 def other_boards_rows(args: argparse.Namespace) -> list[Row]:
     boards = "NVIDIA A100-SXM4-40GB", "Quadro RTX 6000", "Tesla P100-PCIE-16GB", "Tesla M40", "Tesla K80"
     rows = [
-        Row(f"blind at first: networks at other batches on the {board}", "5 %", own_batch_cases(args, board, _BATCHES))
+        Row(f"networks, other batch sizes, {board} (first held out)", "5 %", own_batch_cases(args, board, _BATCHES))
         for board in boards
     ]
     between = Row(
-        "blind: networks at batch 12, 24, 48, 80 and 112 on the V100",
+        "networks on the V100, batch 12, 24, 48, 80 and 112 (held out)",
         "5 %",
         own_batch_cases(args, BOARD, (12, 24, 48, 80, 112)),
     )
     five = Row(
-        "blind at first: networks at other batches on five other boards", "5 %", [case for row in rows for case in row.cases]
+        "networks, other batch sizes, five other GPUs (first held out)", "5 %", [case for row in rows for case in row.cases]
     )
     return [between, five, *rows]
 
@@ -463,9 +463,9 @@ def forward_cases(args: argparse.Namespace, pairs: list[tuple[int, int]]) -> lis
 def forward_rows(args: argparse.Namespace) -> list[Row]:
     others = [(2, 32), (2, 512), (512, 2), (512, 32)]
     return [
-        Row("particle transformer, forward pass, predicted from batch 32 and the sequence length", "5 %",
+        Row("particle transformer, forward pass, from batch 32 and the sequence length", "5 %",
             forward_cases(args, [(32, 2), (32, 512)])),
-        Row("blind at first: particle transformer, forward pass, predicted from batch 2 and 512", "5 %",
+        Row("particle transformer, forward pass, from batch 2 and 512 (first held out)", "5 %",
             forward_cases(args, others)),
     ]  # fmt: skip
 
@@ -538,14 +538,14 @@ def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
     goal = "median 10 %"
     title = f"nn.DataParallel in {_FOLDS} folds, host time per replica ({chosen}) fitted to the other networks"
     rows = [
-        Row(f"nn.DataParallel t(2)/t(1), t(4)/t(1); {_right_side(cases)}", goal, cases, "median"),
-        Row("nn.DataParallel, only t(2)/t(1)", goal, pairs, "median"),
-        Row("nn.DataParallel, only t(4)/t(1)", goal, fours, "median"),
+        Row(f"nn.DataParallel, 2 or 4 GPUs; {_right_side(cases)}", goal, cases, "median"),
+        Row("nn.DataParallel, 2 GPUs", goal, pairs, "median"),
+        Row("nn.DataParallel, 4 GPUs", goal, fours, "median"),
         Row(title, goal, folds, "median"),
     ]
     for precision in ("half", "double"):
         own = [case for cases in dataparallel_cases(args, precision)[constants.REPLICA_PER_FORWARD] for case in cases]
-        rows.append(Row(f"blind: nn.DataParallel in {precision} precision; {_right_side(own)}", goal, own, "median"))
+        rows.append(Row(f"nn.DataParallel in {precision} precision (held out); {_right_side(own)}", goal, own, "median"))
     return rows
 
 
