@@ -89,6 +89,14 @@ def communication(trace: Trace) -> Communication:
     return Communication(_operations(trace), exposed_ns, hidden_ns, len(rows), *per_step)
 
 
+def exposed_on_ns(trace: Trace, device: int) -> int:
+    """Return how long a GPU communicates without computing, in nanoseconds per step."""
+    kernels, rows = communication_kernels(trace), counted_steps(trace)
+    rows = rows[trace.steps.rank[rows] == rank_of_device(trace, device)]
+    of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
+    return _overlap(trace, kernels & of_steps & (trace.device.device == device), kernels)[0] // max(len(rows), 1)
+
+
 def exposed_copies_ns(trace: Trace) -> int:
     """Return how long the host or the GPU waits for copies between CPU and GPU memory, in nanoseconds per step. A copy that
     runs at the same time as other GPU work costs no time."""
@@ -117,7 +125,8 @@ def _union(*intervals: Intervals) -> Intervals:
 
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
     total_ns = hidden_ns = 0
-    sends, computes = (_by_device(trace, mask) for mask in (counted, trace.device.is_work & ~kernels))
+    sends = _by_device(trace, counted)
+    computes = _by_device(trace, trace.device.is_work & ~kernels & np.isin(trace.device.device, list(sends)))
     for device, communicating in sends.items():
         total_ns += communicating.total_ns
         if device in computes:

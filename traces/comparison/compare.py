@@ -96,7 +96,6 @@ def compare(
     gpu_busy = NOTHING if lacks_work else _busy_spread(worked, ours, theirs)
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
     analyses = analyses or Both(analyse(recorded), analyse(other))
-    between_ranks = _communication(recorded, other)
     compiled = _compiled(recorded, ours, other, theirs)
     runs = {name: side.run_of(side.ranks[0]) for name, side in (("A", recorded), ("B", other))}
     return Comparison(
@@ -110,8 +109,8 @@ def compare(
         batch_sizes=_batch_sizes(recorded, other) or (Both(*verdict.batch_sizes) if verdict.batch_sizes else None),
         paces=paces,
         bottlenecks=Both(
-            bottleneck_of(recorded, paces.recorded, analyses.recorded, between_ranks.recorded if between_ranks else None),
-            bottleneck_of(other, paces.replayed, analyses.replayed, between_ranks.replayed if between_ranks else None),
+            bottleneck_of(recorded, paces.recorded, analyses.recorded),
+            bottleneck_of(other, paces.replayed, analyses.replayed),
         ),
         problems=Both(_problems(recorded, other, paces.recorded, steps), _problems(other, recorded, paces.replayed, steps)),
         steps=steps,
@@ -147,7 +146,7 @@ def compare(
         estimate_error=expected_error(other) if other.is_replay else None,
         evaluation=_evaluation(recorded, timed, other, timed_other, times) if len(timed) else None,
         parts=stage_errors(recorded, timed, other, timed_other),
-        communication=between_ranks,
+        communication=_communication(recorded, other),
         compiled=compiled,
         fused=_fused(compiled, recorded, ours, other, theirs) if compiled is not None else (),
     )

@@ -1,9 +1,9 @@
 """Finds what limits the training speed, and how much shorter a step could become.
 
-    bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
+    bottleneck(pace(trace), idle_times(trace))      # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 The bottleneck is what takes most of a GPU's time: computing, or waiting (for example for data or for the host). Communication
-counts as waiting if the GPU does not compute at the same time. If a process uses several GPUs, the bottleneck is that of its
+counts as waiting if the GPU does not compute at the same time. If there are several GPUs, the bottleneck is that of the
 busiest GPU.
 
 Note [Without kernels]
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from traces.analyses.analyse import Analyses
-from traces.analyses.communication import Communication, communication_kernels, exposed_copies_ns
+from traces.analyses.communication import communication_kernels, exposed_copies_ns, exposed_on_ns
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison import thresholds
@@ -134,13 +134,14 @@ def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
     return int(trace.device.duration_ns[rows].sum()) > int(np.median(trace.steps.duration_ns[steps]))
 
 
-def bottleneck_of(
-    trace: Trace, pace: StepPace | None, analyses: Analyses, between_ranks: Communication | None
-) -> PaceLimit | None:
+def bottleneck_of(trace: Trace, pace: StepPace | None, analyses: Analyses) -> PaceLimit | None:
     why_unknown, keeps_up = why_idle_is_unknown(trace), caught_up(trace)
     busiest = _busiest_gpus(trace, analyses.idle)
     idle = {label: analyses.idle[label] for label in busiest.values()}
-    of = bottleneck(pace, idle, between_ranks, why_unknown, keeps_up, exposed_copies_ns(trace))
+    labels = [trace.device_label(row) for row in range(len(trace.devices))]
+    gpu = max(idle, key=lambda label: idle[label].busy_ns / max(idle[label].window_ns, 1), default=None)
+    exposed_ns = 0 if gpu is None else exposed_on_ns(trace, labels.index(gpu))
+    of = bottleneck(pace, idle, exposed_ns, why_unknown, keeps_up, exposed_copies_ns(trace))
     late = next(iter(late_ranks(analyses.stragglers)), None)
     if pace is None or of is None or of.gain_ns is None or late is None:
         return of
@@ -153,7 +154,7 @@ def bottleneck_of(
     if late_ns < thresholds.MUCH_LATE * step_ns or (of.limit not in (OTHER_RANKS, DEVICE) and late_ns < of.gain_ns):
         return of
     own_idle = {label: idle[label] for rank, label in busiest.items() if rank == late.rank}
-    own = bottleneck(pace_of_steps(trace, mine, with_kernels=profiled), own_idle, None)
+    own = bottleneck(pace_of_steps(trace, mine, with_kernels=profiled), own_idle)
     if own is not None and _longer_compute_ns(trace, late.rank) >= late.late_ns / 2:
         own = replace(own, limit=DEVICE, reason="computes longer than the GPUs of other ranks")
     return own and replace(own, gain_ns=late_ns, share=late_ns / step_ns, late_rank=late.rank)
@@ -178,7 +179,7 @@ def _busiest_gpus(trace: Trace, idle: Mapping[str, IdleTime]) -> dict[int, str]:
 def bottleneck(
     pace: StepPace | None,
     idle: Mapping[str, IdleTime],
-    between_ranks: Communication | None,
+    exposed_ns: int = 0,
     why_unknown: str = "",
     keeps_up: CaughtUp | None = None,
     copies_ns: int = 0,
@@ -194,7 +195,7 @@ def bottleneck(
     shares = [] if pace.mean else [of.busy_ns / of.window_ns for of in idle.values() if of.window_ns]
     # A step takes at least as long as its GPU work.
     busy_ns = min(round(max([step.busy_share, *shares]) * step.pace_ns), step.pace_ns)
-    exposed_ns = 0 if between_ranks is None else min(between_ranks.exposed_per_step_ns, busy_ns)
+    exposed_ns = min(exposed_ns, busy_ns)
     copies_ns = min(copies_ns, busy_ns - exposed_ns) if copies_ns >= thresholds.NOTICEABLE_WAIT * step.pace_ns else 0
     idle_ns = step.pace_ns - busy_ns
     waits_ns = idle_ns + exposed_ns + copies_ns

@@ -11,7 +11,6 @@ import pytest
 
 from tests.traces.figures.test_pace import Work, a_trace, at
 from tests.traces.handmade import replay_of, training
-from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import RankLateness
 from traces.comparison.compare import compare
@@ -64,43 +63,41 @@ def idle(
 
 
 def test_the_bottleneck_is_the_largest_cause_of_idle_time() -> None:
-    assert bottleneck(OF_DATA, idle(35, 25), None) == PaceLimit("data", 35 * MS, 0.35)
+    assert bottleneck(OF_DATA, idle(35, 25)) == PaceLimit("data", 35 * MS, 0.35)
     short = replace(OF_DATA, without_data_ns=90 * MS)
-    assert bottleneck(short, idle(10, 50), None) == PaceLimit("host", 50 * MS, 0.5)
-    assert bottleneck(short, idle(10, 10, 40), None) == PaceLimit("other ranks", 40 * MS, 0.4)
+    assert bottleneck(short, idle(10, 50)) == PaceLimit("host", 50 * MS, 0.5)
+    assert bottleneck(short, idle(10, 10, 40)) == PaceLimit("other ranks", 40 * MS, 0.4)
     late = PaceLimit("unknown", 40 * MS, 0.4, "the GPU is idle without a visible reason")
-    assert bottleneck(short, idle(10, 10, launch=30, unknown=10), None) == late
+    assert bottleneck(short, idle(10, 10, launch=30, unknown=10)) == late
 
 
 def test_a_gpu_that_is_mostly_idle_is_not_the_bottleneck() -> None:
     """Two steps may have device intervals 3 % longer than the host's by chance."""
     ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
-    assert bottleneck(ahead, idle(0, 60), None) == PaceLimit("host", 60 * MS, 0.6)
-    assert bottleneck(ahead, idle(0, 25, launch=35), None) == PaceLimit("device", 60 * MS, 0.6)
+    assert bottleneck(ahead, idle(0, 60)) == PaceLimit("host", 60 * MS, 0.6)
+    assert bottleneck(ahead, idle(0, 25, launch=35)) == PaceLimit("device", 60 * MS, 0.6)
     # what happened before the first recorded work is unknown, so nothing is gained there
-    assert bottleneck(ahead, idle(0, 25, unknown=35), None) == PaceLimit("device", 25 * MS, 0.25)
+    assert bottleneck(ahead, idle(0, 25, unknown=35)) == PaceLimit("device", 25 * MS, 0.25)
 
 
 def test_the_possible_gain_excludes_host_time_added_by_the_profiler() -> None:
     """In profiled steps, the GPU waits 500 ms for the host. In clean steps, the idle time without data is 25 ms."""
-    assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500), None) == PaceLimit("host", 55 * MS, 0.55)
+    assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500)) == PaceLimit("host", 55 * MS, 0.55)
 
 
 def test_a_busy_gpu_is_the_bottleneck_unless_it_mostly_communicates() -> None:
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
     five = idle(0, 5, busy_ms=95)
-    assert bottleneck(full, five, None) == PaceLimit("device", 5 * MS, 0.05)
-    half = Communication((), 900 * MS, 0, steps=10, exposed_per_step_ns=60 * MS, hidden_per_step_ns=0)
-    assert bottleneck(full, five, half) == PaceLimit("other ranks", 60 * MS, 0.6, exposed_ns=60 * MS)
-    less = replace(half, exposed_per_step_ns=30 * MS)
-    assert bottleneck(full, five, less) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
+    assert bottleneck(full, five) == PaceLimit("device", 5 * MS, 0.05)
+    assert bottleneck(full, five, exposed_ns=60 * MS) == PaceLimit("other ranks", 60 * MS, 0.6, exposed_ns=60 * MS)
+    assert bottleneck(full, five, exposed_ns=30 * MS) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
 
 
 @pytest.mark.parametrize(("busy_ms", "limit"), [(90, "device"), (89, "other GPUs")])
 def test_a_gpu_that_is_busy_90_percent_of_the_time_does_not_wait_for_other_gpus(busy_ms: int, limit: str) -> None:
     """GIVEN a GPU that waits for another GPU in the rest of the step."""
     ahead = replace(OF_DATA, limit="device", busy_share=busy_ms / 100, without_data_ns=100 * MS)
-    found = bottleneck(ahead, idle(0, 0, other_gpu=100 - busy_ms, busy_ms=busy_ms), None)
+    found = bottleneck(ahead, idle(0, 0, other_gpu=100 - busy_ms, busy_ms=busy_ms))
     assert found is not None and (found.limit, found.gain_ns) == (limit, (100 - busy_ms) * MS)
 
 
@@ -109,24 +106,23 @@ def test_copies_alone_count_as_waits() -> None:
     gain. Less than 2 % are not mentioned."""
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
     five = idle(0, 5, busy_ms=95)
-    assert bottleneck(full, five, None, copies_ns=50 * MS) == PaceLimit("copies", 50 * MS, 0.5, copies_ns=50 * MS)
-    assert bottleneck(full, five, None, copies_ns=40 * MS) == PaceLimit("device", 45 * MS, 0.45, copies_ns=40 * MS)
-    assert bottleneck(full, five, None, copies_ns=2 * MS) == PaceLimit("device", 7 * MS, 0.07, copies_ns=2 * MS)
-    assert bottleneck(full, five, None, copies_ns=2 * MS - 1) == PaceLimit("device", 5 * MS, 0.05)
-    half = Communication((), 900 * MS, 0, steps=10, exposed_per_step_ns=30 * MS, hidden_per_step_ns=0)
+    assert bottleneck(full, five, copies_ns=50 * MS) == PaceLimit("copies", 50 * MS, 0.5, copies_ns=50 * MS)
+    assert bottleneck(full, five, copies_ns=40 * MS) == PaceLimit("device", 45 * MS, 0.45, copies_ns=40 * MS)
+    assert bottleneck(full, five, copies_ns=2 * MS) == PaceLimit("device", 7 * MS, 0.07, copies_ns=2 * MS)
+    assert bottleneck(full, five, copies_ns=2 * MS - 1) == PaceLimit("device", 5 * MS, 0.05)
     both = PaceLimit("device", 55 * MS, 0.55, exposed_ns=30 * MS, copies_ns=20 * MS)
-    assert bottleneck(full, five, half, copies_ns=20 * MS) == both
+    assert bottleneck(full, five, 30 * MS, copies_ns=20 * MS) == both
     # WHEN the host takes longer than the copies THEN the host is the limit
     of_host = replace(OF_DATA, without_data_ns=100 * MS)
-    assert bottleneck(of_host, idle(0, 60), None, copies_ns=25 * MS) == PaceLimit("host", 60 * MS, 0.6, copies_ns=25 * MS)
+    assert bottleneck(of_host, idle(0, 60), copies_ns=25 * MS) == PaceLimit("host", 60 * MS, 0.6, copies_ns=25 * MS)
 
 
 def test_the_possible_gain_is_the_mean_idle_time_per_step() -> None:
     """GIVEN a GPU that is busy 40 % of the median step and 50 % of all steps THEN 50 ms of 100 ms are lost. WHEN it is busy
     30 % of all steps THEN 60 ms are lost."""
     no_data = replace(OF_DATA, without_data_ns=100 * MS)
-    assert bottleneck(no_data, idle(0, 50, busy_ms=50), None) == PaceLimit("host", 50 * MS, 0.5)
-    assert bottleneck(no_data, idle(0, 70, busy_ms=30), None) == PaceLimit("host", 60 * MS, 0.6)
+    assert bottleneck(no_data, idle(0, 50, busy_ms=50)) == PaceLimit("host", 50 * MS, 0.5)
+    assert bottleneck(no_data, idle(0, 70, busy_ms=30)) == PaceLimit("host", 60 * MS, 0.6)
 
 
 def test_the_possible_gain_excludes_idle_time_before_the_first_gpu_work() -> None:
@@ -222,6 +218,26 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
     assert summarize(replace(trace)).bottleneck != summary.bottleneck
 
 
+def test_pipeline_stages_wait_for_each_other_as_long_as_they_do_not_compute() -> None:
+    """GIVEN two stages that compute for 60 of 100 ms WHEN stage 0 waits in a communication kernel for the rest of the step, and
+    stage 1 is idle after 60 ms THEN a step could be 40 ms shorter."""
+    starts = [100 * step for step in range(4)]
+    trace = a_trace(
+        [(start, start + 100) for start in starts for _ in range(2)],
+        [
+            Work(start, start + begin, start + end, device=device)
+            for start in starts
+            for device, begin, end in ((0, 0, 60), (1, 0, 60), (0, 60, 100))
+        ],
+        numbers=[0, 0, 1, 1, 2, 2, 3, 3],
+        ranks=[0, 1] * 4,
+        devices=(0, 1),
+    )
+    trace.device.name[trace.device.duration_ns == 40 * MS] = trace.strings.add("ncclDevKernel_SendRecv")
+    found = summarize(trace).bottleneck
+    assert found is not None and (found.limit, found.gain_ns, found.exposed_ns) == ("device", 40 * MS, 40 * MS)
+
+
 @pytest.mark.parametrize(("late_ns", "late_rank"), [(10 * MS, 1), (10 * MS - 1, None)])
 def test_a_rank_is_late_if_it_delays_a_step_by_a_tenth(late_ns: int, late_rank: int | None) -> None:
     """GIVEN two steps of 100 ms, which the GPU limits WHEN rank 1 is 10 ms late in each THEN it limits the pace."""
@@ -229,21 +245,21 @@ def test_a_rank_is_late_if_it_delays_a_step_by_a_tenth(late_ns: int, late_rank: 
     late = [RankLateness(1, 4, 4, 0, 2 * late_ns), RankLateness(0, 4, 0, 2 * late_ns, 0)]
     analyses = replace(summarize(trace).analyses, idle={"rank 0 cuda:0": idle(0, 25, launch=35)["cuda:0"]}, stragglers=late)
     ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
-    found = bottleneck_of(trace, ahead, analyses, None)
+    found = bottleneck_of(trace, ahead, analyses)
     assert found is not None and found.late_rank == late_rank
     assert (found.gain_ns, found.share) == ((late_ns, 0.1) if late_rank else (60 * MS, 0.6))
 
 
 def test_without_kernels_the_bottleneck_is_found_from_step_times() -> None:
     bare = replace(OF_DATA, gpu_time_ns=None, busy_share=None)
-    assert bottleneck(bare, {}, None) == PaceLimit("data", 35 * MS, 0.35)
-    assert bottleneck(replace(bare, without_data_ns=99 * MS), {}, None) == PaceLimit(
+    assert bottleneck(bare, {}) == PaceLimit("data", 35 * MS, 0.35)
+    assert bottleneck(replace(bare, without_data_ns=99 * MS), {}) == PaceLimit(
         "unknown", None, None, "the recording has no kernels, and host and GPU take the same time"
     )
-    assert bottleneck(replace(bare, host_runs_ahead=True), {}, None) == PaceLimit("device", None, None)
+    assert bottleneck(replace(bare, host_runs_ahead=True), {}) == PaceLimit("device", None, None)
     no_device = replace(bare, device_ns=None, device=-1, without_data_ns=100 * MS)
-    assert bottleneck(no_device, {}, None) == PaceLimit("host", None, None)
-    assert bottleneck(None, {}, None) is None
+    assert bottleneck(no_device, {}) == PaceLimit("host", None, None)
+    assert bottleneck(None, {}) is None
 
 
 def test_no_figure_is_derived_from_a_recording_with_lost_kernels() -> None:
@@ -350,7 +366,7 @@ def test_only_phases_of_at_least_half_a_millisecond_show_that_the_gpu_catches_up
 @pytest.mark.parametrize(("data_ns", "limit"), [(10 * MS, "data"), (10 * MS - 1, "host")])
 def test_without_kernels_data_is_the_bottleneck_from_10_percent_of_a_step(data_ns: int, limit: str) -> None:
     pace = replace(OF_DATA, without_data_ns=100 * MS - data_ns, device_ns=None, gpu_time_ns=None, busy_share=None)
-    found = bottleneck(pace, {}, None)
+    found = bottleneck(pace, {})
     assert found is not None and (found.limit, found.gain_ns) == (limit, data_ns if limit == "data" else None)
 
 

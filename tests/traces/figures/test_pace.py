@@ -476,7 +476,7 @@ def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
     of = pace(trace)
     assert of is not None and (of.pace_ns, of.limit, of.busy_share) == (10 * MS, "device", 0.9)
     assert of.mean == MeanStep(18 * MS, "host", 0.5, 10 * MS)
-    assert bottleneck(of, idle_times(trace), None) == PaceLimit("data", 8 * MS, 8 / 18)
+    assert bottleneck(of, idle_times(trace)) == PaceLimit("data", 8 * MS, 8 / 18)
     # WHEN a second GPU works for 1 ms per step THEN the mean step has the share of the first
     second = [Work(end - 10, end - 9.5, end - 8.5, device=1) for _, end in steps]
     both = pace(a_trace(steps, [*work, *second], devices=(0, 0), loader=[(3, 30, 50), (4, 60, 80)]))
