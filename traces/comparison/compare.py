@@ -112,6 +112,7 @@ def compare(
             bottleneck_of(recorded, paces.recorded, analyses.recorded),
             bottleneck_of(other, paces.replayed, analyses.replayed),
         ),
+        passes=_passes((recorded, timed), (other, timed_other)),
         problems=Both(_problems(recorded, other, paces.recorded, steps), _problems(other, recorded, paces.replayed, steps)),
         steps=steps,
         host_pace=_spread(times, timed, timed_other, steady, pace.host_series),
@@ -150,6 +151,13 @@ def compare(
         compiled=compiled,
         fused=_fused(compiled, recorded, ours, other, theirs) if compiled is not None else (),
     )
+
+
+def _passes(*sides: tuple[Trace, Column]) -> Both[int] | None:
+    counts = [np.unique(measure.passes_of_steps(trace)[rows] >> 32) for trace, rows in sides]
+    if any(len(of) != 1 or not of[0] for of in counts) or counts[0] == counts[1]:
+        return None
+    return Both(*(int(of[0]) for of in counts))
 
 
 def _batch_sizes(recorded: Trace, other: Trace) -> Both[int] | None:

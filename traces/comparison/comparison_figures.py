@@ -162,6 +162,8 @@ class ComparedFigures:
     fused: tuple[FusedOps, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
     # samples per step, if the inputs differ only in the batch size
     batch_sizes: Both[int] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    # backward passes per step, if their numbers differ, for example because gradients are accumulated over more batches
+    passes: Both[int] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of sides in `estimates`

@@ -94,7 +94,8 @@ def explain(comparison: Comparison) -> Explanation:
     ordered: list[Reason] = []
     for cause in causes:
         ordered += [cause, *(detail for detail in (*parts, *work) if detail.phase == cause.what)]
-    summary = [*_throughput(comparison, before_ns, after_ns), *_data_parallel(comparison)]
+    summary = [*_throughput(comparison, before_ns, after_ns), *_accumulation(comparison, before_ns, after_ns)]
+    summary += _data_parallel(comparison)
     headline = f"{_headline(before_ns, after_ns)} {slow_steps_sentence(comparison)}".rstrip()
     return Explanation(headline, summary, delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
 
@@ -150,6 +151,13 @@ def _throughput(comparison: Comparison, before_ns: int, after_ns: int) -> Iterat
     rates = [1e9 * size / step_ns for size, step_ns in zip(sizes, (before_ns, after_ns), strict=True)]
     per_second = f"{rates[0]:.1f} -> {rates[1]:.1f} samples/s ({rates[1] / rates[0] - 1:+.1%})".replace("%", " %")
     yield f"A step processes {sizes[0]} samples{gpus[0]} in A and {sizes[1]}{gpus[1]} in B: {per_second}."
+
+
+def _accumulation(comparison: Comparison, *steps_ns: int) -> Iterator[str]:
+    if comparison.passes is not None and comparison.batch_sizes is None and all(steps_ns):
+        a_ns, b_ns = (step_ns // passes for step_ns, passes in zip(steps_ns, comparison.passes, strict=True))
+        times = f"{_ms(a_ns)} -> {_ms(b_ns)} ({b_ns / a_ns - 1:+.1%})".replace("%", " %")
+        yield "Backward passes per step: {} in A and {} in B. Step time per pass: {}.".format(*comparison.passes, times)
 
 
 def _data_parallel(comparison: Comparison) -> Iterator[str]:

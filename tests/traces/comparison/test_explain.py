@@ -130,6 +130,15 @@ def test_explain_compares_ranks_on_different_devices() -> None:
     assert not any(" is new" in reason.text or " is gone" in reason.text for reason in found.reasons)
 
 
+def test_explain_compares_the_step_time_per_backward_pass_if_gradients_are_accumulated() -> None:
+    """GIVEN a step with one backward pass WHEN a step of the other trace takes twice as long for two passes."""
+    accumulated = training(stretch=2.0, loader_us=40)
+    names = accumulated.phases.name
+    names[names == accumulated.strings.find("loss")] = accumulated.strings.find("backward")
+    found, lasts = explained(training(), accumulated), "100.0 µs"
+    assert found.summary == [f"Backward passes per step: 1 in A and 2 in B. Step time per pass: {lasts} -> {lasts} (+0.0 %)."]
+
+
 def test_equal_traces_have_no_reasons() -> None:
     found = explained(training(), training())
     assert found.delta_ns == 0 and found.reasons == [] and found.headline.startswith("Both steps take")
