@@ -110,19 +110,22 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps that compile no code and ran without the profiler. If enough steps ran before the first
-    profiled step, return only those steps, because later steps are slower."""
+    """Return the evaluation steps that compile no code and ran without the profiler. The step before a profiled step is left
+    out, because the profiler starts in it. If enough steps ran before the first profiled step, return only those steps, because
+    later steps are slower."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace) & ~compiles_in_evaluation(trace)
     if (steps.kind == StepKind.EVALUATION).all():
         for rank in trace.ranks:
             rows = np.flatnonzero(clean & (steps.rank == rank))
             clean[rows[: slow_starts(steps.duration_ns[rows])]] = False
-    before = clean.copy()
+    before = np.ones(len(steps), dtype=bool)
     for rank in trace.ranks:
         profiled = trace.run_of(rank).profiler.steps
+        clean[(steps.rank == rank) & np.isin(steps.number + 1, profiled)] = False
         if profiled and any(device.rank == rank for device in trace.devices):
             before &= (steps.rank != rank) | (steps.number < min(profiled))
+    before &= clean
     return np.flatnonzero(before if before.sum() >= FEWEST_CLEAN_STEPS else clean)
 
 
@@ -150,8 +153,8 @@ def profiled_steps(trace: Trace) -> Column:
     rows = _first_of(trace, StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.WARMUP)
     if len(rows):
         return rows
-    evaluations = evaluation_steps(trace)
-    return evaluations if ran_under_profiler(trace)[evaluations].any() else steady_steps(trace)
+    profiled = np.flatnonzero(ran_under_profiler(trace))
+    return profiled if len(profiled) else steady_steps(trace)
 
 
 def evaluation_steps(trace: Trace) -> Column:

@@ -286,7 +286,8 @@ def test_unprofiled_evaluation_steps_are_preferred_to_profiled_ones() -> None:
     trace.steps.number[:] = 0, 1, 2
     trace.runs[rank] = Run(profiler=ProfilerUse((1,)))
     assert ran_under_profiler(trace).tolist() == [False, True, False]
-    assert steady_steps(trace).tolist() == [0, 2]
+    assert steady_steps(trace).tolist() == [2]  # the profiler starts in step 0
+    assert profiled_steps(trace).tolist() == [1]  # only this step has kernels
     trace.runs[rank] = Run(profiler=ProfilerUse((0, 1, 2)))
     assert steady_steps(trace).tolist() == [0, 1, 2]
 
@@ -310,20 +311,20 @@ def test_step_times_use_steps_after_a_profile_only_if_no_other_steps_exist() -> 
     assert steady_steps(trace).tolist() == [3]
 
 
-@pytest.mark.parametrize(("before", "clean"), [(5, [0, 1, 2, 3, 4]), (4, [0, 1, 2, 3, 5, 6])])
+@pytest.mark.parametrize(("before", "clean"), [(6, [0, 1, 2, 3, 4]), (5, [0, 1, 2, 3, 6, 7])])
 def test_evaluation_steps_after_a_profile_are_used_only_if_too_few_ran_earlier(before: int, clean: list[int]) -> None:
-    """GIVEN 7 batches of inference on a GPU, one of them profiled. With 5 batches before the profile, later ones do not count.
-    With 4, the 2 later ones count too."""
-    trace = training(steps=7)
+    """GIVEN 8 batches of inference on a GPU, one of them profiled. The profiler starts in the batch before the profiled one.
+    With 5 earlier batches, later ones do not count. With 4, the later ones count too."""
+    trace = training(steps=8)
     trace.steps.kind[:] = StepKind.EVALUATION
-    trace.steps.number[:] = range(7)
+    trace.steps.number[:] = range(8)
     (rank,) = trace.ranks
     assert len(trace.devices) == 1
     trace.runs[rank] = Run(profiler=ProfilerUse((before,)))
     assert clean_evaluations(trace).tolist() == steady_steps(trace).tolist() == clean
     # a profile without a GPU does not slow later steps
     trace.devices = []
-    assert clean_evaluations(trace).tolist() == [row for row in range(7) if row != before]
+    assert clean_evaluations(trace).tolist() == [row for row in range(8) if row not in (before - 1, before)]
 
 
 @pytest.mark.parametrize(
