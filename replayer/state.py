@@ -61,6 +61,8 @@ class ReplayerState:
         self.optimizers = Optimizers()
         self.compiling = 0  # the thread in which AOTAutograd traces a graph
         self.capturing = False  # a CUDA graph is being captured; its replays may produce other values
+        self.graph_outputs: dict[int, TorchAny] = {}  # compiled.graph_outputs.GraphOutputs by device
+        self.check_inputs: Callable[[TorchAny, TorchAny, TorchAny], None] | None = None  # called before each op
         self.masks_are_full = False
         self.sync_debug_mode = 0  # of torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
         self.on_sync: Callable[[TorchAny], None] | None = None  # receives the torch.cuda.Stream, or None for the current one

@@ -3,7 +3,7 @@ recorded kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 
 import torch
@@ -12,6 +12,7 @@ from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
 from replayer.compiled.fused_attention import fuse_attention
+from replayer.compiled.graph_outputs import graph_outputs
 from replayer.compiled.planned_memory import planned_requests
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
@@ -84,11 +85,17 @@ class RegionGraph:
             found = regions.calls(region.name, shapes, lambda: self._ops_with(sizes), is_backward=self._is_backward)
             self._recorded[shapes, sizes] = found
         recorded = call_of(self._recorded[shapes, sizes], number)
+        outputs = graph_outputs(device) if recorded is not None and recorded.launches_graph else None
+        given = _memory_of(inputs if outputs else ())
+        if outputs:
+            outputs.begin_call((self, sizes), is_backward=self._is_backward)
         with gpu().steps.open_ranges(*self._ranges):
             if computing() or not len(regions):
                 results = self._run(inputs)
             else:
                 results, kept = self._run_as_recorded(inputs, recorded, device, kept)
+        if outputs:
+            outputs.end_call(results, given, is_backward=self._is_backward, trains=self._trains)
         if len(regions) and self._trains and not self._is_backward:
             region.forwards.append((shapes, kept))
         else:
@@ -133,8 +140,7 @@ class RegionGraph:
         """PyTorch copies changing inputs into the CUDA graph's memory before each launch."""
         if not self._trains or self._is_backward:
             return frozenset()
-        changing = (value for i, value in enumerate(inputs) if i not in self._static_inputs)
-        return frozenset(id(value.allocation) for value in changing if isinstance(value, VirtualTensor))
+        return _memory_of(value for i, value in enumerate(inputs) if i not in self._static_inputs)
 
     def _planned(self, recorded: RecordedCall) -> tuple[BlockRequest, ...] | None:
         if recorded.launches_graph:
@@ -157,6 +163,10 @@ def _static_inputs() -> frozenset[int]:
     context = TracingContext.try_get()
     known = context.fw_metadata if context is not None else None
     return frozenset(known.static_input_indices or () if known is not None else ())
+
+
+def _memory_of(values: Iterable[TorchAny]) -> frozenset[int]:
+    return frozenset(id(value.allocation) for value in values if isinstance(value, VirtualTensor))
 
 
 def _own_copy(result: TorchAny, copied: frozenset[int]) -> TorchAny:

@@ -47,6 +47,8 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
             made: TorchAny = wrap(*meta.wrapping)
             set_attributes(made, {"tensor_meta": meta, "allocation": source.allocation})
             return made
+        if STATE.check_inputs is not None:
+            STATE.check_inputs(func, args, kwargs)
         try:
             route = routes[id(func)]
         except KeyError:

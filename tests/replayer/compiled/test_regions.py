@@ -303,3 +303,45 @@ def test_a_copy_to_the_host_in_compiled_code_is_made_once() -> None:
     work = zip((made.strings[name] for name in made.device.name.tolist()), made.device.duration_ns.tolist(), strict=True)
     kernels = [("triton_per_fused_sum_0", 6000), ("multi_tensor_apply_kernel", 4000)]
     assert [one for one in work if one[0] != "aten::fill_"] == [("Memcpy DtoH (Device -> Pageable)", 2000), *kernels] * 3
+
+
+# each step calls a compiled function that launches CUDA graphs
+LAUNCHES_GRAPHS = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).cuda()
+compiled = torch.compile(model, mode="reduce-overhead")
+kept, overwritten = [], []
+for step in range({steps}):
+    loss = compiled(torch.ones(16, 8, device="cuda"))
+    {after}
+"""
+
+
+def test_using_an_output_of_a_cuda_graph_that_pytorch_overwrote_raises() -> None:
+    """GIVEN outputs of five calls WHEN the script reads them later THEN the first two outputs raise PyTorch's error: PyTorch
+    ran the graph once for warm-up, and once to capture it. Launches overwrite outputs without an error."""
+    after = "loss.mean().backward(); model.zero_grad(); kept.append(loss.detach())"
+    script = LAUNCHES_GRAPHS.format(steps=5, after=after) + """
+for number, output in enumerate(kept):
+    try:
+        output.view(-1).sum()
+    except RuntimeError as error:
+        assert str(error).startswith("Error: accessing tensor output of CUDAGraphs that has been overwritten"), error
+        overwritten.append(number)
+assert overwritten == [0, 1], overwritten
+"""
+    replay_script(script, recording(graphs=True))
+
+
+def test_adding_to_the_gradients_of_an_earlier_cuda_graph_raises() -> None:
+    """Without zero_grad, the second backward pass adds to a gradient that the second forward pass has overwritten."""
+    script = LAUNCHES_GRAPHS.format(steps=2, after="loss.mean().backward()")
+    with pytest.raises(RuntimeError, match="CUDAGraphs that has been overwritten"):
+        replay_script(script, recording(graphs=True))
+
+
+def test_outputs_of_a_cuda_graph_are_valid_while_a_backward_pass_is_pending() -> None:
+    script = LAUNCHES_GRAPHS.format(steps=3, after="kept.append(loss.mean())")
+    replay_script(script + "sum(kept).backward()", recording(graphs=True))

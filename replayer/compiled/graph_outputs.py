@@ -1,0 +1,105 @@
+"""Raises PyTorch's error if a script uses an output of a CUDA graph that a later call has overwritten.
+
+    outputs = graph_outputs(device=0)
+    outputs.begin_call(key, is_backward=False)
+    outputs.end_call(results, is_backward=False)
+
+Note [Overwritten outputs]
+    With mode="reduce-overhead", PyTorch runs a graph without a CUDA graph in the first call, captures it in the second, and
+    launches it in later calls. The calls of one step of the script form a path. If a new step begins after a path in which a
+    graph ran for the first or second time, PyTorch marks the outputs of the path that are still alive, and using a marked
+    output is an error. Later launches overwrite outputs without an error. A step begins with the outermost call of a compiled
+    function, if no backward pass is pending, or after `torch.compiler.cudagraph_mark_step_begin`
+    (`CUDAGraphTreeManager` in torch/_inductor/cudagraph_trees.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from inspect import signature
+
+from torch.utils._pytree import tree_leaves
+
+from replayer.state import STATE
+from replayer.tensor.allocation import Allocation
+from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import Args, Kwargs, Op, TorchAny
+
+_TREES = "torch._inductor.cudagraph_trees"
+_LAUNCHES = 2  # calls of a graph before it is launched
+_READS_NO_VALUES = ("empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros", "new_ones", "new_full")
+
+
+class GraphOutputs:
+    """Follows the calls of compiled functions that launch CUDA graphs on one GPU."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[Hashable] = Counter()  # by graph
+        self._fewest_calls = _LAUNCHES  # earlier calls of a graph in the path
+        self._outputs: list[tuple[weakref.ref[Allocation], bool]] = []  # of the path; True for gradients
+        self._step = 0
+        self._awaits_backward = False
+
+    def begin_call(self, key: Hashable, *, is_backward: bool) -> None:
+        """Mark overwritten outputs if a step begins. `key` identifies the called graph."""
+        from torch._dynamo.mutation_guard import GenerationTracker  # imported late, because only compiled code needs Dynamo
+
+        marked = sys.modules[_TREES].MarkStepBox.mark_step_counter if _TREES in sys.modules else 0
+        step = marked or GenerationTracker.generation
+        self._awaits_backward &= not is_backward
+        alive = [(output, is_gradient) for output, is_gradient in self._outputs if output() is not None]
+        begins = step != self._step and bool(marked or not self._awaits_backward)
+        if begins or not alive:
+            for output, is_gradient in alive:
+                _mark(output, is_gradient)
+            self._outputs, self._fewest_calls = [], _LAUNCHES
+        self._step = step
+        self._fewest_calls = min(self._fewest_calls, self._calls[key])
+        self._calls[key] = max(self._calls[key], self._fewest_calls + 1)
+
+    def end_call(self, results: Iterable[TorchAny], inputs: frozenset[int], *, is_backward: bool, trains: bool) -> None:
+        """Keep track of the results, except of inputs that the function returns. `inputs` are the ids of their memory."""
+        if self._fewest_calls < _LAUNCHES:
+            made = {one.allocation for one in results if isinstance(one, VirtualTensor) and id(one.allocation) not in inputs}
+            self._outputs += [(weakref.ref(allocation), is_backward) for allocation in made]
+        if trains:
+            self._awaits_backward = not is_backward
+
+
+_overwritten: dict[int, tuple[weakref.ref[Allocation], bool]] = {}  # by id of the allocation
+
+
+def graph_outputs(device: int) -> GraphOutputs:
+    found: GraphOutputs = STATE.graph_outputs.setdefault(device, GraphOutputs())
+    return found
+
+
+def _mark(output: weakref.ref[Allocation], is_gradient: bool) -> None:
+    allocation = output()
+    if allocation is not None:
+        key = id(allocation)
+        _overwritten[key] = weakref.ref(allocation, lambda _: _forget(key)), is_gradient
+        STATE.check_inputs = _check_inputs
+
+
+def _forget(key: int) -> None:
+    del _overwritten[key]
+    if not _overwritten:
+        STATE.check_inputs = None
+
+
+def _check_inputs(func: Op, args: Args, kwargs: Kwargs) -> None:
+    """Raise RuntimeError if the op reads or writes an overwritten output."""
+    if getattr(func, "is_view", False) or func.__name__.startswith(_READS_NO_VALUES):
+        return
+    for value in tree_leaves((args, kwargs)):
+        found = _overwritten.get(id(value.allocation)) if isinstance(value, VirtualTensor) else None
+        if found is not None:
+            from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
+
+            message: TorchAny = CUDAGraphTreeManager.format_dealloc_msg
+            is_told = "is_grad_output" in signature(message).parameters  # since PyTorch 2.13
+            raise RuntimeError(message(None, is_grad_output=found[1]) if is_told else message(None))
