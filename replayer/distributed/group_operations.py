@@ -20,7 +20,7 @@ from replayer.distributed.reductions import require_dense
 from replayer.distributed.store_exchange import DeadlockDetector, PendingExchange, StoreExchange
 from replayer.distributed.watchdog import Watchdog
 from replayer.distributed.work import Called, CapturedWork, CommStream, VirtualWork
-from replayer.state import gpu
+from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
@@ -57,6 +57,10 @@ class GroupOperations:
         for comm_stream in self._comm_streams.values():
             comm_stream.finish_until(None, wait=wait)
 
+    def finish_writes_to(self, tensor: TorchAny) -> None:
+        for comm_stream in self._comm_streams.values():
+            comm_stream.finish_writes_to([tensor], wait=False)
+
     def leave(self, failed: bool = False) -> None:
         if self._size > 1:
             unused = self._exchange is None
@@ -87,7 +91,8 @@ class GroupOperations:
             call_ns = here.streams.host_now_ns()
             row, arrived_ns = (NONE, call_ns) if device == NONE else here.ranks.launch(device, call_ns)
             work = self._post(call, comm_stream, call_ns, row, arrived_ns, kind)
-            values.clear_known_values(call.outputs)
+            if call.combine is not None:
+                values.clear_known_values(call.outputs)
         if self.coalesced is not None:
             self.coalesced.append(work)
         return work
@@ -101,7 +106,10 @@ class GroupOperations:
         arrived_ns: int,
         kind: type[VirtualWork] = VirtualWork,
     ) -> VirtualWork:
-        here, message = gpu(), values.message_of(call, arrived_ns)
+        here = gpu()
+        if computing():  # the stream has run its earlier operations when this one reads its inputs
+            comm_stream.finish_writes_to([tensor for tensor in call.inputs if isinstance(tensor, VirtualTensor)], wait=True)
+        message = values.message_of(call, arrived_ns)
         place = "cpu" if comm_stream.device == NONE else "cuda"
         if place == "cuda" and call.tensors and not comm_stream.has_announced_gpu:
             message.gpu, message.group = _gpu_of_machine(comm_stream.device), ranks_text(self.global_ranks)

@@ -24,6 +24,8 @@ from replayer.distributed.store_exchange import NotCalledInTime, PendingExchange
 from replayer.distributed.watchdog import Watchdog, blocking_wait
 from replayer.distributed.work_future import WorkFuture
 from replayer.state import computing, gpu
+from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import TensorMeta
 from replayer.timing.host_threads import HostThread
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
@@ -102,9 +104,19 @@ class VirtualWork(_Awaited):
             messages = self._pending.messages()
             self._refuse_after_limit(max(message.arrived_ns for message in messages))
             self.end_ns = self._play(self._called, messages, self._comm_stream)
-            if self._combine is not None:
-                values.assign(self._outputs, self._combine(convert_each(messages, values.values_in)))
-        self._combine = None
+            combine, self._combine = self._combine, None
+            if combine is not None:
+                values.assign(self._outputs, combine(convert_each(messages, values.values_in)))
+
+    def will_write_to(self, tensor: TorchAny) -> bool:
+        outputs = [output for output in self._outputs if isinstance(output, VirtualTensor)] if self._combine is not None else []
+        meta: TensorMeta = tensor.tensor_meta
+        return any(o.allocation is tensor.allocation and o.tensor_meta.shares_bytes(meta) for o in outputs)
+
+    def arrives_soon(self) -> bool:
+        """Return True if all ranks have called the operation. On a virtual clock, the other ranks have some time to call it."""
+        with self._waiting():
+            return self._pending.arrives_within(_LONGEST_POLL_S if gpu().clock.skips_waits else 0.0)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -147,13 +159,8 @@ class VirtualWork(_Awaited):
         return True
 
     def is_completed(self) -> bool:
-        clock = gpu().clock
-        if self.end_ns is None:
-            # A polling loop on a virtual clock must not run ahead of the other ranks.
-            with self._waiting():
-                if not self._pending.arrives_within(_LONGEST_POLL_S if clock.skips_waits else 0.0):
-                    return False
-        return self.finished_ns() <= clock.poll_ns()
+        # A polling loop on a virtual clock must not run ahead of the other ranks.
+        return (self.end_ns is not None or self.arrives_soon()) and self.finished_ns() <= gpu().clock.poll_ns()
 
     def result(self) -> list[TorchAny]:
         return self._outputs
@@ -205,7 +212,8 @@ class CapturedWork(_Awaited):
             stream.wait(self._replayed.finished_ns())
 
     def _send_values(self) -> None:
-        values.clear_known_values(self._call.outputs)
+        if self._call.combine is not None:
+            values.clear_known_values(self._call.outputs)
         if computing():
             self._values = self._exchange_values(self._call)
 
@@ -260,6 +268,14 @@ class CommStream:
         self.stream: VirtualStream | None = gpu().streams.new(device) if device != NONE else None
         self.in_flight: list[VirtualWork] = []
         self.has_announced_gpu = False  # to the other ranks
+
+    def finish_writes_to(self, tensors: Sequence[TorchAny], *, wait: bool) -> None:
+        """Finish the operations in flight that write to the tensors. With `wait=False`, skip operations with missing ranks."""
+        for work in reversed(self.in_flight):
+            if any(map(work.will_write_to, tensors)):
+                if wait or work.arrives_soon():
+                    self.finish_until(work)
+                return
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
         while self.in_flight:

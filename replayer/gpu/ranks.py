@@ -16,6 +16,9 @@ class LeavableGroup(Protocol):
     def finish(self, wait: bool = True) -> None:
         """Compute when the group's operations end."""
 
+    def finish_writes_to(self, tensor: TorchAny) -> None:
+        """Finish collectives that write to the tensor and that all ranks have called."""
+
     def leave(self, failed: bool = False) -> None:
         """Tell all other ranks that this rank has ended."""
 
@@ -39,6 +42,10 @@ class RankOperations:
     def finish(self, *, wait: bool) -> None:
         for group in self._groups:
             group.finish(wait)
+
+    def finish_writes_to(self, tensor: TorchAny) -> None:
+        for group in self._groups:
+            group.finish_writes_to(tensor)
 
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
         launches = self._launches

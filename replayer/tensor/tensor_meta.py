@@ -147,6 +147,11 @@ class TensorMeta:
         bits = ", conj" * self.is_conj + ", neg" * self.is_neg
         return f"TensorMeta({self.shape}, {self.stride}, {self.offset}, {self.dtype_name}, cuda:{self.index}{bits})"
 
+    def shares_bytes(self, other: TensorMeta) -> bool:
+        """Return True if two tensors in the same allocation overlap."""
+        begin, other_begin = self.offset * self.itemsize, other.offset * other.itemsize
+        return begin < other_begin + other.extent_bytes and other_begin < begin + self.extent_bytes
+
     @property
     def in_all_ranks(self) -> tuple[Shape, Shape, int, str, bool, bool]:
         """Return the properties that are equal on all ranks: all except the GPU's index."""

@@ -14,6 +14,7 @@ import torch
 from replayer.errors import NotEmulated
 from replayer.memory.device.oom import size_text
 from replayer.memory.spare_memory import spare_host_bytes
+from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
 from replayer.tensor.generators import one_thread, without_warnings
 from replayer.tensor.tensor_meta import TensorMeta
@@ -62,6 +63,7 @@ def _zeros(size_bytes: int) -> torch.Tensor:
 
 
 def payload_of(tensor: TorchAny) -> torch.Tensor:
+    gpu().ranks.finish_writes_to(tensor)
     return view_of(payload(tensor.allocation), tensor.tensor_meta)
 
 

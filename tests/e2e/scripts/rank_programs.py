@@ -276,6 +276,40 @@ def asynchronous(at: Place) -> Any:
 
 
 @program
+def started_before_the_previous_one_has_ended(at: Place) -> Any:
+    """On a GPU, the collectives of a group run one after the other, also if the script does not wait for the first one. With
+    gloo, the results are worked out by hand."""
+    first, every = at.own(4), at.all_ranks(4)
+    flat, gathered = at.own(4 * at.size, seed=1), [at.zeros(4) for _ in every]
+    if at.native:
+        summed = torch.stack(at.all_ranks(4 * at.size, seed=1)).sum(0).chunk(at.size)
+        return torch.stack(every).sum(0) * at.size, torch.cat(summed), every[0] * 2
+    dist.all_reduce(first, async_op=True)
+    dist.all_reduce(first, async_op=True).wait()
+    own = flat.chunk(at.size)[at.rank]
+    dist.reduce_scatter_tensor(own, flat, async_op=True)
+    dist.all_gather_into_tensor(flat, own, async_op=True).wait()
+    root = at.own(4)
+    dist.broadcast(root, 0, async_op=True)
+    dist.all_gather(gathered, root, async_op=True).wait()
+    return first, flat, gathered[-1] * 2
+
+
+@program
+def read_without_waiting(at: Place) -> Any:
+    """Read results a long time after the collective, without `wait`."""
+    summed, received, parts = at.own(4), at.own(4, seed=1), at.zeros(3, 2)
+    dist.all_reduce(summed, async_op=True)
+    dist.broadcast(received, 1, async_op=True)
+    dist.all_reduce(parts[2], async_op=True)
+    parts[0] += at.rank
+    time.sleep(0.3)
+    parts[2] += at.own(2)
+    summed += 1
+    return summed, received.tolist(), parts
+
+
+@program
 def polled(at: Place) -> Any:
     value = at.own(4)
     work: Any = dist.all_reduce(value, async_op=True)
