@@ -91,8 +91,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
     session = item.config.stash[_SESSION]
+    if call.excinfo is not None and session.gpu is not None:
+        session.gpu.hide_own_frames(call.excinfo.value)
+        call.excinfo = pytest.ExceptionInfo.from_exception(call.excinfo.value)
+    report = yield
     if session.gpu is None:
         return report
     if session.refused:

@@ -20,8 +20,8 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from html import escape
 from pathlib import Path
 from types import TracebackType
@@ -180,6 +180,11 @@ class InProcessGpu:
         with our_packages():
             _child().watch_waits(listener)
 
+    def hide_own_frames(self, error: BaseException) -> None:
+        """Remove the virtual GPU's functions from the error's traceback."""
+        with our_packages():
+            _child().hide_own_frames(error)
+
     def now_ns(self) -> int | None:
         """Return the time of the virtual GPU's clock, or None before the first use of the GPU."""
         with our_packages():
@@ -204,6 +209,8 @@ class InProcessGpu:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self.hide_own_frames(error)
         self.stop()
 
     def __repr__(self) -> str:
@@ -262,14 +269,12 @@ def start(
     return _running
 
 
-@contextmanager
-def gpu(what: str | os.PathLike[str], **options: Any) -> Iterator[InProcessGpu]:
-    """Run a block with a virtual GPU. The arguments are those of `start`.
+def gpu(what: str | os.PathLike[str], **options: Any) -> InProcessGpu:
+    """Start a virtual GPU that stops at the end of a block. The arguments are those of `start`.
 
         with trace_replay.gpu("v100", values="compute") as gpu: ...
     """
-    with start(what, **options) as started:
-        yield started
+    return start(what, **options)
 
 
 def _check(values: Values, clock: ClockName, gpus: int, speed: float) -> None:

@@ -118,6 +118,17 @@ assert warnings._showwarnmsg is show
     run(source, tmp_path)
 
 
+@pytest.mark.parametrize("start", ['with trace_replay.gpu("a100"):', 'gpu = trace_replay.start("a100")\nif True:'])
+def test_the_traceback_of_an_error_ends_in_the_script(start: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import torch, trace_replay\n{start}\n    torch.ones(2, device='cuda') + torch.ones(2)\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=300)
+    files = [line.split('"')[1] for line in done.stderr.splitlines() if line.startswith("  File ")]
+    assert files == [str(script)]
+    assert done.stderr.splitlines()[-1].startswith("RuntimeError: Expected all tensors to be on the same device")
+
+
 def test_a_storage_keeps_its_values_when_it_is_resized(tmp_path: Path) -> None:
     source = """
 import torch, trace_replay

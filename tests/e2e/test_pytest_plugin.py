@@ -122,6 +122,25 @@ def test_strict_mode_fails_tests_that_make_unsupported_calls(tmp_path: Path) -> 
     assert outcomes(lines) == {"swallows_a_refusal": "FAILED"}
 
 
+MIXED_DEVICES = """
+import torch
+
+def add(a, b):
+    return torch.nn.Identity()(a) + b
+
+def test_mixed_devices():
+    add(torch.ones(2, device="cuda"), torch.ones(2))
+"""
+
+
+def test_the_traceback_of_a_failed_test_ends_in_the_test(tmp_path: Path) -> None:
+    lines = run(tmp_path, "--gpu", "a100", suite=MIXED_DEVICES)
+    places = [line for line in lines if line.startswith(("test_suite.py:", "/", "../"))]
+    assert [place.partition(":")[0] for place in places] == ["test_suite.py", "test_suite.py"]
+    assert places[-1].startswith("test_suite.py:5: in add")
+    assert any(line.startswith("E   RuntimeError: Expected all tensors to be on the same device") for line in lines)
+
+
 FIXTURE_SUITE = '''
 import pytest
 import torch

@@ -31,18 +31,22 @@ def install(prefix: str) -> None:
     the names of this tool's modules."""
     if os.environ.get("TRACE_DEBUG") == "1":
         return
-    before = sys.excepthook
-
-    def after_shortening(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
-        shorten(error, prefix)
-        before(kind, error, error.__traceback__)
-
-    sys.excepthook = after_shortening
+    sys.excepthook = showing_own_frames(sys.excepthook, prefix)
     if "traceback" in sys.modules and "threading" in sys.modules:  # PyTorch imports both modules
         _shorten_in_threads(sys.modules["threading"], prefix)
         _filter_stacks(sys.modules["traceback"], prefix)
     warnings: Any = sys.modules["warnings"]
     warnings._showwarnmsg = showing_own_place(warnings, prefix)
+
+
+def showing_own_frames(show: Any, prefix: str | tuple[str, ...]) -> Any:
+    """Return a replacement for `sys.excepthook` that hides this tool's functions. `show` is the hook to call."""
+
+    def after_shortening(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+        shorten(error, prefix)
+        show(kind, error, error.__traceback__)
+
+    return after_shortening
 
 
 def showing_own_place(warnings: Any, prefix: str | tuple[str, ...]) -> Any:
@@ -113,9 +117,10 @@ def _is_own(frame: FrameType, prefix: str | tuple[str, ...]) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(prefix)
 
 
-def shorten(error: BaseException, prefix: str) -> None:
-    """Remove this tool's functions (modules that begin with `prefix`) from the tracebacks of an exception and its causes."""
-    waiting: list[BaseException | None] = [error]
+def shorten(error: BaseException, prefix: str | tuple[str, ...]) -> None:
+    """Remove this tool's functions (modules that begin with `prefix`) from the tracebacks of an exception and its causes. Do
+    nothing if TRACE_DEBUG is 1."""
+    waiting: list[BaseException | None] = [] if os.environ.get("TRACE_DEBUG") == "1" else [error]
     seen: set[int] = set()
     while waiting:
         one = waiting.pop()
@@ -125,7 +130,7 @@ def shorten(error: BaseException, prefix: str) -> None:
             waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
-def _without(frames: TracebackType | None, prefix: str) -> TracebackType | None:
+def _without(frames: TracebackType | None, prefix: str | tuple[str, ...]) -> TracebackType | None:
     """Return the traceback without this tool's frames. If all frames of a traceback belong to this tool, the traceback is not
     changed."""
     kept, each = [], frames
