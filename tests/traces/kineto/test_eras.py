@@ -592,6 +592,19 @@ def test_inference_is_divided_into_batches() -> None:
     assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
 
 
+def test_models_called_without_gradients_after_training_are_evaluation_steps() -> None:
+    """GIVEN two training steps and two evaluated batches of one model, without a DataLoader. Autograd numbers only the ops of
+    training. WHEN a mark contains a training step and a batch without gradients THEN both are one step."""
+    module = op("nn.Module: Net_0", 0, 8, cat="python_function")
+    optimizer = op("Optimizer.step#SGD.step", 16, 4, cat="user_annotation")
+    trained = [module, op("aten::mm", 1, 2, Sequence_number=1), op("MmBackward0", 10, 5, tid=8), optimizer]
+    evaluated_once = [module, op("aten::mm", 1, 2)]
+    events = [*trained, *shifted(trained, 30), *shifted(evaluated_once, 60), *shifted(evaluated_once, 80)]
+    assert seen(events) == ("optimizer", ["STEADY"] * 2 + ["EVALUATION"] * 2, [20, 50, 80, 83])
+    mark = op("ProfilerStep#4", 0, 50, cat="user_annotation")
+    assert seen([mark, *trained, *shifted(evaluated_once, 30)]) == ("profiler", ["STEADY"], [50])
+
+
 @pytest.mark.parametrize(("generator_ops", "expected"), [(2, "profiler"), (1, "batches")])
 def test_a_generator_and_a_discriminator_trained_in_one_step_mark_are_one_step(generator_ops: int, expected: str) -> None:
     """GIVEN two marks that each contain a step of the optimizers of a discriminator, with a forward pass of one op, and of a

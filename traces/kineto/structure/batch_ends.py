@@ -31,6 +31,9 @@ class BatchEnds:
         ends = np.maximum.accumulate(host.end_ns[rows])
         rows = rows[np.r_[True, host.start_ns[rows[1:]] >= ends[:-1]]] if len(rows) else rows
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
+        numbered_ns = np.sort(host.start_ns[(host.thread == 0) & (host.sequence != NONE)])
+        first, last = (numbered_ns.searchsorted(ns) for ns in (host.start_ns[rows], host.end_ns[rows]))
+        self._calls_with_gradient = set(host.start_ns[rows[first < last]].tolist())
 
     def _of_model(self, event: StepEvent) -> bool:
         return not (self._trains and event.quiet) or event.like in self._trained
@@ -89,7 +92,9 @@ class BatchEnds:
         batch_ns = NONE  # start of a new batch that no op has used yet
         for start_ns, event, module in timed:
             if event is None:
-                if splitter.module_called(module, self._with_gradient):
+                # A step mark may contain, besides the training step, a metric that is computed without gradients.
+                with_gradient = self._with_gradient and (not begins_before or start_ns in self._calls_with_gradient)
+                if splitter.module_called(module, with_gradient):
                     ends.append(start_ns)
             elif event.name == "loader":
                 if splitter.loader_entered():
