@@ -11,8 +11,9 @@ A replay runs single ops instead of fused kernels, but reports the memory use of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import RLock, get_ident
 from typing import ClassVar, NamedTuple, TypeVar
 
 from replayer.memory.allocation_handle import AllocationHandle
@@ -23,6 +24,7 @@ from replayer.memory.tensor_allocator import TensorAllocator
 from traces.script.patching import temporarily_set
 
 Handle = TypeVar("Handle", bound=AllocationHandle)
+_LOCK = RLock()
 _FIRST_ADDRESS = 0x7F_0000_0000_0000
 
 
@@ -60,10 +62,13 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        kept = {"malloc_kept": self.malloc} if workspaces else {}
-        own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
-        with temporarily_set(self._allocator, **own, **kept):
-            yield
+        """In the `with` block, this thread allocates no memory of the device. Other threads cannot enter such a block."""
+        own: dict[str, Callable[..., object]] = {"malloc_kept": self.malloc} if workspaces else {}
+        own |= {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
+        with _LOCK:
+            here = {name: _in_this_thread(call, getattr(self._allocator, name)) for name, call in own.items()}
+            with temporarily_set(self._allocator, **here):
+                yield
 
     def _free_later(self, handle: AllocationHandle) -> None:
         if handle.allocator is self._allocator:
@@ -123,6 +128,11 @@ class RegionMemory:
         for left in (*self._freed, *self._kept):
             self._allocator.free(left)
         return list(self._blocks.values())
+
+
+def _in_this_thread(call: Callable[..., object], otherwise: Callable[..., object]) -> Callable[..., object]:
+    thread = get_ident()
+    return lambda *args: call(*args) if get_ident() == thread else otherwise(*args)
 
 
 def _rounded(size_bytes: int) -> int:

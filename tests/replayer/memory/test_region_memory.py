@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.region_memory import BlockRequest, RegionMemory
@@ -102,3 +105,26 @@ def test_cublas_workspaces_count_as_memory_except_in_cuda_graphs() -> None:
     with memory.uncounted(workspaces=True):
         device.malloc_kept(512, 0)
     assert allocated(device) == 512
+
+
+def test_other_threads_allocate_memory_while_a_thread_runs_a_compiled_function() -> None:
+    """GIVEN a thread inside `uncounted` WHEN another thread allocates and frees 512 bytes THEN the device counts them, and a
+    second compiled function waits until the first one has ended."""
+    device = allocator()
+    entered = Event()
+
+    def train() -> int:
+        other = taken(device, 512)
+        counted = allocated(device)
+        device.free(other)
+        entered.set()
+        with RegionMemory(device, 0).uncounted(workspaces=False):
+            return counted
+
+    with ThreadPoolExecutor(1) as threads:
+        with RegionMemory(device, 0).uncounted(workspaces=False):
+            done = threads.submit(train)
+            assert entered.wait(10) and allocated(device) == 0
+            assert not done.done()
+        assert done.result(10) == 512
+    assert taken(device, 512).allocator is device
