@@ -465,7 +465,7 @@ def doctor(json: JsonOption = False) -> int:
 
 def run(words: Sequence[str]) -> int:
     """Run one command line, and return the exit code. Expected errors become one line on stderr."""
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(app.with_command(words[0]) if words else app)
     assert isinstance(command, TyperGroup)
     try:
         code = command.main(list(words) or ["--help"], prog_name="trace", standalone_mode=False)

@@ -16,6 +16,7 @@ import inspect
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -127,6 +128,16 @@ class Commands(typer.Typer):
         self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **facts: Any
     ) -> Callable[[Function], Function]:
         return super().command(name, cls=cls or Command, **facts)
+
+    def with_command(self, word: str) -> Commands:
+        """Return a copy with only the command `word`, because creating all commands takes long. If there is no such command,
+        return `self`."""
+        found = [one for one in self.registered_commands if word in (one.name, getattr(one.callback, "__name__", ""))]
+        if not found:
+            return self
+        copied = copy(self)
+        copied.registered_commands, copied.registered_groups = found, []
+        return copied
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:

@@ -63,7 +63,6 @@ class IdleReason(IntEnum):
     UNKNOWN = 7
 
 
-@dataclass
 class IdleSpans(Table):
     device: I4
     stream: I8_OR_NONE  # stream number; NONE for a whole device

@@ -46,7 +46,6 @@ _SYNCHRONOUS = ("Synchronize", "urQueueFinish", "urEventWait", "MemcpyWithStream
 _QUERIES = ("EventQuery", "StreamQuery")
 
 
-@dataclass
 class HostWaits(Table):
     start_ns: I8
     end_ns: I8

@@ -16,7 +16,6 @@ from traces.analyses.launches import launched_rows, queue_length
 from traces.figures.measure import memory_curves
 from traces.model.trace import Column, Trace
 
-COUNTER = ("C", "Trace")  # values of `ph` and `cat` in counter events
 _MOST = 20_000  # most points per curve; a longer curve keeps the highest value of each stretch
 
 

@@ -12,8 +12,8 @@ from math import prod
 
 import numpy as np
 
-from traces.chrome.counters import COUNTER, counters
-from traces.chrome.export_notes import EventNotes, ExportNotes
+from traces.chrome.counters import counters
+from traces.chrome.export_notes import COUNTER, EventNotes, ExportNotes
 from traces.chrome.strict_nesting import after_work, nested_ends
 from traces.chrome.tracks import RANGE_OF_PARTS, TRACK_OF_PHASES, side_tracks
 from traces.combining.merge import trace_of_ranks

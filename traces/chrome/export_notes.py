@@ -25,6 +25,7 @@ from traces.model.typed_json import from_json, to_json
 HEADER_KEY = "traceReplay"
 PAIR_KEY = "traceReplayPair"  # header key of a file with two traces side by side; its value is their names
 FORMAT = 1
+COUNTER = ("C", "Trace")  # values of `ph` and `cat` in counter events
 _EVENTS = {"added": int, "times": list, "origins": list}
 IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 

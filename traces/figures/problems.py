@@ -10,7 +10,6 @@ describe each problem. INFORMATION does not affect results. A SERIOUS problem ma
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -48,6 +47,8 @@ _UNKNOWN = _Kind(Severity.WARNING, "Problems of the kind {kind} were found in th
 
 @cache
 def _kinds() -> dict[str, _Kind]:
+    import tomllib  # not needed if there are no problems
+
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     many, hidden = table["serious_if_many"], table["why_work_is_hidden"]
     texts = [(severity, name, text) for severity in Severity for name, text in table[severity.name].items()]

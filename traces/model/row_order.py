@@ -106,7 +106,7 @@ def _with_places(table: Table, places: Mapping[str, Callable[[], Column]]) -> Ta
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:
-    place = np.full(rows + 1, NONE, dtype="i8")
+    place = np.full(rows + 1, NONE, dtype="i4")  # like all columns with rows
     place[np.asarray(order, "i8")] = np.arange(len(order))
     return place
 

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import partial
 from inspect import get_annotations
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +148,7 @@ DEVICE = Annotated[Column, "i4", 0, "devices"]
 DEVICE_OR_NONE = Annotated[Column, "i4", NONE, "devices"]
 
 
-@dataclass
+@dataclass_transform(kw_only_default=True)
 class Table:
     DTYPES: ClassVar[dict[str, str]] = {}
     DEFAULTS: ClassVar[dict[str, int]] = {}
@@ -160,7 +160,10 @@ class Table:
         cls.DTYPES = {name: dtype for name, (dtype, _, _) in columns.items()}
         cls.DEFAULTS = {name: default for name, (_, default, _) in columns.items()}
         cls.MEANINGS = {name: meaning for name, (_, _, meaning) in columns.items()}
-        cls.__repr__ = Table.__repr__  # type: ignore[method-assign]  # set before `dataclass` adds one that prints every column
+        dataclass(cls, init=False, repr=False, eq=False)  # for `dataclasses.replace`
+
+    def __init__(self, **columns: Any) -> None:
+        self.__dict__.update(columns)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} rows)"
@@ -216,7 +219,7 @@ class Table:
 
     def __len__(self) -> int:
         rows = self.__dict__.get("_rows")
-        return len(getattr(self, fields(self)[0].name)) if rows is None else rows
+        return len(getattr(self, next(iter(self.DTYPES)))) if rows is None else rows
 
     @property
     def is_lazy(self) -> bool:
@@ -296,7 +299,6 @@ class Untimed(IntEnum):
     PROFILE = 3
 
 
-@dataclass
 class Steps(_Spans):
     rank: I4
     number: I8  # the script's own number of a step, if known
@@ -307,7 +309,6 @@ class Steps(_Spans):
     recorded_step: I4_OR_NONE  # row of the recorded step that this step of a replay followed, or NONE
 
 
-@dataclass
 class Phases(_SpansOnDevice):
     """Stores the phases of training steps. Between the phases of a step, there are no gaps. Without a GPU, the GPU times are
     NONE (-1)."""
@@ -322,7 +323,6 @@ class Phases(_SpansOnDevice):
     origin: Annotated[Column, "u1", 0, Origin]
 
 
-@dataclass
 class Parts(_SpansOnDevice):
     """Stores the stages of nn.DataParallel, which may run concurrently. The stages of the forward pass are "scatter",
     "replicate", "parallel_apply" and "gather". The stages of the backward pass are "gather_backward" and
@@ -339,7 +339,6 @@ class Parts(_SpansOnDevice):
     origin: Annotated[Column, "u1", 0, Origin]
 
 
-@dataclass
 class HostSpans(_Spans):
     """Stores CPU events: ops, CUDA runtime calls, annotations and Python calls."""
 
@@ -368,7 +367,6 @@ class HostSpans(_Spans):
             row = above if above < row else NONE
 
 
-@dataclass
 class DeviceSpans(_Spans):
     """Stores GPU events, such as kernels and copies."""
 
@@ -390,7 +388,6 @@ class DeviceSpans(_Spans):
         return np.asarray(self.kind <= DeviceKind.MEMSET)
 
 
-@dataclass
 class MemoryEvents(Table):
     """Stores allocations (positive bytes) and frees (negative bytes) of memory."""
 
@@ -403,7 +400,6 @@ class MemoryEvents(Table):
     reserved_bytes: I8_OR_NONE
 
 
-@dataclass
 class Values(Table):
     """Stores values that the host has read from GPU memory, such as losses."""
 
@@ -415,7 +411,6 @@ class Values(Table):
     value: F8
 
 
-@dataclass
 class Sizes(Table):
     """Stores the output sizes of ops with data-dependent shapes, such as `nonzero`."""
 
@@ -431,7 +426,6 @@ class BatchKind(IntEnum):
     PIN = 1  # a DataLoader's pin-memory thread copied a batch into pinned memory
 
 
-@dataclass
 class Batches(_Spans):
     """Lists the script's waits for batches, and the copies of batches to pinned memory."""
 
@@ -451,7 +445,6 @@ class Ending(IntEnum):
     UNSEEN = 2  # unknown; the launching call's duration or 0 is stored
 
 
-@dataclass
 class Collectives(_Spans):
     rank: I4
     name: TEXT

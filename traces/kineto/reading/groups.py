@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any, Self
 
-from traces.chrome.counters import COUNTER
+from traces.chrome.export_notes import COUNTER
 from traces.kineto.reading.eras import COUNTER_CATEGORIES, KNOWN_CATEGORIES
 from traces.kineto.reading.event_rows import CategoryEvents, EventFields, event_fields
 from traces.kineto.reading.odd_events import joined_begin_and_end, with_category

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import lzma
-import tarfile
-import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +17,6 @@ from traces.kineto.reading.text import BYTES_PER_CHARACTER, decompressed, read_b
 from traces.model.trace import TraceImportError
 
 _SUFFIXES = (".json", ".json.gz")
-_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError)
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZIP_MAGIC = b"PK\x03\x04"
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
@@ -50,13 +47,16 @@ def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
                 count += 1
                 yield Source(file.name, str(file), read_bytes(file, problems))
     elif holds_several(path):
+        import tarfile
+        import zipfile
+
         try:
             for name, data in _zip_members(path) if _is_zip(path) else _tar_members(path):
                 count += 1
                 yield Source(name, f"{path}: {name}", decompressed(data, problems))
         except TooLarge as error:
             raise TraceImportError(f"{path}: {error}") from error
-        except _DAMAGES as error:
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError) as error:
             raise TraceImportError(f"{path} is a damaged archive ({error}); give a folder with the readable files") from error
     else:
         count += 1
@@ -88,6 +88,8 @@ def _is_tar(path: Path) -> bool:
 
 
 def _zip_members(path: Path) -> Iterator[tuple[str, bytes]]:
+    import zipfile
+
     limit, size_bytes = UnpackLimit.of(path.stat().st_size), 0
     with zipfile.ZipFile(path) as archive:
         for name in sorted(archive.namelist()):
@@ -98,6 +100,8 @@ def _zip_members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
+    import tarfile
+
     limit, size_bytes = UnpackLimit.of(path.stat().st_size), 0
     with tarfile.open(path) as archive:
         for member in archive:
