@@ -105,6 +105,25 @@ def test_a_recording_is_one_step_if_its_repeated_ops_are_not_iterations(ops: lis
     assert of is not None and of.pace_ns == (profile.done_us - 1_000) * US  # from the first op to the last kernel's end
 
 
+@pytest.mark.parametrize(("copies", "steps"), [(True, 4), (False, 1)], ids=["tokens are copied", "layers"])
+def test_ops_that_repeat_with_other_kernels_are_steps_if_they_copy_to_the_host(copies: bool, steps: int) -> None:
+    """GIVEN four iterations of a server in which one graph or op runs other kernels THEN each is a step of 36 us."""
+    profile = Profile()
+    for number in range(4):
+        profile.launch("aten::mm", [f"gemm_{number}"])
+        profile.launch("cudaGraphLaunch", [f"decode_{number}"])
+        profile.launch("aten::copy_", ["Memcpy DtoH (Device -> Pinned)" if copies else f"add_{number}"])
+    trace = profile.read()
+    assert np.diff(trace.steps.start_ns).tolist() == [36 * US] * (steps - 1)
+
+
+def test_the_last_step_ends_before_the_final_wait_for_the_gpu() -> None:
+    profile = iterations(4, TRAINING)
+    profile.python(-26)
+    profile.mark("cuda_runtime", "cudaDeviceSynchronize", profile.now_us, profile.done_us)
+    assert profile.read().steps.duration_ns.tolist() == [62 * US] * 3 + [34 * US]
+
+
 @pytest.mark.parametrize("kernels", [["gemm"], []], ids=["GPU", "CPU"])
 @pytest.mark.parametrize(
     ("first", "then", "count"),

@@ -8,9 +8,10 @@
 Note [Repeated ops]
     If the whole recording repeats one sequence of ops at least twice, each repetition is a training step. Layers of a network
     also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
-    GPU. Otherwise it must begin with new data, while a layer begins with the output of the previous layer. If only launches of
-    CUDA graphs repeat, training steps are found from these launches. In a recording without any host events, the work of the
-    stream with the most kernels and copies is searched instead of ops.
+    GPU. Otherwise it must begin with new data, while a layer begins with the output of the previous layer. An inference server
+    may run other kernels for another number of requests. A sequence of ops that contains such a copy is therefore a step even
+    if its kernels differ. If only launches of CUDA graphs repeat, training steps are found from these launches. In a recording
+    without any host events, the work of the stream with the most kernels and copies is searched instead of ops.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
@@ -97,10 +98,12 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
     # see Note [Repeated ops]
     calls = _calls(host, device, strings)
-    unit = _unit([call.symbol for call in calls])
-    computes = any(call.computes for call in calls[:unit]) or not device.is_work.any()
-    if unit and computes and (any(call.is_once for call in calls[:unit]) or _reads_new_data(calls[:unit])):
-        return Repeats([call.start_ns for call in calls[::unit]], len(calls) % unit > 0)
+    for with_kernels in (True, False):
+        unit = _unit([call.symbol if with_kernels else call.symbol[:1] for call in calls])
+        computes = any(call.computes for call in calls[:unit]) or not device.is_work.any()
+        once = any(call.is_once or (call.is_graph and with_kernels) for call in calls[:unit])
+        if unit and computes and (once or (with_kernels and _reads_new_data(calls[:unit]))):
+            return Repeats([call.start_ns for call in calls[::unit]], len(calls) % unit > 0)
     graphs = [call for call in calls if call.is_graph]
     unit = _unit([call.symbol for call in graphs])
     return Repeats([call.start_ns for call in graphs[::unit]], len(graphs) % unit > 0) if unit else None
@@ -156,7 +159,7 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
                 int(host.start_ns[row]),
                 (int(host.name[row]), *names),
                 is_graph,
-                is_graph or not once.isdisjoint(device.name[own].tolist()),
+                not once.isdisjoint(device.name[own].tolist()),
                 bool((device.kind[own] == DeviceKind.KERNEL).any()),
                 strings[shape].partition(";")[0] if (shape := int(host.shapes[row])) != NONE else "",
             )

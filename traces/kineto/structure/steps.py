@@ -48,6 +48,7 @@ _TRAINING_KERNEL = re.compile(
     r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
     re.I,
 )
+_WAIT = re.compile("(?:cuda|hip|cu)(?:Device|Ctx|Stream|Event)Synchronize$")
 _TRAINING_CALL = re.compile(r"(?:nccl:|gloo:|c10d::)_?(?:all_?reduce|reduce_?scatter)", re.I)
 
 
@@ -88,15 +89,17 @@ def _find_steps(tables: RankTables, events: list[StepEvent], strings: Strings, m
             return _steps(list(range(numbers[0], numbers[0] + len(ends))), starts, ends), "batches"
         return _steps(numbers, starts, ends), "profiler"
     first, last = int(host.start_ns[on_main].min()), int(host.end_ns[on_main].max())
+    # Of several repeated steps, the last one ends before a final wait for the GPU.
+    acts_until = int(host.end_ns[on_main[~strings.matching(host.name[on_main], _WAIT.match)]].max(initial=first))
     on_gpu = gpu_step_marks(host, tables.device, strings)
     if on_gpu is not None:
         return _steps_until(last, on_gpu.starts_ns, on_gpu.numbers), "gpu marks"
     ends, source = batches.of_recording(first, last)
     guesses = source in ("whole", "inference") or (source == "backward" and len(ends) == 1)
     if guesses and (begins := marked_iterations(host, tables.device, strings)):
-        return _steps_until(last, begins), "ranges"
+        return _steps_until(acts_until, begins), "ranges"
     if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
-        return _of_repeats(repeats, last), "repeats"
+        return _of_repeats(repeats, acts_until), "repeats"
     if source == "whole":  # include the launches of all threads, or all GPU work if no launch is known
         calls = tables.device.launch[tables.device.launch != NONE]
         spans = host.take(calls) if len(calls) else tables.device.take(tables.device.is_work)
