@@ -20,11 +20,12 @@ from replayer.ops.known_contents import selected_by
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
+from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.planning.assumed_sizes import assumed_size
 from replayer.tensor.planning.cuda_dtypes import require_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
-from replayer.tensor.values.known_values import host_values, known_values, set_known_values
+from replayer.tensor.values.known_values import host_values, known_values, set_known_values, values_not_assumed
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.layouts import Shape
 
@@ -39,6 +40,15 @@ def _require_mask_shape(source: torch.Tensor, mask: torch.Tensor, first: int) ->
                 f"The shape of the mask {[*mask.shape]} at index {at} does not match the shape of the indexed tensor"
                 f" {[*source.shape]} at index {first + at}"
             )
+
+
+def repeated(repeats: torch.Tensor, output_size: int | None) -> torch.Tensor:
+    """Run `repeat_interleave` on the CPU. If CUDA's kernel rejects the output size, report the assertion that fails."""
+    if output_size is None or (int(repeats.sum()) == output_size and not bool((repeats < 0).any())):
+        return aten.repeat_interleave(repeats)  # type: ignore[no-any-return]
+    place = "aten/src/ATen/native/cuda/Repeat.cu: compute_cuda_kernel: block: [0,0,0], thread: [0,0,0]"
+    report_failed_assert(f"{place} Assertion `result_size == cumsum_ptr[size - 1]` failed.")
+    return repeats.new_zeros(output_size)
 
 
 class DataDependentOps:
@@ -151,7 +161,8 @@ class DataDependentOps:
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
         """Run `repeat_interleave`, which waits for the GPU if `output_size` is not given."""
         require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
-        known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
+        sized = None if values_not_assumed(repeats) is None else output_size
+        known = self._compute(repeats, lambda host: (repeated(host, sized),))
         assume = repeats.tensor_meta.numel
         size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)
         result = self._new((size,), repeats.tensor_meta.dtype, repeats.tensor_meta)

@@ -14,6 +14,7 @@ import torch
 
 from replayer.ops.cpu import attention
 from replayer.ops.cpu.wider_dtypes import on_meta
+from replayer.ops.data_dependent import repeated
 from replayer.tensor.planning.shape_rules import require_training, svd
 from replayer.tensor.values.cuda_only_ops import CUDA_ONLY
 from replayer.torch_types import TorchAny, TorchFunction
@@ -205,6 +206,7 @@ FORMS: dict[TorchAny, TorchFunction] = {
     **{op.default: partial(_drawn, op.default) for op in (aten.multinomial, aten._standard_gamma, aten._sample_dirichlet)},
     **{division: partial(_divide, division) for division in _DIVISIONS},
     **{bag: partial(_embedding_bag, bag) for bag in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)},
+    aten.repeat_interleave.Tensor: lambda repeats, *, output_size=None: repeated(repeats, output_size),
     aten.abs.default: lambda x: x.clone() if x.dtype is torch.bool else aten.abs(x),
     **{form: _product(packet.default) for packet in _PRODUCTS for form in (packet.dtype, packet.dtype_out)},
     **attention.FORMS,

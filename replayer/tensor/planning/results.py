@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch.autograd.graph import increment_version
 
 from replayer.gpu.virtual_gpu import VirtualGpu
@@ -17,7 +16,6 @@ from replayer.memory.scratch_memory import ScratchScope, use_scratch
 from replayer.state import STATE
 from replayer.tensor.allocation import (
     Allocation,
-    Uniform,
     allocate,
     assign_data,
     make,
@@ -31,7 +29,7 @@ from replayer.tensor.generators import is_random, numbers_drawn, philox_of
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
 from replayer.tensor.planning.mixed_dtypes import Overlap, require_apart
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
-from replayer.tensor.values.known_values import host_values
+from replayer.tensor.values.known_values import values_not_assumed
 from replayer.tensor.values.value_rules import forget_written, value_rule
 from replayer.timing.host_threads import Caller
 from replayer.torch_types import Op, TorchAny
@@ -119,20 +117,12 @@ def _check_asserts(plan: Plan, func: Op) -> Results:
         plan.set_values = set_values_unless_failed
 
     def check(_gpu: VirtualGpu, _caller: Caller, args: TorchAny, _kwargs: TorchAny) -> None:
-        failed = failed_assert(func, args, _known_to_host)
+        failed = failed_assert(func, args, values_not_assumed)
         failed_now[0] = failed is not None
         if failed is not None:
             report_failed_assert(failed[1])
 
     return check
-
-
-def _known_to_host(tensor: TorchAny) -> torch.Tensor | None:
-    allocation = getattr(tensor, "allocation", None)
-    if allocation is None:
-        return tensor if isinstance(tensor, torch.Tensor) else None
-    known = allocation.known
-    return None if known is None or (isinstance(known, Uniform) and known.assumed) else host_values(tensor)
 
 
 def _new_tensors(outcome: Outcome) -> tuple[New | None, ...] | None:

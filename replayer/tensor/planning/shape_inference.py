@@ -308,7 +308,7 @@ _VALUES_DECIDE = frozenset(
 )
 _OTHER_LAYOUT = re.compile(r"(?<!to_)sparse|nested")
 _MASKED = frozenset({aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
-_ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn", re.IGNORECASE)
+_ON_CPU = re.compile(r"\bcpu\b|cuda|mkldnn|ZeroDivisionError", re.IGNORECASE)
 
 
 def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:

@@ -52,6 +52,10 @@ def _of_dim(args: Sequence[TorchAny]) -> tuple[int, int, None]:
     return 0, args[0].size(args[1]) if args[0].dim() else 1, None
 
 
+def _of_last_dim(args: Sequence[TorchAny]) -> tuple[int, int, None]:
+    return 0, args[0].size(-1) if args[0].dim() else 1, None
+
+
 def _of_dim_or_negative(args: Sequence[TorchAny]) -> tuple[int, int, None]:
     _, size, _ = _of_dim(args)
     return -size, size, None
@@ -78,14 +82,16 @@ def _index(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
     return None
 
 
-def _probabilities(at: int, kernel: str, file: str, condition: str) -> _Check:
+def _values(at: int, kernel: str, file: str, condition: str, are_valid: Callable[[torch.Tensor], torch.Tensor]) -> _Check:
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         values = host(args[at]) if len(args) > at and isinstance(args[at], torch.Tensor) else None
-        if values is None or not values.numel() or bool(((values >= 0) & (values <= 1)).all()):
-            return None
-        return at, _line(0, file, kernel, condition)
+        return None if values is None or bool(are_valid(values).all()) else (at, _line(0, file, kernel, condition))
 
     return check
+
+
+def _from_0_to_1(values: torch.Tensor) -> torch.Tensor:
+    return (values >= 0) & (values <= 1)
 
 
 def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
@@ -114,21 +120,14 @@ def _masked_scatter(args: Sequence[TorchAny], host: HostValues) -> tuple[int, st
     return (1, _line(0, "IndexKernel.cu", "masked_scatter_size_check", condition)) if chosen > source.numel() else None
 
 
-def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    values = host(args[0])
-    if values is None or not bool((values < 0).any()):
-        return None
-    condition = 'lambda >= 0 && "invalid Poisson rate, expected rate to be non-negative"'
-    return 0, _line(0, "Distributions.cu", "poisson_cuda_kernel", condition)
-
-
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the probabilities of `torch.multinomial`. CUDA checks probabilities only if several samples are drawn with
-    replacement."""
-    values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
-    if values is None or bool(((values >= 0) & values.isfinite()).all()):
-        return None
-    return 0, _line(0, "MultinomialKernel.cu", "sampleMultinomialOnce", "val >= zero")
+    """Check the probabilities of `torch.multinomial`. CUDA's kernel checks probabilities only if several samples are drawn
+    with replacement."""
+    return _NOT_NEGATIVE(args, host) or _WITH_SUM(args, host) if len(args) > 2 and args[1] > 1 and args[2] else None
+
+
+def _cross_entropy(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+    return _INPUTS(args, host) or _TARGETS(args, host)
 
 
 def _assert_async(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
@@ -162,7 +161,15 @@ _ALONG_DIM = {
     "index_fill": _limited(2, "index_fill_kernel", "IndexKernel.cu", _FILLED, _of_dim_or_negative),
     **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), _SCATTERED),
 }
-_BERNOULLI = ("operator()", "DistributionTemplates.h", "0 <= p1 && p1 <= 1")
+_BERNOULLI = ("operator()", "DistributionTemplates.h", "0 <= p1 && p1 <= 1", _from_0_to_1)
+_POISSON = 'lambda >= 0 && "invalid Poisson rate, expected rate to be non-negative"'
+_MARGIN = 'target_k >= 0 && target_k < dim && "target index is out of bounds"'
+_BCE = ("binary_cross_entropy_forward_kernel", "Loss.cu")
+_INPUTS = _values(0, *_BCE, "input_val >= zero && input_val <= one", _from_0_to_1)
+_TARGETS = _values(1, *_BCE, "target_val >= zero && target_val <= one", _from_0_to_1)
+_NOT_NEGATIVE = _values(0, "renormRowsL1", "MultinomialKernel.cu", "! (val < zero)", lambda values: ~(values < 0))
+_SUM = ("binarySearchForMultinomial", "MultinomialKernel.cu", "cumdist[size - 1] > static_cast<scalar_t>(0)")
+_WITH_SUM = _values(0, *_SUM, lambda values: (values.sum(-1) > 0) & values.isfinite().all(-1))
 _CHECKS: dict[str, _Check] = {
     **_ALONG_DIM,
     **{f"{name}_": check for name, check in _ALONG_DIM.items()},
@@ -173,15 +180,14 @@ _CHECKS: dict[str, _Check] = {
     "max_unpool2d": _unpooled(2, "maxind"),
     "max_unpool3d": _unpooled(3, "index"),
     "multinomial": _multinomial,
-    "poisson": _rates,
+    "poisson": _values(0, "poisson_cuda_kernel", "Distributions.cu", _POISSON, lambda rates: ~(rates < 0)),
     "_assert_async": _assert_async,
     **dict.fromkeys(("take", "put_"), _limited(1, *_TAKEN, lambda args: (-args[0].numel(), args[0].numel(), None))),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _limited(1, *_LABELS, _of_classes)),
-    "binary_cross_entropy": _probabilities(
-        0, "binary_cross_entropy_forward_kernel", "Loss.cu", "input_val >= zero && input_val <= one"
-    ),
-    "bernoulli": _probabilities(0, *_BERNOULLI),
-    "bernoulli_": _probabilities(1, *_BERNOULLI),
+    "multi_margin_loss": _limited(1, "MultiMarginLoss_forward_kernel", "MultiMarginLoss.cu", _MARGIN, _of_last_dim),
+    "binary_cross_entropy": _cross_entropy,
+    "bernoulli": _values(0, *_BERNOULLI),
+    "bernoulli_": _values(1, *_BERNOULLI),
 }
 
 

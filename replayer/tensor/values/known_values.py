@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import cmath
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import torch
 
@@ -16,8 +16,8 @@ from replayer.memory.device.oom import size_text
 from replayer.memory.spare_memory import spare_host_bytes
 from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
-from replayer.tensor.generators import one_thread, without_warnings
-from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, one_thread, without_warnings
+from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta
 from replayer.torch_types import Op, TorchAny
 
 _LARGE_BYTES = 1 << 30  # the machine's spare memory is only read for larger tensors, because reading it takes time
@@ -41,6 +41,14 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
         return known
     one = torch.full((), known, dtype=tensor.tensor_meta.dtype, device="cpu")
     return one.expand(tensor.tensor_meta.shape) if tensor.tensor_meta.shape else one
+
+
+def values_not_assumed(tensor: TorchAny) -> torch.Tensor | None:
+    allocation = getattr(tensor, "allocation", None)
+    if allocation is None:
+        return tensor if isinstance(tensor, torch.Tensor) else None
+    known = allocation.known
+    return None if known is None or (isinstance(known, Uniform) and known.assumed) else host_values(tensor)
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
@@ -124,7 +132,18 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
     return int(value) if cmath.isfinite(value) else torch.tensor(value).to(dtype).item()
 
 
+_aten = torch.ops.aten
+# On CUDA, these ops read values on the host, and reject the values that the CPU rejects.
+REJECTING: frozenset[Op] = frozenset({
+    *(_aten.histc.default, _aten.segment_reduce.default, _aten.searchsorted.Tensor, _aten.searchsorted.Scalar),
+    *(_aten.multinomial.default, _aten.normal.float_Tensor, _aten.normal.Tensor_Tensor, _aten._linalg_check_errors.default),
+})
+
+
 class Folding:
+    """Computes the results of an op on the CPU if all values of its arguments are known. If CUDA rejects such values as the CPU
+    does, the CPU's error is raised."""
+
     def __init__(self, func: Op, writes: tuple[tuple[int | str, bool], ...]) -> None:
         self._func = func
         self._written = {at for at, _ in writes}
@@ -138,12 +157,17 @@ class Folding:
         host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}
         if self._unknown:
             return False
+        random = self._func in REJECTING and is_random(self._func)
         try:
-            with one_thread():
+            with one_thread(), host_numbers(PhiloxState(), 0) if random else nullcontext():
                 values = without_warnings(lambda: self._func(*host_args, **host_kwargs))
-        except (RuntimeError, NotImplementedError):
+        except NotImplementedError:
             return False
-        if not self._written:
+        except RuntimeError as error:
+            if self._func in REJECTING and not self.assumed and not LACKS_KERNEL.search(str(error)):
+                raise
+            return False
+        if not self._written and not random:
             results, contents = (made, values) if isinstance(made, list) else ([made], [values])
             for one, content in zip(results, contents, strict=True):
                 if one is not None:
@@ -167,4 +191,6 @@ class Folding:
             return host
         if isinstance(value, (list, tuple)):
             return [self._on_host(item, at) for item in value]
+        if isinstance(value, BaseGenerator):
+            return None
         return torch.device("cpu") if isinstance(value, torch.device) else value

@@ -24,7 +24,7 @@ import torch
 from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches, Truth, Uniform
 from replayer.tensor.plan import Constant, New, Plan, Several
-from replayer.tensor.values.known_values import Folding, fills_allocation, in_dtype, known_values
+from replayer.tensor.values.known_values import REJECTING, Folding, fills_allocation, in_dtype, known_values
 from replayer.tensor.values.script_branches import call_site
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import Op, TorchAny
@@ -65,12 +65,12 @@ def value_rule(func: Op, plan: Plan) -> Rule | None:
         and outcome.tensor_meta.numel <= KNOWN_LIMIT
     ):
         return fill_with_zeros
-    if not plan.signature.launches or plan.reshaped:
+    if func not in REJECTING and (not plan.signature.launches or plan.reshaped):
         return None
     if func is aten._foreach_add_.Scalar:
         return _count_all
     assume = _assumption(func, plan)
-    folding = Folding(func, plan.writes) if _is_small(func, plan) else None
+    folding = Folding(func, plan.writes) if func in REJECTING or _is_small(func, plan) else None
     uniform = None
     if (
         isinstance(outcome, New)
@@ -330,7 +330,7 @@ def _uniform(func: Op, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> Unif
 
     try:
         return Uniform(func(*map(one, args), **kwargs).item(), made.tensor_meta.dtype)
-    except LookupError:
+    except (LookupError, RuntimeError):  # the CPU rejects an integer division by zero
         return None
 
 

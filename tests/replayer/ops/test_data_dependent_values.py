@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
+from replayer.ops import data_dependent
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
 
@@ -53,6 +55,15 @@ def test_an_output_size_given_by_the_script_need_not_be_recorded() -> None:
     repeats = torch.rand(3, device="cuda").long()
     assert torch.repeat_interleave(repeats, output_size=7).shape == (7,)
     assert torch.rand(3, 2, device="cuda").repeat_interleave(repeats, 0, output_size=7).shape == (7, 2)
+
+
+@pytest.mark.parametrize(("repeats", "output_size"), [([1, 2], 5), ([2, -1], 1), ([1, 2], 3)])
+def test_an_output_size_that_is_not_the_sum_of_the_repeats_fails_an_assertion(repeats: list[int], output_size: int) -> None:
+    use()
+    with mock.patch.object(data_dependent, "report_failed_assert") as report:
+        result = torch.repeat_interleave(torch.tensor(repeats).cuda(), output_size=output_size)
+    assert result.shape == (output_size,)
+    assert report.call_count == (repeats != [1, 2] or output_size != 3)
 
 
 def test_output_sizes_of_known_values_need_no_recording() -> None:

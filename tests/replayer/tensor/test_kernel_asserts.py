@@ -11,6 +11,7 @@ from replayer.tensor.values.kernel_asserts import can_fail, failed_assert, harml
 aten = torch.ops.aten
 TABLE, INDICES, OUTSIDE = torch.zeros(3, 4), torch.tensor([0, 2]), torch.tensor([0, 3])
 FROM_1, IN_ORDER = torch.tensor([1, 2]), (torch.tensor([0, 1, 9]), False, 0, False, None, True)
+HALVES = torch.full((2,), 0.5)
 MASK, CUBE = torch.ones(2, 2, dtype=torch.bool), torch.zeros(1, 1, 1, 1, 1, dtype=torch.int64)
 WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [  # an op, arguments that fail, arguments that do not
     (aten._embedding_bag.default, (TABLE, OUTSIDE, INDICES), (TABLE, INDICES, INDICES), "input[emb] < numRows"),
@@ -25,8 +26,12 @@ WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [  # an op, arg
     (aten.max_unpool2d.default, (CUBE[0], CUBE[0] + 4, [2, 2]), (CUBE[0], CUBE[0] + 3, [2, 2]), "maxind < outputImageSize"),
     (aten.max_unpool3d.default, (CUBE, CUBE - 1, [2, 2, 2]), (CUBE, CUBE + 7, [2, 2, 2]), "index >= 0"),
     (aten.poisson.default, (torch.tensor([1.0, -1.0]),), (torch.tensor([0.0]),), "invalid Poisson rate"),
-    (aten.multinomial.default, (torch.tensor([-1.0, 2.0]), 2, True), (torch.tensor([-1.0, 2.0]), 1, True), "val >= zero"),
-    (aten.multinomial.default, (torch.tensor([torch.inf]), 2, True), (torch.tensor([0.5]), 2, True), "val >= zero"),
+    (aten.multinomial.default, (torch.tensor([-1.0, 2.0]), 2, True), (torch.tensor([-1.0, 2.0]), 1, True), "! (val < zero)"),
+    (aten.multinomial.default, (torch.tensor([torch.inf]), 2, True), (torch.tensor([0.5]), 2, True), "cumdist[size - 1] > "),
+    (aten.multinomial.default, (torch.zeros(1, 3), 2, True), (torch.ones(1, 3), 2, True), "cumdist[size - 1] > "),
+    (aten.multi_margin_loss.default, (TABLE, OUTSIDE + 1), (TABLE, INDICES), "target index is out of bounds"),
+    (aten.binary_cross_entropy.default, (HALVES + 1, HALVES), (HALVES, HALVES), "input_val >= zero"),
+    (aten.binary_cross_entropy.default, (HALVES, HALVES - 1), (HALVES, HALVES * 2), "target_val <= one"),
     (aten._assert_async.msg, (torch.tensor(False), "large"), (torch.tensor(True), "large"), "input[0] != 0 && 'large'"),
 ]
 

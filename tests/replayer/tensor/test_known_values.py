@@ -92,6 +92,46 @@ def test_assumed_correct_predictions_are_no_more_than_the_labels() -> None:
     assert (labels == labels.flip(0)).sum().item() == 4  # half of eight
 
 
+_REJECTED = {
+    "normal": (lambda x: torch.normal(x, -x), "all elements of std >= 0.0"),
+    "multinomial": (lambda x: torch.multinomial(-x, 1), "element < 0"),
+    "histc": (lambda x: torch.histc(x * torch.inf), "inf\\] is not finite"),
+    "searchsorted": (lambda x: torch.searchsorted(x, x, sorter=x.long() + 7), "sorter index out of range"),
+    "segment_reduce": (lambda x: torch.segment_reduce(x, "sum", lengths=x.long()), "lengths along axis to sum to"),
+    "inverse": (lambda x: torch.linalg.inv(x.outer(x)), "The diagonal element 2 is zero"),
+}
+
+
+@pytest.mark.parametrize("name", _REJECTED)
+def test_known_values_that_cuda_checks_on_the_host_are_rejected(name: str) -> None:
+    use()
+    call, text = _REJECTED[name]
+    with pytest.raises(RuntimeError, match=text):
+        call(torch.tensor([1.0, 2.0]).cuda())
+
+
+def test_known_values_that_cuda_accepts_draw_random_numbers_and_keep_the_cpu_generator() -> None:
+    use()
+    before, generator = torch.get_rng_state(), torch.Generator("cuda")
+    std = torch.tensor([1.0, 2.0]).cuda()
+    assert torch.normal(0.0, std, generator=generator).shape == (2,)
+    assert torch.multinomial(std, 2, generator=generator).shape == (2,)
+    assert known_values(torch.normal(0.0, std)) is None
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("elements", [2, KNOWN_LIMIT + 1])
+def test_dividing_integers_by_zero_is_no_error(elements: int) -> None:
+    """GIVEN a number or a tensor as the divisor WHEN integers are divided by zero THEN there is no error, unlike on the CPU."""
+    use()
+    ones = torch.ones(elements, dtype=torch.int64, device="cuda")
+    for divisor in (0, torch.zeros_like(ones)):
+        for quotient in (ones // divisor, ones % divisor, torch.fmod(ones, divisor), ones.clone().floor_divide_(divisor)):
+            assert quotient.shape == (elements,)
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        torch.ones(3, device="cuda").floor_divide_(torch.ones(2, 3, device="cuda"))
+
+
 def test_whether_two_different_tensors_are_equal_is_unknown() -> None:
     use()
     one, other = (torch.randint(10, (8,), device="cuda") for _ in range(2))
