@@ -12,35 +12,43 @@ import shlex
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from traces.figures.measure import work_rows
+from traces.format.frames import MAGIC
 from traces.format.trace_file import load, save
-from traces.kineto import read_kineto
-from traces.kineto.reading.sources import is_profiler_recording
 from traces.library import FORMER_NAMES, SUFFIX, entries, find, is_cell_name
 from traces.library import load as load_cell
 from traces.model.trace import Trace, TraceError
-from tui.commands.import_ import default_name
 from tui.running.narration import say
 from tui.running.progress import working
 
 _LONG_IMPORT_S = 5.0
 
 
+def _must_be_imported(path: Path) -> bool:
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            return False
+    from traces.kineto.reading.sources import is_profiler_recording  # loads the importer, which trace files do not need
+
+    return is_profiler_recording(path)
+
+
 def viewable(name: str) -> str:
     """Return the name of a trace file. A recording of torch.profiler is first imported into a temporary trace file. Raises
     TraceLibraryError."""
     path = _find(name)
-    return str(_imported_file(path)) if is_profiler_recording(path) else name
+    return str(_imported_file(path)) if _must_be_imported(path) else name
 
 
 def load_trace(name: str, *, is_lazy: bool = False) -> Trace:
     if is_cell_name(name):
         return load_cell(name)
     path = _find(name)
-    return _imported(path) if is_profiler_recording(path) else load(path, is_lazy=is_lazy)
+    return _imported(path) if _must_be_imported(path) else load(path, is_lazy=is_lazy)
 
 
 def _find(name: str) -> Path:
@@ -52,6 +60,8 @@ def _find(name: str) -> Path:
 
 
 def _imported(path: Path) -> Trace:
+    from traces.kineto import read_kineto
+
     start_s = time.monotonic()
     with working(f"importing {path}"):
         trace = read_kineto(path)
@@ -67,6 +77,8 @@ def _imported_file(path: Path) -> Path:
 
 
 def _saved(trace: Trace, recording: Path) -> Path:
+    from tui.commands.import_ import default_name
+
     folder = tempfile.mkdtemp(prefix="trace-import-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = Path(folder) / default_name(recording)
@@ -76,7 +88,7 @@ def _saved(trace: Trace, recording: Path) -> Path:
 
 def load_replayable(name: str) -> tuple[Path, Trace]:
     path = _find(name)
-    if is_profiler_recording(path):
+    if _must_be_imported(path):
         trace = _imported(path)
         path = _saved(trace, path)
     else:

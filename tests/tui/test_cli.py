@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -113,6 +114,13 @@ def test_a_command_line_creates_only_its_own_command() -> None:
     own = {name: names(app.with_command(name)) for name in every}
     assert own == {name: every if name in ("gate", "library") else [name] for name in every}
     assert names(app.with_command("nonsense")) == every
+
+
+def test_a_trace_file_is_read_without_the_importer(folder: Path) -> None:
+    program = "import sys\nfrom tui.cli import run\nprint(run(['info', 't.msgpack']), 'traces.kineto' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.stdout.endswith("\n0 False\n")
 
 
 def test_a_command_does_not_import_pydantic() -> None:
