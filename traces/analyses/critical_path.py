@@ -23,7 +23,7 @@ Note [The walk]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,9 +31,10 @@ from traces.analyses.communication import communication_kernels
 from traces.analyses.idle import data_waits
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import host_waits
-from traces.figures.measure import device_ranks, launch_steps, profiled_steps
+from traces.figures.measure import device_ranks, launch_steps, profiled_steps, ran_under_profiler, steady_steps
 from traces.figures.pace import DEVICE, StepTimes, pace_of, pace_series, step_times
 from traces.model.intervals import TimeWindows
+from traces.model.json_facts import OMITTED_IF_EMPTY
 from traces.model.trace import NONE, DeviceKind, Trace
 
 
@@ -56,6 +57,8 @@ class PathSums:
     duration_ns: int  # length of the critical path
     by_kind: dict[str, int]  # duration by kind, such as "kernel" or "host"
     by_name: dict[str, int]  # duration by name of the kernel, op or phase
+    # True if the step ran under the profiler and other steps did not, so that the step took longer than they did
+    is_slowed: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
             by_name[segment.name] = by_name.get(segment.name, 0) + lasted_ns
     number, rank = int(trace.steps.number[step]), int(trace.steps.rank[step])
     duration_ns = int(times.end_ns[step] - times.begin_ns[step])
-    return CriticalPath(PathSums(number, rank, duration_ns, _most_first(by_kind), _most_first(by_name)), segments)
+    is_slowed = bool(ran_under_profiler(trace)[step]) and not ran_under_profiler(trace)[steady_steps(trace)].all()
+    return CriticalPath(PathSums(number, rank, duration_ns, _most_first(by_kind), _most_first(by_name), is_slowed), segments)
 
 
 def _most_first(sums: dict[str, int]) -> dict[str, int]:

@@ -100,10 +100,12 @@ def _path_in_text(table: FigureTable, sides: Sequence[Analyses]) -> FigureTable:
     paths = [of.critical_path for of in sides if of.critical_path is not None]
     if len(paths) < len(sides):
         return table
-    if len(sides) == 2:
-        return table._replace(title=f"Critical path of a step, {' -> '.join(time_text(path.duration_ns) for path in paths)}")
+    all_slowed = all(of.is_slowed for of in paths)
+    lengths = " -> ".join(time_text(of.duration_ns) + " (profiled)" * (of.is_slowed and not all_slowed) for of in paths)
     of_rank = f" of rank {paths[0].rank}" if sides[0].stragglers else ""
-    return table._replace(title=f"Critical path of step {paths[0].step}{of_rank}, {time_text(paths[0].duration_ns)}")
+    step = f"{'profiled ' * all_slowed}step"
+    step = f"a {step}" if len(sides) == 2 else f"{step} {paths[0].step}{of_rank}"
+    return table._replace(title=f"Critical path of {step}, {lengths}")
 
 
 def _rates_in_text(table: FigureTable, sides: Sequence[Analyses]) -> FigureTable:
