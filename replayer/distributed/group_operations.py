@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 import torch
+from torch.distributed import DistBackendError
 
 from replayer.cost_model.collective_costs import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
@@ -37,7 +38,7 @@ class GroupOperations:
         self._rank, self._size, self.global_ranks = rank, size, global_ranks or list(range(size))
         self._timeout_s = timeout_s
         self._exchange: StoreExchange | None = None
-        self._is_default = False
+        self.is_destroyed = self._is_default = False
         self._watchdog = Watchdog(self.global_ranks[rank], timeout_s)
         self._comm_streams: dict[tuple[str, int], CommStream] = {}
 
@@ -84,6 +85,8 @@ class GroupOperations:
         comm_stream = self._comm_streams.get((call.channel, device))
         if comm_stream is None:
             comm_stream = self._comm_streams[call.channel, device] = CommStream(device)
+        elif self.is_destroyed:
+            raise DistBackendError(f"NCCL communicator was aborted on rank {self._rank}. ")
         work: VirtualWork | CapturedWork
         if device != NONE and here.launches.is_capturing(here.current.stream(device)):
             work = CapturedWork(self._post, self._exchange_values, comm_stream, call)

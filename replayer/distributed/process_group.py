@@ -147,9 +147,11 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
     def shutdown(self) -> None:
         self.operations.finish()
         self.operations.leave()
+        self.operations.is_destroyed = True
 
     def abort(self) -> None:
         self.operations.drop()
+        self.operations.is_destroyed = True
 
 
 class VirtualNccl(_NcclGroup):

@@ -158,6 +158,18 @@ def test_all_groups_are_aborted_at_once() -> None:
     run_ranks(2, body)
 
 
+def test_a_destroyed_group_cannot_communicate() -> None:
+    def body(rank: int) -> None:
+        group = dist.new_group([0, 1])
+        dist.all_reduce(ints(1), group=group)
+        dist.destroy_process_group(group)
+        with pytest.raises(dist.DistBackendError, match=f"NCCL communicator was aborted on rank {rank}"):
+            group.allreduce([ints(1)])
+        dist.all_reduce(ints(1))
+
+    run_ranks(2, body)
+
+
 def test_all_reduce_of_unknown_values_is_unknown_and_all_reduce_of_uniform_values_is_uniform() -> None:
     def body(rank: int) -> None:
         large = torch.full((1_000_000,), float(rank + 1), device="cuda")
