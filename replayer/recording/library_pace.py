@@ -10,6 +10,10 @@ Note [Models missing from the library]
     If the library lacks the script's model, the replay stops with a list of similar models. With the option `estimate`, the
     replay continues and marks its estimates.
 
+Note [Modules that compute the loss]
+    A script may call a module that contains the model and the loss, such as timm's ClassificationTask. Only the first input of
+    such a module is an input of the model. The other inputs are labels.
+
 Note [Batches that did not fit]
     If the library shows that a batch did not fit on the GPU, the virtual GPU gets only the memory of the largest fitting batch.
     The virtual GPU's allocator then raises the out-of-memory error.
@@ -62,6 +66,12 @@ class ModelCall:
 
 
 _Copies = tuple[Column, Column]
+
+
+def _is_wrapper(module: Any, parameters: list[Any]) -> bool:
+    """Return True if one child of the module has all of the module's parameters."""
+    children = getattr(module, "_modules", {}).values()
+    return any(len(initialized_parameters(child)) == len(parameters) for child in children if child is not None)
 
 
 def _copies_of(cells: list[LibraryCell]) -> _Copies | None:
@@ -137,7 +147,12 @@ class LibraryPace:
             trainable_parameters=trainable if trains else None,
             optimizer=self._optimizers.class_name if trains else None,
         )  # fmt: skip
-        match, batch = self._match(signature), batch_of(signature)
+        match = self._match(signature)
+        if not match.is_same and _is_wrapper(module, parameters):  # Note [Modules that compute the loss]
+            alone = replace(signature, inputs=of_inputs[:1])
+            if (of_model := self._match(alone)).is_same:
+                signature, match = alone, of_model
+        batch = batch_of(signature)
         if not match.is_same or batch is None:
             self._call = self._of_another(match, batch, trains)
             return

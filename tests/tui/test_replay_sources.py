@@ -13,7 +13,7 @@ import pytest
 from tests.traces.handmade import training
 from traces.format.trace_file import save
 from traces.model.run import REPLAY, LibraryCall, LibrarySteps, ReplayNotes, Run
-from traces.model.trace import Trace, TraceError, TraceLibraryError
+from traces.model.trace import StepKind, Trace, TraceError, TraceLibraryError
 from traces.script.configuration import ReplayConfig
 from traces.script.launch import ChildResult
 from tui.commands import stalls
@@ -49,6 +49,17 @@ def test_replay_reports_for_each_batch_size_where_step_times_come_from() -> None
         "v100/net: 12 steps of batch 32 as measured, 2 steps of batch 16 interpolated, 1 step of batch 8 as measured"
     ]
     assert was_measured(trace) and not was_measured(played())
+
+
+def test_a_replay_is_an_estimate_if_only_its_evaluation_was_measured() -> None:
+    trace = played((4, 32, "measured"))
+    run = trace.runs[0]
+    assert run.replay is not None
+    evaluation = LibrarySteps(4, {"forward": 1000}, (LibraryCall("v100/net", 32, False, "training's forward pass"),))
+    trace.runs = {0: replace(run, replay=replace(run.replay, cells=(evaluation,)))}
+    assert not was_measured(trace)  # the trace has training steps, too
+    trace.steps.kind[:] = StepKind.EVALUATION
+    assert was_measured(trace)
 
 
 def test_more_than_four_batch_sizes_are_only_counted() -> None:

@@ -25,7 +25,7 @@ from traces.library.catalogue import gpu as gpu_of
 from traces.library.cell_traces import blank_trace, trace_with_step_times
 from traces.library.cells import Gpu, read_cells
 from traces.model.run import LibrarySteps
-from traces.model.trace import Trace, TraceError, TraceLibraryError
+from traces.model.trace import StepKind, Trace, TraceError, TraceLibraryError
 from traces.names.cards import card_of, unknown_gpu
 from traces.script.configuration import LibraryChoice
 from tui.formatting import time_text
@@ -204,7 +204,9 @@ def _listed(counts: Counter[tuple[int, str]]) -> str:
 
 
 def was_measured(replayed: Trace) -> bool:
-    return any(steps.calls for steps in _played(replayed))
+    """Return True if training steps have times from the library, or evaluation steps if the script did not train."""
+    trained = bool((replayed.steps.kind != StepKind.EVALUATION).any())
+    return any(call.trains or not trained for steps in _played(replayed) for call in steps.calls)
 
 
 def _played(replayed: Trace) -> tuple[LibrarySteps, ...]:

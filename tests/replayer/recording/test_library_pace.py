@@ -47,6 +47,14 @@ class Conv2d(Linear):
     pass
 
 
+class Task:
+    """A module that contains MODEL and a loss."""
+
+    def __init__(self) -> None:
+        self._modules = {"model": MODEL, "criterion": None}
+        self._parameters: dict[str, Any] = {}
+
+
 PaceOf = Callable[..., LibraryPace]
 
 
@@ -246,3 +254,12 @@ def test_without_a_call_of_a_measured_model_all_times_are_estimates(pace_of: Pac
     called(pace, 2)
     pace.step_ended(True)
     assert not pace.estimates_all()
+
+
+def test_a_module_that_contains_the_model_and_the_loss_takes_the_times_of_the_model(pace_of: PaceOf) -> None:
+    pace, task = pace_of(), Task()
+    pace.watch(task, [((2, 8), "float32"), ((2,), "int64")], "off", True)
+    call = pace.take_call()
+    assert call is not None and call.of == LibraryCall("v100/net", 2, True, "measured")
+    with pytest.raises(NotInLibrary):  # a model with two inputs is another model
+        pace.watch(MODEL, [((2, 8), "float32"), ((2,), "int64")], "off", True)
