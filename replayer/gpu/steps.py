@@ -136,7 +136,15 @@ class ScriptSteps:
             memory.returns_pieces = library.is_known_to_fit
         return self._library_call_returned
 
+    def autocast_entered(self, dtype: str) -> None:
+        """Look up the model again if its `forward` enters autocast."""
+        if self._library is not None:
+            with self._launches.looking:
+                self._library.autocast_entered(dtype)
+
     def _library_call_returned(self) -> None:
+        assert self._library is not None
+        self._library.returned()
         if self._in_library_call:
             self._in_library_call = False
             self._clock.resume()

@@ -110,6 +110,8 @@ class LibraryPace:
         self.gpu: Gpu = self._files[0].gpu
         self._named: LibraryCell | None = self._files[0].cell(choice.model) if choice.model else None
         self._models = weakref.WeakKeyDictionary[Any, WorkloadSignature]()
+        self._autocast_within = weakref.WeakKeyDictionary[Any, str]()  # dtype of the autocast that a model's `forward` enters
+        self._running: tuple[Any, WorkloadSignature, bool] | None = None  # a model whose times are used, and whether it trains
         self._matches: dict[tuple[object, ...], Match] = {}
         self._call: ModelCall | None = None
         self._calls: list[ModelCall] = []
@@ -138,6 +140,7 @@ class LibraryPace:
         self._full, self.is_known_to_fit = None, False
         of_inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
         trainable = sum(p.numel() for p in parameters if p.requires_grad)
+        autocast = self._autocast_within.get(module, autocast)
         base = self._models.get(module)
         if base is None:
             base = self._models[module] = with_modules(WorkloadSignature(), [module])
@@ -159,6 +162,23 @@ class LibraryPace:
         self._last = match.cell
         self._call = self._of_cell(match.cell, batch, trains)
         self.has_next_time = self._call is not None
+        self._running = module, signature, trains
+
+    def returned(self) -> None:
+        self._running = None
+
+    def autocast_entered(self, dtype: str) -> None:
+        """Look up the running model again, because its `forward` enters autocast. Raises NotInLibrary if no times with autocast
+        were published."""
+        if self._running is None or self._running[1].autocast != "off":
+            return
+        module, signature, trains = self._running
+        self._running, self._autocast_within[module] = None, dtype
+        match = self._match(with_autocast := replace(signature, autocast=dtype))
+        if not match.is_same:
+            self.set_up_ends()  # the times without autocast do not count
+            self._said.clear()
+            self._of_another(match, batch_of(with_autocast), trains)
 
     def memory_limit(self, peak_bytes: int) -> int | None:
         """Return a memory limit in bytes if the script's batch did not fit on the real GPU, so that the batch does not fit in

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from replayer.state import script_steps
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import around, patch
 
@@ -30,7 +31,14 @@ def install(torch_module: ModuleType) -> None:
         if device_type.partition(":")[0] == "cuda":
             c._dispatch_tls_set_dispatch_key_included(c.DispatchKey.AutocastPrivateUse1, enabled)
 
+    def set_autocast_dtype(call: TorchFunction, device_type: str, dtype: TorchAny) -> None:
+        call(device_type, dtype)
+        steps = script_steps()
+        if device_type == "cuda" and steps is not None and c.is_autocast_enabled("cuda"):
+            steps.autocast_entered(str(dtype).removeprefix("torch."))
+
     patched = {
+        "set_autocast_dtype": around(c.set_autocast_dtype, set_autocast_dtype),
         "is_autocast_enabled": around(c.is_autocast_enabled, is_autocast_enabled),
         "set_autocast_enabled": around(c.set_autocast_enabled, set_autocast_enabled),
         "get_autocast_gpu_dtype": lambda: c.get_autocast_dtype("cuda"),

@@ -54,6 +54,9 @@ class SurfaceGpu(FakeGpu):
             recorded = Device(0, device.index, name, properties=DeviceProperties(**properties))
             device.name, device.properties = name, known_properties(recorded)
 
+    def autocast_entered(self, dtype: str) -> None:
+        pass
+
     @contextmanager
     def without_copies_to_peers(self) -> Iterator[None]:
         self.plays_peer_copies = False

@@ -263,3 +263,27 @@ def test_a_module_that_contains_the_model_and_the_loss_takes_the_times_of_the_mo
     assert call is not None and call.of == LibraryCall("v100/net", 2, True, "measured")
     with pytest.raises(NotInLibrary):  # a model with two inputs is another model
         pace.watch(MODEL, [((2, 8), "float32"), ((2,), "int64")], "off", True)
+
+
+def test_autocast_within_the_forward_of_a_model_counts(pace_of: PaceOf) -> None:
+    pace = pace_of(estimate=True)
+    called(pace, 2)
+    pace.autocast_entered("float16")  # the first call began with the times of fp32
+    pace.returned()
+    assert pace.step_ended(True) == 0
+    assert called(pace, 2) is None and pace.estimates_all()
+    (message,) = pace.messages()
+    assert "autocast off in the library, float16 in the script" in message
+
+    refusing = pace_of()
+    called(refusing, 2)
+    with pytest.raises(NotInLibrary):
+        refusing.autocast_entered("float16")
+
+
+def test_autocast_outside_a_model_changes_nothing(pace_of: PaceOf) -> None:
+    pace = pace_of()
+    called(pace, 2)
+    pace.returned()
+    pace.autocast_entered("float16")
+    assert called(pace, 2) is not None
