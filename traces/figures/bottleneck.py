@@ -15,7 +15,9 @@ Note [Without kernels]
 Note [A late rank]
     If one rank reaches collectives much later than the others (MUCH_LATE), the other ranks wait for this rank. The late rank's
     bottleneck is then the bottleneck of all ranks, except if another rank's GPU waits longer for its own host or for data. If
-    the GPU of the late rank computes longer than other GPUs by at least half of the delay, this GPU is the bottleneck.
+    the GPU of the late rank computes longer than other GPUs by at least half of the delay, this GPU is the bottleneck. A GPU
+    may compute while it waits for a collective, so the possible gain is at most the time in which another rank's GPU does not
+    compute.
 
 Note [Slower kernels]
     A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. A median over all steps does not
@@ -138,11 +140,13 @@ def bottleneck_of(trace: Trace, pace: StepPace | None, analyses: Analyses) -> Pa
     why_unknown, keeps_up = why_idle_is_unknown(trace), caught_up(trace)
     busiest = _busiest_gpus(trace, analyses.idle)
     idle = {label: analyses.idle[label] for label in busiest.values()}
-    labels = [trace.device_label(row) for row in range(len(trace.devices))]
-    gpu = max(idle, key=lambda label: idle[label].busy_ns / max(idle[label].window_ns, 1), default=None)
-    exposed_ns = 0 if gpu is None else exposed_on_ns(trace, labels.index(gpu))
-    of = bottleneck(pace, idle, exposed_ns, why_unknown, keeps_up, exposed_copies_ns(trace))
     late = next(iter(late_ranks(analyses.stragglers)), None)
+    others = {label: idle[label] for rank, label in busiest.items() if late is None or rank != late.rank} or idle
+    gpu = max(others, key=lambda label: others[label].busy_ns / max(others[label].window_ns, 1), default=None)
+    exposed_ns = 0
+    if gpu is not None:
+        exposed_ns = exposed_on_ns(trace, [trace.device_label(row) for row in range(len(trace.devices))].index(gpu))
+    of = bottleneck(pace, idle, exposed_ns, why_unknown, keeps_up, exposed_copies_ns(trace))
     if pace is None or of is None or of.gain_ns is None or late is None:
         return of
     # see Note [A late rank]
@@ -150,12 +154,14 @@ def bottleneck_of(trace: Trace, pace: StepPace | None, analyses: Analyses) -> Pa
     rows = (found[trace.steps.rank[found] == late.rank] for found in kinds)
     mine, profiled = rows
     step_ns = (pace.mean or pace).pace_ns
-    late_ns = min(late.late_ns // max(int((trace.steps.rank == late.rank).sum()), 1), step_ns)
+    steps = max(int((trace.steps.rank == late.rank).sum()), 1)
+    waits_ns = step_ns if gpu is None else exposed_ns + others[gpu].idle_ns // max(others[gpu].steps, 1)
+    late_ns = min(late.late_ns // steps, waits_ns, step_ns)
     if late_ns < thresholds.MUCH_LATE * step_ns or (of.limit not in (OTHER_RANKS, DEVICE) and late_ns < of.gain_ns):
         return of
     own_idle = {label: idle[label] for rank, label in busiest.items() if rank == late.rank}
     own = bottleneck(pace_of_steps(trace, mine, with_kernels=profiled), own_idle)
-    if own is not None and _longer_compute_ns(trace, late.rank) >= late.late_ns / 2:
+    if own is not None and _longer_compute_ns(trace, late.rank) >= late_ns * steps / 2:
         own = replace(own, limit=DEVICE, reason="computes longer than the GPUs of other ranks")
     return own and replace(own, gain_ns=late_ns, share=late_ns / step_ns, late_rank=late.rank)
 

@@ -196,6 +196,8 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
         duration_ns=[80 * MS, 10 * MS] * 2,
         ending=[Ending.SEEN] * 4,
     )
+    communicates = np.isin(trace.device.end_ns, [at(100), at(200)])
+    trace.device.name[communicates] = trace.strings.add("ncclDevKernel_AllReduce")
     summary = summarize(trace)
     assert summary.bottleneck == PaceLimit("host", 70 * MS, 0.7, late_rank=1)
     assert bottleneck_text(summary) == (
@@ -203,8 +205,6 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
         " A step of 100.0 ms could be up to 70.0 ms shorter (70.0 %)."
     )
     slow = replace(trace, device=trace.device.take(np.arange(len(trace.device))))
-    communicates = np.isin(slow.device.end_ns, [at(100), at(200)])
-    slow.device.name[communicates] = slow.strings.add("ncclDevKernel_AllReduce")
     computes = (slow.device.device == 1) & ~communicates
     slow.device.start_ns[computes] -= 60 * MS  # rank 1 computes for 70 ms, and rank 0 for 20 ms
     slow.device.duration_ns[computes] += 60 * MS
@@ -213,6 +213,10 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
     reason = "computes longer than the GPUs of other ranks"
     assert found.bottleneck == PaceLimit("device", 70 * MS, 0.7, reason, late_rank=1)
     assert f"Its GPU is busy 80.0 % of the time and {reason}." in bottleneck_text(found)
+    hidden = replace(trace, device=trace.device.take(np.arange(len(trace.device))))
+    hidden.device.duration_ns[(hidden.device.device == 0) & ~communicates] = 85 * MS  # rank 0 computes while it waits
+    late = summarize(hidden).bottleneck
+    assert late is not None and (late.late_rank, late.gain_ns) == (1, 15 * MS)
     trace.collectives.start_ns = np.array([at(ms) for ms in (20, 25, 120, 125)])
     trace.collectives.duration_ns = np.array([80 * MS, 75 * MS] * 2)  # 5 ms late: less than a tenth of a step
     assert summarize(replace(trace)).bottleneck != summary.bottleneck
