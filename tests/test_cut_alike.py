@@ -55,7 +55,7 @@ class Recording:
             elif name.endswith("step"):
                 recorder.optimizer_stepped(name == "step")
         elif name.startswith("call"):
-            recorder.module_called(self._model[name.split()[1]], "no_grad" not in name)
+            recorder.module_called(id(self._model[name.split()[1]]), "no_grad" not in name)
         elif name == "made":
             self._optimizers.add(self._bench)
         elif name == "mse_loss":

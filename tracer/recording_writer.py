@@ -99,6 +99,7 @@ class RecordingWriter:
     def end_run(self) -> None:
         if self.run is not None:
             self._unpack(self.run)
+            self.run.free_unused()
             self.number, self.run = self.run.number, None
 
     def _unpack(self, run: RepeatedRun) -> None:
@@ -115,7 +116,7 @@ class RecordingWriter:
         closed = access.closed
         if closed is Untimed.CAPTURE:
             return
-        if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
+        if run is not None and (self.pending or access.device_lost or run.steps > _PENDING_STEPS):
             self._unpack(run)
         done, pending = 0, self.pending
         # Read all CUDA events first, because each event makes the conversion from the GPU's clock to the CPU's clock more
@@ -139,14 +140,14 @@ class RecordingWriter:
         self.collectives.write_done()
 
     def _write_run(self, run: RepeatedRun) -> None:
-        steps, stream, of_event = run.steps, run.stream, run.plan.report_of_event
-        done, ticks_ns, end = len(steps), list[int](), None
+        done, plan, stream, ticks_ns, end = run.steps, run.plan, run.stream, list[int](), None
         if stream is not None:
-            at_ns = [step.times_ns[report] for step in steps for report in of_event]
-            ticks_ns, run.asked_ns = self._events.read_in_order(stream, [step.events for step in steps], at_ns, run.asked_ns)
-            done, end = len(ticks_ns) // len(of_event), stream.clock.last
+            events, firsts = run.events[: done * plan.new_events], range(0, done * plan.times, plan.times)
+            at_ns = [run.times_ns[first + report] for first in firsts for report in plan.report_of_event]
+            ticks_ns, run.asked_ns = self._events.read_in_order(stream, events, plan.new_events, at_ns, run.asked_ns)
+            done, end = len(ticks_ns) // plan.new_events, stream.clock.last
         if done:
-            ends_ns = [step.times_ns[-1] for step in steps[:done]]
+            ends_ns = run.times_ns[plan.times - 1 : done * plan.times : plan.times]
             self._clean_ns.extend(map(sub, ends_ns, [run.start_ns, *ends_ns]))
             self._step_writer.write_run(run, done, ticks_ns, self.rank)
             run.forget(done, end)
@@ -155,7 +156,7 @@ class RecordingWriter:
         """Write to the file now if the next write would otherwise be due in the middle of the next step."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
-        waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))
+        waiting = len(self.pending) + (0 if self.run is None else self.run.steps)
         if due or waiting >= TOGETHER:
             with deferred_signals():
                 self._flush(self._from.cost.clock.perf_ns, due)

@@ -14,6 +14,9 @@ Note [Steps repeat]
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from tracer.device.boundary_events import EventStream
@@ -26,7 +29,10 @@ KINDS = 7
 ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED, RECORDED = range(KINDS)
 # effects of a report: none, a segment begins now, a segment begins at an earlier boundary, a phase ends, the step ends
 NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
-OTHER = NONE  # a different report than expected
+# what to expect of a report: its kind, its argument, whether to record an event, whether to check the current stream, and what
+# to call instead
+Expected = tuple[int, Any, bool, bool, Callable[[int], None] | None]
+UNKNOWN: Expected = NONE, None, False, False, None  # no report has this kind
 
 
 class Meaning(NamedTuple):
@@ -40,21 +46,21 @@ class Meaning(NamedTuple):
 class StepPlan:
     """Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
 
-    __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event", "times")
+    __slots__ = (
+        "begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "new_events", "report_of_event", "times",
+    )  # fmt: skip
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
         self.names = tuple(names)
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]
-        self.left = NONE if left == NONE else left + 1
+        self.left = left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # If a step has no optimizer call, the recorder adds a CUDA event at the end of the step.
-        at += [len(reports) + 1] if left == NONE else []
         self.times, self.events = len(reports) + 1, len(at)
+        self.new_events = len(at) - 1  # the first one belongs to the step before
         self.report_of_event = [time - 1 for time in at[1:]]
         event_of = {time: event for event, time in enumerate(at)}
-        if left != NONE:
-            event_of[len(reports) + 1] = event_of[self.left]
+        event_of[len(reports) + 1] = event_of[self.left]
         self.event_of_begin = [event_of[begin] for begin in self.begins]
         self.event_of_end = [event_of[end] for end in self.ends]
 
@@ -63,7 +69,7 @@ class StepPlan:
         return [new_segment((name, times_ns[begin], times_ns[end])) for name, begin, end in named]
 
     def cut(self, times_ns: list[int]) -> CutStep:
-        return CutStep(False, self.segments(times_ns), None if self.left == NONE else times_ns[self.left], times_ns[-1])
+        return CutStep(False, self.segments(times_ns), times_ns[self.left], times_ns[-1])
 
 
 class RepeatedSteps:
@@ -71,23 +77,21 @@ class RepeatedSteps:
 
     # makes objects smaller, and access to them faster
     __slots__ = (
-        "_learning", "events", "expected", "has_several_devices", "is_plain", "is_reporting", "known", "plan", "stream",
-        "thread", "times_ns", "weight",
+        "_learning", "advance", "has_several_devices", "is_plain", "known", "plan", "stream", "thread",
+        "times_ns", "unused", "weight",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
-        # the first four fields of each entry of `known`, because Python reads a plain tuple faster than a named tuple
-        self.expected: list[tuple[int, Any, int, int]] = []
-        self.thread: int | None = None  # that makes the reports
+        self.advance: Callable[[], Expected] = lambda: UNKNOWN  # of the next report
+        self.thread: int | None = None  # that makes the reports; None while nothing is known
         # see Note [Steps on one stream] in step_recorder.py
         self.is_plain = False
-        self.is_reporting = False  # see Note [Interrupted reports] in step_recorder.py
         self.stream: EventStream | None = None  # None without a GPU, and if `is_plain` is False
-        self.events: list[Any] = []  # torch's CUDA events of the current step
+        self.unused = deque[Any]()  # torch's CUDA events to record next
         self.has_several_devices = False  # True if the current device may change
         self.weight = 1  # how many steps the time of a report counts for, see Note [What a step costs] in own_cost.py
-        self.times_ns: list[int] = []  # of the current step's reports
+        self.times_ns: list[int] = []  # of the current step's reports; if `is_plain`, also those of earlier steps
         self._learning: list[Meaning] | None = []  # None if the current step cannot be learned
         self.plan: StepPlan | None = None  # of `known`
 
@@ -105,27 +109,29 @@ class RepeatedSteps:
         self._learning = None
 
     def forget(self) -> None:
-        self.known, self.expected, self.times_ns, self.events, self._learning = [], [], [], [], None
-        self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
+        self.known, self.thread, self.times_ns, self._learning = [], None, [], None
+        self.is_plain, self.stream, self.weight = False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
         """Stop comparing the steps. Return all calls of the current step with their times."""
         so_far = self.known[: len(self.times_ns)]
-        self.known, self.expected, self._learning = [], [], list(so_far)
+        self.known, self.thread, self._learning = [], None, list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
 
     def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
         learned, times_ns, self._learning = self._learning, [*self.times_ns, step.end_ns], []
-        self.known, self.expected, self.times_ns = [], [], []
+        self.known, self.thread, self.times_ns = [], None, []
         if learned is None or not is_closed or step.is_evaluation or not step.segments:
+            return
+        lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
+        if step.left_ns is None or not lefts:  # usually, the phase of the optimizer was left
             return
         begins = [i if of.action == BEGINS else of.boundary for i, of in enumerate(learned) if of.action in (BEGINS, CONTINUES)]
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
         ends = [*begins, len(learned)][-len(names) :]
-        lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
-        left = NONE if step.left_ns is None or not lefts else lefts[-1]
+        left = lefts[-1]
         # Treat consecutive copies to the GPU as one phase.
         learned = [
             of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
@@ -134,7 +140,19 @@ class RepeatedSteps:
         plan = StepPlan(learned, names, ends, left)
         if plan.cut([step.segments[0].start_ns, *times_ns]) == step:
             self.known, self.plan = [*learned, end], plan
-            self.expected = [tuple(of[:4]) for of in self.known]
+
+    def expect(self, thread: int | None, ends: Callable[[int], None], acts: Callable[[int], None]) -> None:
+        """Expect the remaining reports of `known` from a thread, and then all of them again. The last report calls `ends`. If
+        the step is not on one stream, reports that begin or end a segment call `acts`."""
+        if not self.known:
+            return
+        on_stream, then = self.stream is not None, None if self.is_plain else acts
+        expected: list[Expected] = []
+        for kind, argument, action, *_ in self.known:
+            records, checks = on_stream and action in (BEGINS, LEAVES), on_stream and action in (BEGINS, CONTINUES)
+            calls = ends if action == ENDS else None if action == NOTHING else then
+            expected.append((kind, argument, records, checks, calls))
+        self.thread, self.advance = thread, islice(cycle(expected), len(self.times_ns), None).__next__
 
     def ended(self) -> list[int]:
         """Begin a new step, and return the call times of the previous step."""

@@ -24,7 +24,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from sys import exception
 from threading import get_ident
 from traceback import walk_tb
 from typing import Any
@@ -46,22 +45,22 @@ from tracer.repeated_steps import (
     MODULE,
     NOTHING,
     OP,
-    OTHER,
     RECORDED,
     STEPPED,
+    UNKNOWN,
     Meaning,
     RepeatedSteps,
     StepPlan,
 )
 from tracer.schedule import Schedule
-from tracer.writing.ended_steps import DataParallelStage, EndedStep, Found, Read, RepeatedStep
+from tracer.writing.ended_steps import DataParallelStage, EndedStep, Found, Read
 from tracer.writing.thread_rows import ThreadRows
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.patching import OUR_MODULES
 from traces.script.phase_rule import PLAIN, Segment, new_segment
 from traces.script.script_splitter import CutStep, ScriptSplitter
-from traces.script.step_rule import Optimizers, number_of
+from traces.script.step_rule import Optimizers
 
 
 def is_own(error: BaseException) -> bool:
@@ -142,63 +141,62 @@ class StepRecorder:
     def _reporter(self) -> Callable[..., None]:
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
-        offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event
+        perf_ns, offset_ns, lock = cost.perf_ns, cost.clock.offset_ns, cost.lock
         current_device, current_handle = cuda.current_device, cuda.current_handle
-        captures, profiles = access.captures, access.script_profiles
+        captures, profiles, this_thread = access.captures, access.script_profiles, get_ident
+        is_reporting = False
 
-        def report(kind: int, argument: Any = None, grad_enabled: bool | None = None) -> None:
-            began_ns = cost.perf_ns()
-            if grad_enabled is not None:  # a module was called
-                argument = number_of(argument), grad_enabled
-            if kind == LEAVE and (error := exception()) is not None:
-                self._failed(error)
+        def report(kind: int, argument: Any = None, detail: Any = None) -> None:
+            nonlocal is_reporting
+            began_ns = perf_ns()
+            if detail is not None:
+                if kind == MODULE:
+                    argument = argument, detail  # whether gradients are enabled
+                else:
+                    self._failed(detail)  # the error that ended a phase
+                    detail = None
             with lock:
-                if repeated.is_reporting:
+                if is_reporting:
                     return
-                repeated.is_reporting = True
+                is_reporting = True
                 try:
-                    now_ns, times_ns, action = began_ns + offset_ns, repeated.times_ns, OTHER
-                    if expected := repeated.expected:
-                        of_kind, of_argument, of_action, boundary = expected[len(times_ns)]
-                        if of_kind == kind and of_argument == argument and get_ident() == repeated.thread:
-                            times_ns.append(now_ns)
-                            action = of_action
-                            if kind == MODULE:
-                                self.has_returned = False
-                    if action == OTHER:
-                        self._report_other(kind, argument, now_ns)
-                    elif action == ENDS:
-                        self._repeats(now_ns)
-                    elif action:
-                        stream = repeated.stream
-                        if stream is None:
-                            if not repeated.is_plain:
-                                self._act(action, now_ns, boundary)
-                        elif (
-                            action != LEAVES
-                            and (
-                                current_handle(stream.device) != DEFAULT_STREAM
-                                or (repeated.has_several_devices and current_device() != stream.device)
-                            )
-                        ) or captures or profiles:
-                            self._leave_stream()
-                            self._act(action, now_ns, boundary)
-                        elif action != CONTINUES:
-                            access.is_calling = True
-                            event = stream.free.pop() if stream.free else new_event()
-                            event.record(stream.stream)
-                            access.is_calling = False
-                            repeated.events.append(event)
+                    of_kind, of_argument, records, checks, then = (
+                        repeated.advance() if this_thread() == repeated.thread else UNKNOWN
+                    )
+                    if of_kind != kind or of_argument != argument:
+                        self._report_other(kind, argument, began_ns + offset_ns)
+                    else:
+                        repeated.times_ns.append(began_ns + offset_ns)
+                        if detail is not None:
+                            self.has_returned = False
+                        if then is not None:
+                            then(began_ns + offset_ns)
+                        elif records or checks:
+                            stream: Any = repeated.stream
+                            if (
+                                checks
+                                and (
+                                    current_handle(stream.device) != DEFAULT_STREAM
+                                    or (repeated.has_several_devices and current_device() != stream.device)
+                                )
+                            ) or captures or profiles:
+                                self._leave_stream()
+                                self._act(began_ns + offset_ns)
+                            elif records:
+                                access.is_calling = True
+                                repeated.unused.popleft().record(stream.stream)
+                                access.is_calling = False
                 except BaseException as error:
                     was_calling, access.is_calling = access.is_calling, False
                     if was_calling and isinstance(error, RuntimeError) and is_own(error):
                         self._failed_to_record(error)
                     else:
                         self._drop_step(error)
-                repeated.is_reporting = False
-                if weight := repeated.weight:
+                finally:
+                    is_reporting = False
+                if repeated.weight:
                     cost.calls += 1
-                    cost.spent_ns += (cost.perf_ns() - began_ns - cost.excluded_ns) * weight
+                    cost.spent_ns += (perf_ns() - began_ns - cost.excluded_ns) * repeated.weight
                     cost.excluded_ns = 0
 
         return report
@@ -207,7 +205,7 @@ class StepRecorder:
     def entered(self) -> str:
         repeated = self._repeated
         if repeated.known and repeated.times_ns:
-            return repeated.known[len(repeated.times_ns) - 1].entered
+            return repeated.known[(len(repeated.times_ns) - 1) % len(repeated.known)].entered
         return self.script.entered
 
     def catch_up(self) -> None:
@@ -288,27 +286,29 @@ class StepRecorder:
         else:
             script.loader_exhausted(thread)
 
-    def _act(self, action: int, now_ns: int, boundary: int) -> None:
-        if action == LEAVES:
+    def _act(self, now_ns: int) -> None:
+        """Record the CUDA events of a known report in a step that is not on one stream."""
+        times_ns = self._repeated.times_ns
+        of = self._repeated.known[len(times_ns) - 1]
+        if of.action == LEAVES:
             self._events.record(now_ns, _stream_of(self._open))
-        elif action == BEGINS:
+        elif of.action == BEGINS:
             self._begin(now_ns)
-        elif action == CONTINUES:
-            self._continue_from(self._start_ns if boundary == NONE else self._repeated.times_ns[boundary])
+        elif of.action == CONTINUES:
+            self._continue_from(self._start_ns if of.boundary == NONE else times_ns[of.boundary])
 
     def _failed_to_record(self, error: RuntimeError) -> None:
         if not is_own(error):
             raise error
-        self._leave_stream()
+        self._leave_stream(has_failed=True)
         self._events.untimed = self._events.access.failed(error)
 
     def _follow(self) -> None:
         # see Note [Steps on one stream]
         repeated, access, start = self._repeated, self._events.access, self._start
         plan, stream = repeated.plan, _stream_of(start)
-        repeated.thread = self.script.thread
         repeated.is_plain = (
-            bool(repeated.expected)
+            bool(repeated.known)
             and not self._is_unusual
             and not access.script_profiles.has_attached
             and (not access.is_used if stream is None else stream.is_default)
@@ -316,18 +316,22 @@ class StepRecorder:
         if repeated.is_plain and plan is not None:
             repeated.stream, repeated.weight = stream, 0
             repeated.has_several_devices = stream is not None and self._events.cuda.device_count() > 1
-            self._writer.begin_run(plan, stream, start, self._start_ns)
+            run = self._writer.begin_run(plan, stream, start, self._start_ns)
+            run.take_events(SAMPLED, self._events.cuda.event)
+            repeated.times_ns, repeated.unused = run.times_ns, run.unused
+        repeated.expect(self.script.thread, self._repeats, self._act)
 
-    def _leave_stream(self) -> None:
+    def _leave_stream(self, has_failed: bool = False) -> None:
+        """Continue the current step as a step on several streams. `has_failed`: whether its last event was not recorded."""
         repeated, run = self._repeated, self._writer.run
-        if not repeated.is_plain or run is None:
+        if run is None:
             return
         self._writer.end_run()
         self._start = self._open = run.start
-        if repeated.stream is not None:
-            own = run.boundaries(repeated.events, repeated.times_ns)
-            self._events.taken = sorted([*own, *self._events.taken], key=lambda event: event.host_ns)
-        repeated.is_plain, repeated.stream, repeated.events, repeated.weight = False, None, [], 1
+        own = run.boundaries(run.events[: len(run.events) - has_failed], run.times_ns)
+        self._events.taken = sorted([*own, *self._events.taken], key=lambda event: event.host_ns)
+        repeated.is_plain, repeated.stream, repeated.times_ns, repeated.weight = False, None, run.times_ns, 1
+        repeated.expect(repeated.thread, self._repeats, self._act)
         self.script.phases.begin_ns = self._start_ns
 
     def _did(self, action: int) -> None:
@@ -422,49 +426,37 @@ class StepRecorder:
         return None
 
     def _repeats(self, now_ns: int) -> None:
-        repeated, events, writer = self._repeated, self._events, self._writer
-        plan, run, stream = repeated.plan, writer.run, repeated.stream
-        assert plan is not None
-        if plan.left == NONE and stream is not None:
-            events.access.is_calling = True
-            try:
-                event = stream.free.pop() if stream.free else events.cuda.event()
-                event.record(stream.stream)
-            except RuntimeError as error:
-                self._failed_to_record(error)
-            else:
-                repeated.events.append(event)
-            finally:
-                events.access.is_calling = False
+        repeated, events, writer, run = self._repeated, self._events, self._writer, self._writer.run
         if (
-            not repeated.is_plain
-            or run is None
+            run is None
             or events.taken
             or events.untimed
             or self._stages
             or self.is_unlike_others
             or self.compiled_ns
             or events.access.captures
-            or (stream is None and events.access.is_used)
+            or (repeated.stream is None and events.access.is_used)
         ):
             self._leave_stream()
-            times_ns = [self._start_ns, *repeated.ended()]
-            left_ns = None if plan.left == NONE else times_ns[plan.left]
-            self._finish(CutStep(False, [], left_ns, now_ns), plan, times_ns)
+            plan, times_ns = repeated.plan, [self._start_ns, *repeated.ended()]
+            assert plan is not None
+            self._finish(CutStep(False, [], times_ns[plan.left], now_ns), plan, times_ns)
             return self._follow()
-        run.steps.append(RepeatedStep(repeated.times_ns, repeated.events, self.reads, self.found))
+        run.steps += 1
+        if self.reads or self.found:
+            run.values[writer.number] = self.reads, self.found
+            self.reads, self.found = [], []
         if not repeated.weight:
-            self.cost.calls += len(repeated.times_ns)
-        repeated.times_ns, repeated.events = [], []
-        if self.reads:
-            self.reads = []
-        if self.found:
-            self.found = []
-        repeated.weight = SAMPLED if len(run.steps) % SAMPLED == SAMPLED // 2 else 0
+            self.cost.calls += run.plan.times
+        if writer.number % SAMPLED:
+            repeated.weight = 0
+        else:
+            repeated.weight = SAMPLED
+            run.take_events(SAMPLED, events.cuda.event)
         self._clean_steps += 1
         step_ns, self._start_ns = now_ns - self._start_ns, now_ns
         writer.number += 1
-        if len(run.steps) >= TOGETHER or now_ns + step_ns >= writer.due_ns:
+        if run.steps >= TOGETHER or now_ns + step_ns >= writer.due_ns:
             self._flush_after_repeated_step(step_ns)
         return None
 

@@ -32,7 +32,6 @@ from traces.analyses.modules import ModuleNames
 from traces.model.layouts import Shape
 from traces.script.phase_rule import PLAIN
 from traces.script.script_hooks import SINCE_BACKWARD, ModuleMarks
-from traces.script.step_rule import number_of
 from traces.script.workload_observer import WorkloadObserver
 
 _OF_LIBRARY = frozenset({"zero_grad", "backward", "optimizer"})
@@ -82,7 +81,7 @@ class ScriptSteps:
                 if name in _OF_LIBRARY and self._library is not None:
                     self._clock.pause()
 
-    def leave_phase(self, name: str) -> None:
+    def leave_phase(self, name: str, error: BaseException | None = None) -> None:
         with self._launches.looking as thread:
             if name in _OF_LIBRARY and self._library is not None:
                 self._clock.resume()
@@ -149,12 +148,12 @@ class ScriptSteps:
             self._in_library_call = False
             self._clock.resume()
 
-    def module_called(self, module: object, grad_enabled: bool) -> None:
+    def module_called(self, number: int, grad_enabled: bool) -> None:
         if self._launches.takes_turns:
             return  # a replica of nn.DataParallel
         with self._launches.looking as thread:
             self._launches.stop_watching()
-            if self._moves_on(thread, self._tracker.module_called, number_of(module), grad_enabled):
+            if self._moves_on(thread, self._tracker.module_called, number, grad_enabled):
                 self._look_at_steps()
                 if self._in_library_call:
                     self._clock.pause()

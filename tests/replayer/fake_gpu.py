@@ -158,7 +158,7 @@ class SurfaceGpu(FakeGpu):
     def enter_phase(self, name: str) -> None:
         self.phases.append(f"+{name}")
 
-    def leave_phase(self, name: str) -> None:
+    def leave_phase(self, name: str, error: BaseException | None = None) -> None:
         self.phases.append(f"-{name}")
 
     def optimizer_stepped(self, is_first: bool) -> None:
@@ -168,8 +168,8 @@ class SurfaceGpu(FakeGpu):
     def module_returned(self) -> None:
         pass
 
-    def module_called(self, module: object, grad_enabled: bool) -> None:
-        self.modules.append((id(module), grad_enabled))
+    def module_called(self, number: int, grad_enabled: bool) -> None:
+        self.modules.append((number, grad_enabled))
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
         self.phases.append("recorded on gradients" if uses_gradients else "recorded")

@@ -116,7 +116,7 @@ class FakeGpu:
     def enter_phase(self, name: str) -> None:
         pass
 
-    def leave_phase(self, name: str) -> None:
+    def leave_phase(self, name: str, error: BaseException | None = None) -> None:
         pass
 
     def optimizer_stepped(self, is_first: bool) -> None:
@@ -126,7 +126,7 @@ class FakeGpu:
     def module_returned(self) -> None:
         pass
 
-    def module_called(self, module: object, grad_enabled: bool) -> None:
+    def module_called(self, number: int, grad_enabled: bool) -> None:
         pass
 
     def module_marks(self, module: object) -> None:

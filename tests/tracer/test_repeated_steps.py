@@ -52,26 +52,29 @@ def test_a_repeated_step_has_the_phases_of_the_earlier_step_at_new_times(tmp_pat
 
 
 def test_a_repeated_step_keeps_the_time_before_its_first_module_call(tmp_path: Path) -> None:
-    """GIVEN a step that began at 0 with "other" (to 4) and forward (to 9) WHEN the next module call comes at 15, 6 after the
-    step began THEN "other" is 9 to 15."""
+    """GIVEN a step that began at 0 with "other" (to 4) and forward (to 9, left at 8) WHEN the next module call comes at 15, 6
+    after the step began THEN "other" is 9 to 15."""
     steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), BEGINS, NONE, ""), 4)
-    step = CutStep(False, [Segment("other", 0, 4), Segment("forward", 4, 9)], None, 9)
+    steps.add_call(Meaning(LEAVE, "optimizer", LEAVES, NONE, ""), 8)
+    step = CutStep(False, [Segment("other", 0, 4), Segment("forward", 4, 9)], 8, 9)
     steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)
-    steps.times_ns.append(15)
+    steps.times_ns.extend([15, 17])
     assert steps.plan is not None and (steps.plan.event_of_begin, steps.plan.event_of_end) == ([0, 1], [1, 2])
-    cut = CutStep(False, [Segment("other", 9, 15), Segment("forward", 15, 18)], None, 18)
+    cut = CutStep(False, [Segment("other", 9, 15), Segment("forward", 15, 18)], 17, 18)
     assert steps.plan.cut([9, *steps.ended(), 18]) == cut
 
 
-@pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments"])
+@pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments", "no phase was left"])
 def test_some_steps_cannot_be_recorded_as_repetitions_of_earlier_steps(tmp_path: Path, why: str) -> None:
     steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
+    steps.add_call(Meaning(LEAVE, "optimizer", LEAVES, NONE, ""), 5)
     if why == "given up":
         steps.give_up()
     ends_ns = 8 if why == "no such segments" else 9
-    step = CutStep(why == "evaluation", [Segment("forward", 0, ends_ns)], None, 9)
+    left_ns = None if why == "no phase was left" else 5
+    step = CutStep(why == "evaluation", [Segment("forward", 0, ends_ns)], left_ns, 9)
     steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=why != "not closed")
     assert steps.known == []
 
@@ -101,7 +104,7 @@ def _run(bench: Bench, kinds: list[str]) -> None:
             bench.train_step()
         elif kind == "no loader":
             bench.run(4)
-            recorder.module_called(bench.model, True)
+            recorder.module_called(id(bench.model), True)
             bench.run(10, 20)
             recorder.module_returned()
             recorder.enter_phase("backward")
@@ -164,7 +167,7 @@ def _step_with_copies(bench: Bench, copies: int) -> None:
         bench.run(10, 5)
         recorder.leave_phase("h2d")
     bench.run(1)
-    recorder.module_called(bench.model, True)
+    recorder.module_called(id(bench.model), True)
     bench.run(30, 20)
     recorder.enter_phase("optimizer")
     recorder.leave_phase("optimizer")

@@ -188,11 +188,12 @@ class BoundaryEvents:
             access.is_calling = False
 
     def read_in_order(
-        self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
+        self, of: EventStream, events: list[Any], in_step: int, host_ns: list[int], asked_ns: int
     ) -> tuple[list[int], int]:
         """Read the CUDA events of consecutive steps, all recorded on one stream. Return the times of all completed CUDA events,
         and the time of the last query that found an uncompleted event.
 
+        - `in_step`: the number of CUDA events in each step
         - `host_ns`: the Unix time just before each event was recorded
         - `asked_ns`: the time of the last unsuccessful query, or NONE
         """
@@ -202,9 +203,9 @@ class BoundaryEvents:
             return [], asked_ns
         access.is_calling = True
         try:
-            done, unfinished_ns = self._done(steps)
+            done, unfinished_ns = self._done(events[in_step - 1 :: in_step])
             found_ns = self._clock.now_ns()
-            events = [event for step in steps[:done] for event in step]
+            events = events[: done * in_step]
             if not events:
                 return [], unfinished_ns
             passed_ms = self.cuda.elapsed_ms([last.event, *events], of.device)
@@ -216,19 +217,19 @@ class BoundaryEvents:
         _, *ticks_ns = accumulate([last.ticks_ns, *[round(ms * 1e6) for ms in passed_ms]])
         not_before_ns = max(map(sub, host_ns, ticks_ns))
         if asked_ns != NONE:
-            not_before_ns = max(not_before_ns, asked_ns - ticks_ns[len(steps[0]) - 1])
+            not_before_ns = max(not_before_ns, asked_ns - ticks_ns[in_step - 1])
         clock.narrow(0, not_before_ns, found_ns - ticks_ns[-1])
         clock.free += [last.event, *events[:-1]]
         clock.last = BoundaryEvent.at(events[-1], of, host_ns[len(events) - 1])
         clock.last.ticks_ns = ticks_ns[-1]
         return ticks_ns, unfinished_ns
 
-    def _done(self, steps: list[list[Any]]) -> tuple[int, int]:
-        low, high, unfinished_ns = 0, len(steps), NONE
+    def _done(self, last_events: list[Any]) -> tuple[int, int]:
+        low, high, unfinished_ns = 0, len(last_events), NONE
         middle = high - 1  # usually all steps are done
         while low < high:
             asked_ns = self._clock.now_ns()
-            if steps[middle][-1].query():
+            if last_events[middle].query():
                 low = middle + 1
             else:
                 high, unfinished_ns = middle, asked_ns

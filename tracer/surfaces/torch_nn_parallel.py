@@ -59,7 +59,7 @@ def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Cal
         if in_module() or "forward" in here.names:
             return call(*args, **kwargs)
         if (to := recorder()) is not None:
-            to.module_called(module_of(args, kwargs), torch.is_grad_enabled())
+            to.module_called(id(module_of(args, kwargs)), torch.is_grad_enabled())
         with here.inside("forward"):
             return call(*args, **kwargs)
 

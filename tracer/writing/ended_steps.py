@@ -1,16 +1,17 @@
 """Contains classes for training steps that have ended but are not yet written to the file.
 
     run = RepeatedRun(plan, stream, start, start_ns=0, number=16)
-    run.steps.append(RepeatedStep([5, 9], [event, event], [], []))
+    run.times_ns += [5, 9]; run.events += [event, event]; run.steps += 1
     run.forget(1, end)      # the first step was written
     run.unpack()            # the others, as instances of EndedStep
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracer.device.boundary_events import BoundaryEvent, EventStream
 from tracer.repeated_steps import StepPlan
@@ -50,48 +51,69 @@ class EndedStep:
     times_ns: Sequence[int] = ()  # of a repeated step, see `StepPlan`
 
 
-class RepeatedStep(NamedTuple):
-    times_ns: list[int]  # of its reports
-    events: list[Any]  # torch's CUDA events
-    reads: list[Read]
-    found: list[Found]
-
-
 class RepeatedRun:
+    """Contains ended steps of one plan, and the current step."""
+
     def __init__(
         self, plan: StepPlan, stream: EventStream | None, start: BoundaryEvent | None, start_ns: int, number: int
     ) -> None:
         self.plan, self.stream = plan, stream
-        self.start, self.start_ns, self.number = start, start_ns, number  # of the first of `steps`
-        self.steps: list[RepeatedStep] = []
+        self.start, self.start_ns, self.number = start, start_ns, number  # of the first step
+        self.steps = 0  # number of ended steps
+        # one list for all steps, because creating lists for each step takes longer
+        self.times_ns: list[int] = []  # of the reports
+        self.events: list[Any] = []  # torch's CUDA events: first the recorded ones, and then `unused`
+        self.unused = deque[Any]()
+        self.values: dict[int, tuple[list[Read], list[Found]]] = {}  # by the number of the step
         self.asked_ns = NONE  # host time at which the last event of the first step was found unfinished
+
+    def take_events(self, steps: int, new_event: Callable[[], Any]) -> None:
+        """Take the CUDA events for the next steps."""
+        if self.stream is None:
+            return
+        free, missing = self.stream.free, steps * self.plan.new_events - len(self.unused)
+        free += [new_event() for _ in range(missing - len(free))]
+        taken = free[len(free) - missing :]
+        del free[len(free) - missing :]
+        self.events += taken
+        self.unused += taken
+
+    def free_unused(self) -> None:
+        if self.stream is not None:
+            self.stream.free += self.unused
+            del self.events[len(self.events) - len(self.unused) :]
+            self.unused.clear()
 
     def forget(self, count: int, end: BoundaryEvent | None) -> None:
         if count:
-            self.start, self.start_ns = end, self.steps[count - 1].times_ns[-1]
+            self.start, self.start_ns = end, self.times_ns[count * self.plan.times - 1]
             self.number += count
-            del self.steps[:count]
+            self.steps -= count
+            del self.times_ns[: count * self.plan.times], self.events[: count * self.plan.new_events]
+            self.values = {number: values for number, values in self.values.items() if number >= self.number}
 
     def unpack(self) -> list[EndedStep]:
         ended = []
-        for times_ns, events, reads, found in self.steps:
-            taken = [] if self.stream is None else self.boundaries(events, times_ns)
+        for _ in range(self.steps):
+            times_ns, events = self.times_ns[: self.plan.times], self.events[: self.plan.new_events]
+            taken = self.boundaries(events, times_ns)
             end, start_ns, end_ns = taken[-1] if taken else None, self.start_ns, times_ns[-1]
+            reads, found = self.values.get(self.number, ([], []))
             ended.append(
                 EndedStep(
                     self.number, StepKind.STEADY, start_ns, end_ns, (), self.start, end, {}, taken, [], reads, found,
                     plan=self.plan, times_ns=[start_ns, *times_ns],
                 )
             )  # fmt: skip
-            self.start, self.start_ns, self.number = end, end_ns, self.number + 1
+            self.forget(1, end)
         if ended and ended[0].taken and self.asked_ns != NONE:
             ended[0].taken[-1].not_before_ns = self.asked_ns
-        self.steps, self.asked_ns = [], NONE
+        self.asked_ns = NONE
         return ended
 
     def boundaries(self, events: list[Any], times_ns: list[int]) -> list[BoundaryEvent]:
-        assert self.stream is not None
-        return [
-            BoundaryEvent.at(event, self.stream, times_ns[report])
-            for event, report in zip(events, self.plan.report_of_event, strict=False)
-        ]
+        stream = self.stream
+        if stream is None:
+            return []
+        numbers = self.plan.report_of_event
+        return [BoundaryEvent.at(event, stream, times_ns[i]) for event, i in zip(events, numbers, strict=False)]

@@ -107,14 +107,14 @@ class StepWriter:
         return alike
 
     def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
-        steps, start_ticks_ns = run.steps[:count], NONE if run.start is None else run.start.ticks_ns
+        start_ticks_ns = NONE if run.start is None else run.start.ticks_ns
         alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns, rank)
-        row = self._output.count("steps") + alike.steps
-        self._write_values([(number, step.reads) for number, step in enumerate(steps, row) if step.reads], rank)
-        for number, step in enumerate(steps, row):
-            if step.found:
-                self.write_found(step.found, number, rank)
-            alike.times_ns += step.times_ns
+        row = self._output.count("steps") + alike.steps - run.number
+        done = {row + number: values for number, values in run.values.items() if number < run.number + count}
+        self._write_values([(step, reads) for step, (reads, _) in done.items()], rank)
+        for step, (_, found) in done.items():
+            self.write_found(found, step, rank)
+        alike.times_ns += run.times_ns[: count * run.plan.times]
         alike.ticks_ns += ticks_ns
         alike.steps += count
 

@@ -228,7 +228,7 @@ class OutermostCalls(threading.local):
 class PhaseListener(Protocol):
     def enter_phase(self, name: str) -> None: ...
 
-    def leave_phase(self, name: str) -> None: ...
+    def leave_phase(self, name: str, error: BaseException | None = None) -> None: ...
 
 
 class _EntriesOfThread(threading.local):
@@ -260,7 +260,7 @@ class PhaseScope:
         if depth:
             depths[self] = depth
         elif (listener := self._listener()) is not None:
-            listener.leave_phase(self.phase)
+            listener.leave_phase(self.phase, error)
 
     def wrap(
         self,
@@ -283,9 +283,12 @@ class PhaseScope:
             depths[scope] = 1
             try:
                 result = call(*args, **kwargs)
-            finally:
+            except BaseException as error:
                 del depths[scope]
-                listener.leave_phase(phase)
+                listener.leave_phase(phase, error)
+                raise
+            del depths[scope]
+            listener.leave_phase(phase)
             if completed is not None:
                 completed(listener, args)
             return result

@@ -33,7 +33,7 @@ from weakref import WeakSet
 
 from traces.model.layouts import Shape
 from traces.script import patching
-from traces.script.step_rule import CompiledCallable, Optimizers
+from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
@@ -55,7 +55,8 @@ SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are globa
 
 
 class CallListener(patching.PhaseListener, Protocol):
-    def module_called(self, module: object, grad_enabled: bool) -> None: ...
+    def module_called(self, number: int, grad_enabled: bool) -> None:
+        """Handle the call of an outermost module. `number` is its `id()`, and negative for a compiled function."""
 
     @property
     def module_marks(self) -> Callable[[object], ModuleMarks | None] | None: ...
@@ -215,17 +216,17 @@ class ScriptHooks:
         def make(init: Call, compiled: Any, *args: Any, **kwargs: Any) -> None:
             init(compiled, *args, **kwargs)
             if not compiled.export:
-                compiled.enter_exit_hooks.append(partial(self._compiled_call, CompiledCallable(), calls))
+                compiled.enter_exit_hooks.append(partial(self._compiled_call, object(), calls))
 
         frame = "torch._dynamo.eval_frame"
         patching.when_imported(frame, lambda module: patching.patch_around(module.OptimizeContext, __init__=make))
 
-    def _compiled_call(self, function: CompiledCallable, calls: ModuleCalls) -> Callable[[], None]:
+    def _compiled_call(self, function: object, calls: ModuleCalls) -> Callable[[], None]:
         # see Note [Compiled functions] in step_rule.py
         if calls.inside or self._optimizers or (listener := self._listener()) is None:
             return lambda: None
         calls.inside = True
-        listener.module_called(function, self._torch.is_grad_enabled())
+        listener.module_called(-id(function), self._torch.is_grad_enabled())
 
         def left() -> None:
             calls.inside = None
@@ -261,7 +262,7 @@ class ScriptHooks:
             try:
                 if (tell := listener.workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(self), grad_enabled())
-                listener.module_called(self, grad_enabled())
+                listener.module_called(id(self), grad_enabled())
                 # Activation checkpointing calls modules again during the backward pass, and these calls do not count.
                 if listener.workload.is_open and running_backward() == -1:
                     listener.workload.module_called(self, described([args, kwargs]), autocast(self))

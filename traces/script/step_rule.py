@@ -61,15 +61,6 @@ RECORDERS_MARK = " (trace record)"
 _STOPPED = 8  # see Note [The first optimizer]
 
 
-class CompiledCallable:
-    """Represents a function that torch.compile compiled."""
-
-
-def number_of(called: object) -> int:
-    """Return a number that identifies a module, or a negative number that identifies a compiled function."""
-    return -id(called) if isinstance(called, CompiledCallable) else id(called)
-
-
 class StepEnd(IntEnum):
     NOTHING = 0
     TRAINING = 1
@@ -213,7 +204,7 @@ class StepSplitter:
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. `module` is the result of `number_of`."""
+        """Handle the call of an outermost module. `module` is its `id()`, and negative for a compiled function."""
         # see Note [Steps of recorded inference] and Note [Compiled functions]
         if self._first is not None and module < 0 <= self._first:
             return StepEnd.NOTHING

@@ -667,14 +667,14 @@ def test_values_come_from_the_recorded_step_at_the_same_position() -> None:
     seen = []
     for _ in range(2):
         for _ in range(2):
-            gpu.steps.module_called(trace, True)
+            gpu.steps.module_called(id(trace), True)
             gpu.steps.enter_phase("backward")
             gpu.steps.leave_phase("backward")
             seen.append(gpu.values.read(item, 0, 1))
             gpu.steps.optimizer_stepped(True)
         gpu.steps.enter_phase("loader")
         gpu.steps.leave_phase("loader")
-        gpu.steps.module_called(trace, False)
+        gpu.steps.module_called(id(trace), False)
         seen.append(gpu.values.read(item, 0, 1))
         gpu.steps.enter_phase("loader")
         gpu.steps.leave_phase("loader")
@@ -692,7 +692,7 @@ def test_a_read_before_the_step_kind_is_known_gets_a_recorded_value() -> None:
     item = OpSignature("aten::_local_scalar_dense", ((),), ("float32",))
     gpu.steps.optimizer_stepped(True)
     assert gpu.values.read(item, 0, 1) == [2.0]  # the loss of the step before, printed after it
-    gpu.steps.module_called(trace, False)
+    gpu.steps.module_called(id(trace), False)
     assert gpu.values.read(item, 0, 1) is None
     assert gpu.simulator.tracker.row_of_values != NONE
 

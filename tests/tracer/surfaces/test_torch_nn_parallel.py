@@ -25,7 +25,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, str]] = []
-        self.forwards: list[object] = []
+        self.forwards: list[int] = []
         self.steps = self.profiler = self
         self.with_event: list[bool] = []
         self.has_run_replicas = False
@@ -41,8 +41,8 @@ class Notes:
     def module_returned(self) -> None:
         pass
 
-    def module_called(self, module: object, grad_enabled: bool) -> None:
-        self.forwards.append(module)
+    def module_called(self, number: int, grad_enabled: bool) -> None:
+        self.forwards.append(number)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_calling_data_parallel_or_replicate_is_a_forward_pass_of_the_module(note
     for call in (lambda: parallel.data_parallel(net, torch.ones(1, 2), [0]), lambda: parallel.replicate(net, [0])):
         with pytest.raises((RuntimeError, AssertionError)):  # there is no GPU
             call()
-    assert notes.forwards == [net, net]
+    assert notes.forwards == [id(net)] * 2
 
 
 @pytest.mark.parametrize("name", ["scatter", "replicate", "parallel_apply", "gather", "data_parallel"])

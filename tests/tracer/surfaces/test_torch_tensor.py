@@ -70,7 +70,7 @@ class Recorder:
     def enter_phase(self, name: str) -> None:
         self.phases.append(f"+{name}")
 
-    def leave_phase(self, name: str) -> None:
+    def leave_phase(self, name: str, error: BaseException | None = None) -> None:
         self.phases.append(f"-{name}")
 
 

@@ -134,7 +134,7 @@ class Heard:
     def enter_phase(self, name: str) -> None:
         self.events.append(f"+{name}")
 
-    def leave_phase(self, name: str) -> None:
+    def leave_phase(self, name: str, error: BaseException | None = None) -> None:
         self.events.append(f"-{name}")
 
 

@@ -34,7 +34,7 @@ class Listener:
     def enter_phase(self, name: str) -> None:
         self.seen.append(f"enter {name}")
 
-    def leave_phase(self, name: str) -> None:
+    def leave_phase(self, name: str, error: BaseException | None = None) -> None:
         self.seen.append(f"leave {name}")
 
     def optimizer_stepped(self, is_first: bool) -> None:
@@ -43,7 +43,7 @@ class Listener:
     def autograd_recorded(self, uses_gradients: bool) -> None:
         self.seen.append(("autograd", uses_gradients))
 
-    def module_called(self, module: object, grad_enabled: bool) -> None:
+    def module_called(self, number: int, grad_enabled: bool) -> None:
         self.seen.append(("module", grad_enabled))
 
     def modules_left(self) -> None:
