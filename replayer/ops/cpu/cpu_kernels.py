@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch._decomp import decomposition_table
 
 from replayer.ops.cpu import attention
 from replayer.ops.cpu.wider_dtypes import on_meta
@@ -99,19 +100,6 @@ def _flatten(weights: TorchAny, *_rnn: TorchAny) -> TorchAny:
     return flat
 
 
-def _rms_norm_backward(
-    grad: torch.Tensor, source: torch.Tensor, shape: TorchAny, rstd: torch.Tensor, weight: torch.Tensor | None, mask: TorchAny
-) -> tuple[TorchAny, TorchAny]:
-    wide, dims = grad.float(), tuple(range(-len(shape), 0))
-    normed = source.float() * rstd
-    scaled = wide if weight is None else wide * weight.float()
-    of_source = (scaled - normed * (scaled * normed).mean(dims, keepdim=True)) * rstd
-    of_weight = None
-    if mask[1] and weight is not None:
-        of_weight = (wide * normed).reshape(-1, *shape).sum(0).to(weight.dtype)
-    return (of_source.to(source.dtype) if mask[0] else None), of_weight
-
-
 def _softmax_of(call: TorchAny, data: torch.Tensor, dim: int, half_to_float: bool) -> TorchAny:
     return call(data.float() if half_to_float else data, dim)
 
@@ -183,6 +171,7 @@ def _product(op: TorchAny) -> TorchFunction:
 
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
+
 def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: TorchAny) -> TorchAny:
     """Copy the input, because CPU kernels such as `cumsum` cannot work in place."""
     return op(data.clone(), *args, **options)
@@ -213,7 +202,7 @@ FORMS: dict[TorchAny, TorchFunction] = {
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     aten._cudnn_rnn_flatten_weight.default: _flatten,
-    aten._fused_rms_norm_backward.default: _rms_norm_backward,
+    aten._fused_rms_norm_backward.default: decomposition_table[aten._fused_rms_norm_backward.default],
     aten._softmax.default: partial(_softmax_of, torch.softmax),
     aten._log_softmax.default: partial(_softmax_of, torch.log_softmax),
     aten._softmax_backward_data.default: partial(_softmax_backward_of, aten._softmax_backward_data),

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import torch
+from torch._decomp import decomposition_table
 from torch._prims_common import suggest_memory_format
 
 from replayer.torch_types import TorchAny, TorchFunction
@@ -49,14 +50,6 @@ def _cudnn_convolution_add_relu(
 ) -> TorchAny:  # fmt: skip
     out = _cudnn_convolution(data, weight, padding, stride, *options, bias=bias)
     return (out + other * (1 if alpha is None else alpha)).relu()
-
-
-def _cudnn_batch_norm_backward(
-    data: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, *saved: TorchAny, reserveSpace: TorchAny = None
-) -> TorchAny:
-    running_mean, running_var, mean, invstd, epsilon = saved[:5]
-    mask = [True, True, True]
-    return aten.native_batch_norm_backward(grad, data, weight, running_mean, running_var, mean, invstd, True, epsilon, mask)
 
 
 def _gates(of_input: torch.Tensor, of_hidden: torch.Tensor | int, biases: TorchAny) -> TorchAny:
@@ -185,11 +178,7 @@ CUDA_ONLY: dict[TorchAny, TorchFunction] = {
     aten.cudnn_convolution_transpose.default: _cudnn_convolution_transpose,
     aten.cudnn_convolution_relu.default: lambda data, weight, *rest: _cudnn_convolution_add_relu(data, weight, 0, None, *rest),
     aten.cudnn_convolution_add_relu.default: _cudnn_convolution_add_relu,
-    aten.cudnn_batch_norm.default: lambda data, *options: (
-        *aten.native_batch_norm(data, *options),
-        data.new_empty((0,), dtype=torch.uint8),
-    ),
-    aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
+    **{op.default: decomposition_table[op.default] for op in (aten.cudnn_batch_norm, aten.cudnn_batch_norm_backward)},
     aten.cudnn_grid_sampler.default: lambda data, grid: aten.grid_sampler_2d(data, grid, 0, 0, True),
     aten.cudnn_grid_sampler_backward.default: lambda data, grid, grad: aten.grid_sampler_2d_backward(
         grad, data, grid, 0, 0, True, [True, True]
