@@ -64,7 +64,7 @@ class RegionMemory:
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
         """In the `with` block, this thread allocates no memory of the device. Other threads cannot enter such a block."""
         own: dict[str, Callable[..., object]] = {"malloc_kept": self.malloc} if workspaces else {}
-        own |= {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
+        own |= {"malloc": self.malloc, "free": self._free_later}
         with _LOCK:
             here = {name: _in_this_thread(call, getattr(self._allocator, name)) for name, call in own.items()}
             with temporarily_set(self._allocator, **here):
@@ -83,9 +83,6 @@ class RegionMemory:
         RegionMemory._next += _rounded(size_bytes)
         self._alive[address] = made = _RegionHandle(self, size_bytes, stream, address)
         return made
-
-    def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        return [self.malloc(size_bytes, stream) for size_bytes in sizes_bytes]
 
     def free(self, handle: AllocationHandle) -> None:
         assert isinstance(handle, _RegionHandle)

@@ -78,19 +78,10 @@ class TensorAllocator:
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
         """Allocate several sizes in order. If memory runs out, free them all."""
         made: list[AllocationHandle | None] = []
-        if self._used_pools:
-            stream = self._in_pool(stream)
         with self._lock:
             try:
                 for size_bytes in sizes_bytes:
-                    frees, expected_bytes, expected_stream, handle = self._expected[self._at]
-                    if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
-                        self._at += 1
-                        if frees:
-                            del self._freed[: len(frees)]
-                        made.append(handle)
-                    else:
-                        made.append(self._execute(size_bytes, stream) if size_bytes > 0 else None)
+                    made.append(self.malloc(size_bytes, stream))
             except OutOfMemory:
                 for handle in filter(None, made):
                     self.free(handle)

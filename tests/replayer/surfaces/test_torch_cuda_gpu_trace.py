@@ -79,3 +79,7 @@ def test_every_callback_receives_the_handles_of_its_call() -> None:
     assert ("stream_synchronization", 0) in seen  # nonzero reads the number of its results
     del values
     assert seen[-1] == ("memory_deallocation", address)
+    seen.clear()
+    largest = torch.ones(2, 3, device="cuda").max(1)  # an op with two results
+    allocated = [handles for what, *handles in seen if what == "memory_allocation"]
+    assert allocated[-2:] == [[largest.values.data_ptr()], [largest.indices.data_ptr()]]
