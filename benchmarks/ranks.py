@@ -46,13 +46,17 @@ _HEAD = f"| {' | '.join(_COLUMNS)} |\n|{'--:|' * len(_COLUMNS)}"
 _PAGE = f"""\
 # Many ranks on one machine
 
-<!-- written by benchmarks/ranks.py --write -->
+`trace replay --nproc N --clock virtual` replays a script with N ranks, each on its own virtual GPU. This page shows how many
+ranks fit on a machine with {os.cpu_count()} processors. The script trained 20 steps of ResNet-18 under DDP on N virtual P100s.
+`python benchmarks/ranks.py --ranks 16 64 256 --write docs/ranks.md` writes this page.
 
-`trace replay --nproc N --clock virtual` ran 20 steps of ResNet-18 under DDP on N virtual P100s. The machine has
-{os.cpu_count()} processors. *Reports* is the number of ranks in the replay's timeline.
-*PSS* is the memory of all processes, counting each shared page once. *RSS* is the memory of all processes, counting a shared
-page once per process. *Most of one rank* is the largest amount of memory that a single rank does not share with other
-ranks. If the ranks ended before their memory use was measured, the table contains "-".
+| column | meaning |
+|---|---|
+| reports | number of ranks in the replay's timeline |
+| PSS | memory of all processes, counting each shared page once |
+| RSS | memory of all processes, counting a shared page once per process |
+| most of one rank | largest amount of memory that one rank does not share with others |
+| - | the ranks ended before their memory was measured |
 
 """
 _LOOKS_PER_S = 4
