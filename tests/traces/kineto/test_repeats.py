@@ -117,6 +117,28 @@ def test_ops_that_repeat_with_other_kernels_are_steps_if_they_copy_to_the_host(c
     assert np.diff(trace.steps.start_ns).tolist() == [36 * US] * (steps - 1)
 
 
+@pytest.mark.parametrize(
+    ("extra", "tokens", "first_us"),
+    [
+        pytest.param(1, 3, 48, id="the prompt needs one more op"),
+        pytest.param(4, 3, 48, id="the prompt is processed by four ops before the first token"),
+        pytest.param(6, 3, None, id="the first iteration is twice as long as the others"),
+        pytest.param(1, 2, None, id="two tokens"),
+    ],
+)
+def test_the_first_iteration_may_differ_from_the_others(extra: int, tokens: int, first_us: int | None) -> None:
+    """GIVEN ops that process a prompt WHEN three tokens follow, each with three ops of 12 us and other kernels."""
+    profile = Profile()
+    for number in range(extra):
+        profile.launch(f"aten::prompt{number}", ["prompt"])
+    for number in range(tokens):
+        profile.launch("aten::mm", [f"gemm_{number}"])
+        profile.launch("aten::add", ["add"])
+        profile.launch("aten::copy_", ["Memcpy DtoH (Device -> Pinned)"])
+    steps = profile.read().steps
+    assert np.diff(steps.start_ns).tolist() == ([] if first_us is None else [first_us * US, *[36 * US] * (len(steps) - 2)])
+
+
 def test_the_last_step_ends_before_the_final_wait_for_the_gpu() -> None:
     profile = iterations(4, TRAINING)
     profile.python(-26)

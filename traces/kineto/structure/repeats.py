@@ -10,8 +10,9 @@ Note [Repeated ops]
     also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
     GPU. Otherwise it must begin with new data, while a layer begins with the output of the previous layer. An inference server
     may run other kernels for another number of requests. A sequence of ops that contains such a copy is therefore a step even
-    if its kernels differ. If only launches of CUDA graphs repeat, training steps are found from these launches. In a recording
-    without any host events, the work of the stream with the most kernels and copies is searched instead of ops.
+    if its kernels differ. The first iteration may run other ops than the following ones, for example to process a prompt. If
+    only launches of CUDA graphs repeat, training steps are found from these launches. In a recording without any host events,
+    the work of the stream with the most kernels and copies is searched instead of ops.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
@@ -98,15 +99,23 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
     # see Note [Repeated ops]
     calls = _calls(host, device, strings)
-    for with_kernels in (True, False):
-        unit = _unit([call.symbol if with_kernels else call.symbol[:1] for call in calls])
-        computes = any(call.computes for call in calls[:unit]) or not device.is_work.any()
-        once = any(call.is_once or (call.is_graph and with_kernels) for call in calls[:unit])
-        if unit and computes and (once or (with_kernels and _reads_new_data(calls[:unit]))):
-            return Repeats([call.start_ns for call in calls[::unit]], len(calls) % unit > 0)
+    exact, names = [call.symbol for call in calls], [call.symbol[:1] for call in calls]
+    works = bool(device.is_work.any())
+    for symbols in (exact, names):
+        own = calls[: _unit(symbols)]
+        begins_anew = symbols is exact and (any(call.is_graph for call in own) or _reads_new_data(own))
+        if own and (_is_iteration(own, works) or (begins_anew and (_computes(own) or not works))):
+            return Repeats([call.start_ns for call in calls[:: len(own)]], len(calls) % len(own) > 0)
     graphs = [call for call in calls if call.is_graph]
     unit = _unit([call.symbol for call in graphs])
-    return Repeats([call.start_ns for call in graphs[::unit]], len(graphs) % unit > 0) if unit else None
+    if unit:
+        return Repeats([call.start_ns for call in graphs[::unit]], len(graphs) % unit > 0)
+    for symbols in (exact, names):
+        first, unit = _repeated_to_the_end(symbols)
+        if unit and _is_iteration(calls[first : first + unit], works):
+            second = first if first >= unit else first + unit
+            return Repeats([call.start_ns for call in [calls[0], *calls[second::unit]]], False)
+    return None
 
 
 def repeated_kernels(device: DeviceSpans, strings: Strings) -> Repeats | None:
@@ -130,10 +139,18 @@ class _Call(NamedTuple):
     reads: str  # the shape of the first argument, or ""
 
 
+def _computes(calls: Sequence[_Call]) -> bool:
+    return any(call.computes for call in calls)
+
+
+def _is_iteration(calls: Sequence[_Call], works: bool) -> bool:
+    return any(call.is_once for call in calls) and (_computes(calls) or not works)
+
+
 def _reads_new_data(calls: Sequence[_Call]) -> bool:
     # see Note [Repeated ops]
     others = {call.reads for call in calls[1:]} - {""}
-    return bool(calls[0].reads and others) and calls[0].reads not in others
+    return bool(others and calls[0].reads) and calls[0].reads not in others
 
 
 def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call]:
@@ -174,14 +191,28 @@ def _once(name: str) -> bool:
 def _unit(symbols: Sequence[object]) -> int:
     """Return the period of a sequence, such as 2 for ABABA, or 0 if the sequence is not periodic (Knuth-Morris-Pratt
     algorithm)."""
+    unit = _periods(symbols)[-1] if symbols else 0
+    return unit if 2 * unit <= len(symbols) else 0
+
+
+def _repeated_to_the_end(symbols: Sequence[object]) -> tuple[int, int]:
+    """Return where the repeated end of a sequence begins, and its period, such as (1, 2) for XABABAB. The end must contain at
+    least three periods. The part before the end must be shorter than two periods."""
+    for length, unit in reversed(list(enumerate(_periods(symbols[::-1]), start=1))):
+        if 3 * unit <= length and len(symbols) - length < 2 * unit:
+            return len(symbols) - length // unit * unit, unit
+    return 0, 0
+
+
+def _periods(symbols: Sequence[object]) -> list[int]:
+    """Return the period of the first element, of the first two elements, and so on."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]
         while length and symbols[place] != symbols[length]:
             length = fails[length - 1]
         fails[place] = length + (symbols[place] == symbols[length])
-    unit = len(symbols) - fails[-1] if symbols else 0
-    return unit if 2 * unit <= len(symbols) else 0
+    return [place - length for place, length in enumerate(fails, start=1)]
 
 
 def _outermost(host: HostSpans) -> Column:
