@@ -760,8 +760,8 @@ def main() -> None:
 
 
 _COLUMNS = (
-    "suite", "run on both", "pass", "fail as on a GPU", "right", "CUDA only", "pass", "NotEmulated", "pass", "skipped",
-    "fail on the CPU too", "died or hung",
+    "suite", "run on both", "pass", "fail as on a GPU", "right", "CUDA only", "of these, pass", "of these, NotEmulated",
+    "of these, share that passes", "skipped", "fail on the CPU too", "died or hung",
 )  # fmt: skip
 HEAD = """# Test suites of other projects
 
@@ -770,15 +770,18 @@ emulates the GPU (`--gpu {gpu}`) and computes real values. Of a large test suite
 `python benchmarks/suites.py FOLDER --write docs/suites.md` writes this page. The script also contains the source, sample size
 and options of each suite (SUITES).
 
+| column | tests that |
+|---|---|
+| run on both | pass on the CPU, and run on the virtual GPU |
+| right | pass on the virtual GPU, or fail as on a GPU; share of "run on both" |
+| CUDA only | the CPU skips or does not have, and that run on the virtual GPU |
+| skipped | the suite skips on the virtual GPU, such as tests for the CPU only |
+
+A test is counted only if it ended both on the CPU and on the virtual GPU. Tests that lack a file or package are skipped. Only
+the table "Differences" counts these tests.
+
 """
 AFTER = """
-* "Run on both" counts the tests that pass on the CPU and run on the virtual GPU. "Right" is the share of these tests that pass,
-    or fail as on a GPU.
-* "CUDA only" counts the tests that the CPU skips or does not have, and that run on the virtual GPU.
-* "Skipped" counts the tests that the suite skips on the virtual GPU, such as tests for the CPU only.
-* Tests are skipped if a file or package is missing. Only the table below counts these tests.
-* A test is counted only if it ended both on the CPU and on the virtual GPU.
-
 ## Differences
 
 | suite | tests | what happens | cause | an example |

@@ -44,7 +44,7 @@ TENSOR_CORES_REACHED: Mapping[str, float] = {"matmul": 0.9, "conv": 0.7, "conv_w
 # the estimate
 ATTENTION_REACHED = 0.45  # share of peak FLOP/s
 
-# the part of fused attention that does not use tensor cores; it limits the speed if there are few keys
+# the part of fused attention without tensor cores; limits the speed if there are few keys
 # chosen after seeing results: the same recordings
 FLOPS_PER_QUERY = 230  # FLOPs of fp32 per element of the queries and matrix product
 
@@ -71,7 +71,7 @@ PASSES: Mapping[str, int] = {
     "batch_norm": 3, "batch_norm_backward": 5, "max_pool2d_backward": 4, "fill": 1, "zero": 1,
 }  # passes over the input
 
-# share of an op's bytes, up to the size of the L2 cache, that the previous op left in the L2 cache
+# share of an op's bytes, up to the L2 cache's size, that the previous op left there
 # chosen: rule of thumb
 CACHED_SHARE = 0.5  # share
 
@@ -127,8 +127,7 @@ SLOT_POWERED: Mapping[str, tuple[int, str, int]] = {
 
 # --- estimates of unrecorded ops from recorded ops
 
-# weight of the learned curve in the estimated growth of a convolution's time with the batch size; a power law has the other
-# weight
+# weight of the learned curve, instead of a power law, in a convolution's growth with the batch
 # chosen after seeing results: in cross-validation, this was the best of four formulas in each of six folds
 # (benchmarks/what_if.py, row `folds`)
 CURVE_COUNTS = 0.25  # weight
@@ -137,12 +136,11 @@ CURVE_COUNTS = 0.25  # weight
 # chosen after seeing results: chosen together with CURVE_COUNTS
 GROWTH = 0.9  # exponent
 
-# recorded ops of nearly equal size (within this distance) have the most weight; see Note [The nearest recorded ops] in
-# op_costs.py
+# recorded ops within this distance in size have the most weight; see Note [The nearest recorded ops] in op_costs.py
 # chosen: a factor of two in size
 NEAR_OCTAVES = 1.0  # octaves of size
 
-# the more a recorded op differs in size, the less it corrects an estimate; this is the distance at which its weight fades
+# distance in size at which the weight of a recorded op fades
 # chosen: libraries use different algorithms for different sizes
 FADING_OCTAVES = 1.5  # octaves of size
 
@@ -158,7 +156,7 @@ OTHER_OP_OCTAVES = 2.0  # octaves
 # chosen: two libraries on one GPU differ by less than this
 MOST_SLOWER = 4.0  # times the curve
 
-# the ratio of two GPUs' op times differs at most by this factor from the ratio of their data sheets
+# two GPUs' op times differ at most by this factor from the ratio of their data sheets
 # chosen: the GPUs may use different libraries
 BEYOND_SHEETS = 1.5  # times
 
@@ -245,7 +243,7 @@ EDGE_EXPLAINS_NS = 25_000  # ns
 # measured: Note [A full launch queue] in timing/stream.py
 LAUNCH_QUEUE_DEPTH = 1022  # launches
 
-# time from a launch to the kernel's start on an idle stream, if a recording has too few kernels to show this time
+# time from a launch to the kernel's start on an idle stream, if too few kernels were recorded
 # chosen: typical of recordings with enough kernels
 TYPICAL_LATENCY_NS = 7_000  # ns
 
@@ -281,15 +279,15 @@ DIFFERENT_COUNT_SHARE = 0.03  # share of time, or of calls
 # chosen: rule of thumb
 ALIKE_SHARE = 0.05  # share of the step
 
-# a recorded step contains another call of the model if it still has at least this share of the last call's ops
+# a recorded step calls the model again if it still has at least this share of the last call's ops
 # chosen: rule of thumb
 AGAIN_SHARE = 0.9  # share of calls
 
-# an op may take the time of a recorded call with another shape if that call is at most this far ahead
+# an op may take the time of a recorded call with another shape at most this far ahead
 # chosen: ops of one layer may run in another order, but the order of layers is fixed
 BORROWED_AHEAD = 16  # recorded launches
 
-# a captured CUDA graph may take the times of a recorded graph if their kernel counts differ by at most this factor
+# a captured CUDA graph may take the times of a recorded graph within this factor of its kernels
 # chosen: an op may launch two kernels
 SIMILAR_GRAPHS = 1.5  # factor
 
@@ -302,7 +300,7 @@ RENAMED_CALLS = 64  # calls
 # chosen: small differences between releases
 LITTLE_REMAINDER = 0.2  # share of the phase's work
 
-# recorded work that matches no op is assigned to unmatched ops if it takes at most this many times as long as their estimate
+# unmatched recorded work is assigned to unmatched ops if it takes at most this multiple of their estimate
 # chosen: an estimate may be too short by this factor
 OVER_ESTIMATE = 4  # times the estimate
 
@@ -310,6 +308,6 @@ OVER_ESTIMATE = 4  # times the estimate
 # chosen: optimizers without foreach kernels launch kernels for each tensor
 KERNELS_PER_TENSOR = 2  # kernels
 
-# the error of a prediction is unknown if more than this share of the recorded GPU time has no shapes
+# the error of a prediction is unknown if more GPU time than this has no shapes
 # chosen: the errors of predictions were measured only for recordings with shapes
 MOST_UNSCALED = 0.05  # share of GPU time

@@ -9,12 +9,11 @@ change if a threshold changes by 20 %.
 
 # --- pace and what limits the pace
 
-# the host runs ahead if a step takes longer on the GPU than on the host, by more than this share and by more than the GPU
-# waits
+# the host runs ahead if a step takes longer on the GPU by more than this share and by more than the GPU waits
 # chosen: steps of one program vary by about 1 %
 RUNS_AHEAD = 0.02  # share of the host pace
 
-# a GPU that finishes a phase at most this long after the host has launched it does not limit the phase
+# a GPU that finishes a phase this soon after its launch does not limit the phase
 # chosen: a launch and the last kernels of a phase take 10 to 50 µs on an H200
 CAUGHT_UP_NS = 50_000  # ns
 
@@ -38,23 +37,23 @@ FALLS_BEHIND_SHARE = 0.01  # share of the pace
 # chosen: rule of thumb
 STEPS_FALLING_BEHIND = 0.75  # share of the steps
 
-# kernels count as slower from a step on only if at least this many steps run before it and after it
+# kernels become slower at a step only if this many steps run before and after it
 # chosen: two slow steps may be chance
 STEPS_OF_A_LEVEL = 3  # steps
 
-# if a recording has no kernels, data loading is the bottleneck if waits for data take at least this share of a step
+# without kernels, data loading is the bottleneck if waits take at least this share of a step
 # chosen: rule of thumb
 MUCH_DATA = 0.1  # share of the pace
 
-# if the first recorded work of a GPU starts later than this after its launch, the cause of the delay is unknown
+# if a GPU's first work starts later than this after its launch, the cause is unknown
 # chosen: a launch takes microseconds; work from before the recording may have kept the GPU busy
 LATE_START_NS = 1_000_000  # ns
 
-# profiler ranges around iterations count as steps if at least this share of the GPU work was launched inside them
+# profiler ranges count as steps if they contain at least this share of the launched GPU work
 # chosen: an inference server also launches work between its ranges, such as the sampling of tokens
 MOSTLY_MARKED = 0.5  # share of launched work
 
-# the parts of an inference run count as batches if the longest part has at most this many times as many ops as the shortest
+# parts of an inference run are batches if their numbers of ops differ at most by this factor
 # chosen: batches of one model differ only in ops that depend on the data
 MOST_OPS_OF_A_BATCH = 2  # times
 
@@ -66,7 +65,7 @@ MATCHED_STEP = 0.9  # share of the step's GPU time
 # chosen: equal to MUCH_DATA
 MUCH_LATE = 0.1  # share of the pace
 
-# a runtime function of the host is named as a cause of idle time if its calls cover at least this share
+# a runtime function is named as a cause of idle time if its calls cover at least this share
 # chosen: rule of thumb
 MUCH_IN_ONE_CALL = 0.25  # share of idle time
 
@@ -95,7 +94,7 @@ LONGEST_PERIOD = 32  # steps
 # chosen: such a step does other work, too, for example saving a checkpoint or validating the model
 SLOW_STEP = 10  # times the pace
 
-# if a few long steps lengthen the mean step, `trace info` names the steps that are at least this long
+# `trace info` names steps of at least this length if they lengthen the mean step
 # chosen: rule of thumb
 LONG_STEP = 2  # times the pace
 
@@ -149,7 +148,7 @@ LEAST_IDLE_LAUNCHES = 3  # launches
 # chosen after seeing results: if kernels of 5 us run one after another, any short call happens to return just after a kernel
 LEAST_WAIT_NS = 50_000  # ns
 
-# a call waits for a kernel if the kernel ends in the last of this many equal parts of the call
+# a call waits for a kernel that ends in the last of this many parts of the call
 # chosen after seeing results: by chance, one call in ten looks like a wait
 LAST_PART_OF_A_WAIT = 10  # parts of the call
 
@@ -176,7 +175,7 @@ INDEX_BLOCKS = 20  # blocks
 
 # --- import
 
-# a first step is a warm-up step if its GPU time is at least this multiple of the later steps' time
+# a first step is a warm-up step if its GPU time is at least this multiple of later steps
 # chosen: autotuning and compilation run kernels several times
 SLOW_START = 2.0  # times the median
 
@@ -244,7 +243,7 @@ SAME_NAMES = 0.9  # similarity
 # chosen after seeing results: adding one layer to 24 layers changes the number of calls by 0.04
 SAME_NUMBERS = 0.03  # share of the calls
 
-# two runs of the same program differ by at most this share in half-precision work, if only kernel names show dtypes
+# half-precision work of two runs of one program differs at most by this share, if only kernel names show dtypes
 # chosen: mixed precision uses both dtypes
 OTHER_HALF_SHARE = 0.5  # share of the kernels
 
@@ -302,7 +301,7 @@ MOST_NOISE = 0.1  # share of a phase's median
 # chosen: the scheduler alone can cause delays of a millisecond
 SHORT_PHASE_NS = 1_000_000  # ns
 
-# `trace library check` mentions a batch that takes less than this share of the time of the next smaller batch
+# `trace library check` mentions a batch that takes less than this share of the next smaller batch's time
 # chosen: a different algorithm may be faster, but not twice as fast
 LEAST_OF_SMALLER_BATCH = 0.5  # share
 
@@ -314,7 +313,7 @@ SAME_PEAK = 0.05  # share of the peak
 # chosen: the app, the report and `trace info --details` show stragglers first, and all other ranks as one
 STRAGGLER_SHARE = 0.1  # share of the latest rank's lateness
 
-# a rank is a straggler only if its total lateness is more than this many times the median of all ranks
+# a straggler's total lateness is more than this many times the median of all ranks
 # chosen: ranks that differ only by chance are not stragglers
 STRAGGLER_TIMES = 2  # times the median lateness
 
@@ -322,7 +321,7 @@ STRAGGLER_TIMES = 2  # times the median lateness
 # measured: kernels of one collective end within 2.5 to 49 us on the ranks of one machine (recordings in benchmarks/peers.py)
 RANKS_END_WITHIN_NS = 100_000  # ns
 
-# ranks are shown as one rank only if their numbers of kernels and copies differ by at most this share from the median rank
+# ranks are shown as one only if their numbers of kernels and copies differ by at most this share
 # chosen: stages of a pipeline are different work, even if none of them is late
 SIMILAR_WORK = 0.1  # share of the median number of kernels and copies
 
