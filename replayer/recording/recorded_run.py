@@ -25,7 +25,9 @@ from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_regions import RecordedRegions
 from replayer.recording.recorded_step import Instance, RecordedStep
 from replayer.recording.step_choice import StepChoice
+from traces.figures.measure import own_graph_launches
 from traces.model.machine import TorchSettings
+from traces.model.run import RECORDER
 from traces.model.trace import NONE, DeviceKind, Trace
 from traces.names.cards import card_of
 from traces.rates.op_cost import flops, size_bytes
@@ -46,6 +48,8 @@ class RecordedRun:
         self.steps = indexer.recorded_steps()
         self.latency_ns, self.launch_queue_depth = indexer.latency_ns, indexer.launch_queue_depth
         self.choice = StepChoice(self.steps, trace.grain)
+        # see Note [Phases in a CUDA graph] in traces/combining/merge.py
+        self.has_phases_of_recorder = trace.run_of(rank).source == RECORDER and len(own_graph_launches(trace)) > 0
         device_name, settings = self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
         self.speed: DeviceSpeed = data_sheet_speed(device_name)
         self.costs = OpCosts(card_of(device_name), settings)

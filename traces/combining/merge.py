@@ -28,8 +28,15 @@ import numpy as np
 
 from traces.combining.profiler_cost import with_clean_pace
 from traces.comparison.thresholds import SEEN_SHARE
-from traces.compiled.regions import is_graph_launch
-from traces.figures.measure import clean_steps, enclosing, host_ranks, of_one_kind, passes_of_steps, step_windows, work_rows
+from traces.figures.measure import (
+    clean_steps,
+    host_ranks,
+    of_one_kind,
+    own_graph_launches,
+    passes_of_steps,
+    step_windows,
+    work_rows,
+)
 from traces.model.intervals import Intervals, TimeWindows
 from traces.model.row_order import by_value, in_order, new_positions, repointed, with_rows
 from traces.model.run import CleanSteps, Run
@@ -42,7 +49,6 @@ from traces.model.trace import (
     Column,
     Device,
     DeviceSpans,
-    HostKind,
     HostSpans,
     MemoryEvents,
     Phases,
@@ -302,9 +308,8 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
 
 def _steps_with_own_graphs(profile: Trace) -> Column:
     # see Note [Phases in a CUDA graph]
-    host = profile.host
-    launches = np.flatnonzero(is_graph_launch(profile) & (enclosing(host, host.kind == HostKind.OP) == NONE))
-    steps = step_windows(profile).holding(host.start_ns[launches], host_ranks(profile)[launches])
+    launches = own_graph_launches(profile)
+    steps = step_windows(profile).holding(profile.host.start_ns[launches], host_ranks(profile)[launches])
     return np.asarray(np.setdiff1d(steps, [NONE]))
 
 

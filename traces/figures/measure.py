@@ -376,6 +376,12 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
     return np.asarray(found)
 
 
+def own_graph_launches(trace: Trace) -> Column:
+    """Return the host rows of launches of CUDA graphs that the script captured itself."""
+    in_op = enclosing(trace.host, trace.host.kind == HostKind.OP)
+    return np.flatnonzero(is_graph_launch(trace) & (in_op == NONE))
+
+
 def enclosing(host: HostSpans, wanted: Column) -> Column:
     """For each CPU event, return the nearest enclosing event that the mask `wanted` selects, or NONE (-1). A selected event
     encloses itself."""

@@ -19,10 +19,11 @@ Note [Waits between phases]
     time of a phase therefore begins when the previous phase ends.
 
 Note [Ops between recorded phases]
-    The recorder of phases sees no single ops. When a recording without ops is replayed, an op such as `aten::add` therefore
-    begins no phase if the next recorded phase begins with a call, such as a copy to the GPU. The op then belongs to the current
-    phase, as in the recording. An op that creates a tensor, or an op such as `aten::_foreach_mul_`, begins a phase only if
-    "other" is the next recorded phase.
+    The recorder of phases sees no single ops. When a recording without ops, or with CUDA graphs that the script captured, is
+    replayed, an op such as `aten::add` therefore begins no phase if the next recorded phase begins with a call, such as a copy
+    to the GPU. The op then belongs to the current phase, as in the recording. An op that creates a tensor, or an op such as
+    `aten::_foreach_mul_`, begins a phase only if "other" is the next recorded phase. After a backward pass, any op then begins
+    "other".
 
 Note [Phase times from the library]
     The library of measured models has the GPU time of each phase, but no host times. The CPU therefore runs at this machine's
@@ -140,6 +141,7 @@ class StepTracker:
         self._done: list[tuple[str, int, int, int, int, int]] = []
         self._begun_ns = self._begun_device_ns = 0
         self._by_phases = recording.trace.grain == "phase" and recording.library_pace is None
+        self._sees_no_ops = self._by_phases or recording.has_phases_of_recorder
         self._left_ns = NONE  # when the host left the current phase or step, see Note [Waits between phases]
         self._wall_ns = scheduler.clock.now_ns()
         self._loader_ns = 0
@@ -162,10 +164,12 @@ class StepTracker:
 
     def _see_phase(self) -> None:
         # see Note [Ops between recorded phases]
-        if self._by_phases:
+        if self._sees_no_ops:
             following = self.step.following()
+            is_other = following[:1] in ([], ["other"])
             begins_with_call = next((name for name in following if name != "other"), "") in _ENTERED
-            self.script.unseen = (PLAIN,) * begins_with_call + (ASIDE,) * (following[:1] not in ([], ["other"]))
+            begins_with_call &= not (is_other and self.script.phases.is_after_backward)
+            self.script.unseen = (PLAIN,) * begins_with_call + (ASIDE,) * (not is_other)
         self.begins_segment = self.script.begins_segment
 
     def loss_called(self, thread: HostThread) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import traces
-from tests.replayer.compiled.handmade_recording import SCRIPT, Events, backward, forward, recording
+from tests.replayer.compiled.handmade_recording import SCRIPT, STEP_US, Events, backward, forward, recording
 from tests.replayer.compiled.replaying import timeline_of
 from traces.compiled.regions import region_calls
-from traces.model.trace import Origin, StepKind, Trace
+from traces.model.run import RECORDER
+from traces.model.trace import NONE, Origin, Phases, StepKind, Trace
 from tui.commands.replay_library import ReplaySource, source_of
 
 FORWARD, BACKWARD = ["sgemm", "triton_poi_fused_relu_0"], ["triton_poi_fused_1", "sgemm_t"]
@@ -345,3 +349,55 @@ def test_adding_to_the_gradients_of_an_earlier_cuda_graph_raises() -> None:
 def test_outputs_of_a_cuda_graph_are_valid_while_a_backward_pass_is_pending() -> None:
     script = LAUNCHES_GRAPHS.format(steps=3, after="kept.append(loss.mean())")
     replay_script(script + "sum(kept).backward()", recording(graphs=True))
+
+
+CAPTURES = """
+import torch
+
+x, out = torch.ones(16, 8, device="cuda"), torch.zeros(16, 8, device="cuda")
+weight = torch.ones(16, 8, device="cuda", requires_grad=True)
+weight.grad = torch.ones(16, 8, device="cuda")
+optimizer = torch.optim.SGD([weight], lr=0.1)
+graph, model = torch.cuda.CUDAGraph(), torch.nn.ReLU()
+with torch.cuda.graph(graph):
+    out.copy_(model(x))
+for _ in range(4):
+    torch.sub(out, 1).sum()
+    x.copy_(torch.ones(16, 8))
+    graph.replay()
+    optimizer.step()
+"""
+
+
+def test_ops_before_a_step_launches_its_cuda_graph_stay_in_the_phase_of_the_recorder() -> None:
+    """GIVEN a recorded script that computes a sum, copies a batch to the GPU and launches its own CUDA graph WHEN it is
+    replayed THEN the sum belongs to the phase "other", too: the recorder sees no single ops, but knows the graph's phases."""
+    events, starts = Events(), (0, 200, 350, 500)
+    for step in range(4):
+        at = step * STEP_US
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US)
+        for name, start, shapes in (("aten::sub", 20, [[16, 8], []]), ("aten::sum", 80, [[16, 8]])):
+            events.op(name, at + start, 30, shapes)
+            events.launch("cudaLaunchKernel", at + start + 10, (f"{name}_kernel", 4))
+        events.op("aten::copy_", at + 250, 40, [[16, 8], [16, 8], []])
+        events.copy_to_device(at + 260, 512)
+        events.launch("cudaGraphLaunch", at + 400, ("relu", 6), ("copy", 3), graph=5)
+        events.optimizer_step(at + 520, [[16, 8], [16, 8]])
+    recorded = events.trace()
+    names = [recorded.strings.add(name) for name in ("other", "h2d", "forward", "optimizer")]
+    begins_ns = recorded.steps.start_ns.repeat(4) + 1000 * np.tile(starts, 4)
+    recorded.phases = Phases.of(
+        step=np.repeat(range(4), 4),
+        name=np.tile(names, 4),
+        start_ns=begins_ns,
+        duration_ns=np.diff([*begins_ns, recorded.steps.end_ns[-1]]),
+        device=np.full(16, NONE),
+        device_start_ns=np.full(16, NONE),
+        device_end_ns=np.full(16, NONE),
+    )
+    recorded.runs[0] = replace(recorded.runs[0], source=RECORDER)
+    made = replay_script(CAPTURES, recorded)
+    for step in range(1, 4):
+        found = [made.strings[name] for name in made.phases.name[made.phases.step == step]]
+        assert found == ["other", "h2d", "forward", "optimizer"]
+    assert (made.device.origin[made.device.start_ns >= made.steps.start_ns[1]] == Origin.EXACT).all()
