@@ -110,10 +110,11 @@ def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Re
     unit = _unit([call.symbol for call in graphs])
     if unit:
         return Repeats([call.start_ns for call in graphs[::unit]], len(graphs) % unit > 0)
-    for symbols in (exact, names):
-        first, unit = _repeated_to_the_end(symbols)
-        if unit and _is_iteration(calls[first : first + unit], works):
-            second = first if first >= unit else first + unit
+    for first, unit in sorted(map(_repeated_to_the_end, (exact, names))):
+        own = calls[first : first + unit]
+        if _is_iteration(own, works):
+            is_whole = first >= unit or not _once_calls(own).isdisjoint(_once_calls(calls[:first]))
+            second = first if is_whole else first + unit
             return Repeats([call.start_ns for call in [calls[0], *calls[second::unit]]], False)
     return None
 
@@ -143,8 +144,12 @@ def _computes(calls: Sequence[_Call]) -> bool:
     return any(call.computes for call in calls)
 
 
+def _once_calls(calls: Sequence[_Call]) -> set[int]:
+    return {call.symbol[0] for call in calls if call.is_once}
+
+
 def _is_iteration(calls: Sequence[_Call], works: bool) -> bool:
-    return any(call.is_once for call in calls) and (_computes(calls) or not works)
+    return bool(_once_calls(calls)) and (_computes(calls) or not works)
 
 
 def _reads_new_data(calls: Sequence[_Call]) -> bool:
