@@ -98,10 +98,6 @@ def _segment_reduce(
     return data.new_empty((*data.shape[: given.dim() - 1], segments, *data.shape[given.dim() :]))
 
 
-def svd(data: torch.Tensor, full: bool = False, vectors: bool = True, *, driver: str | None = None) -> TorchAny:
-    return aten._linalg_svd.default(data, full, vectors)
-
-
 def _second(grad: torch.Tensor, x: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -144,7 +140,6 @@ RULES: dict[TorchAny, TorchFunction] = {
     aten.multilabel_margin_loss_backward.default: _second,
     **_with_scalars("addcmul"), **_with_scalars("addcmul_"), **_with_scalars("addcdiv"), **_with_scalars("addcdiv_"),
     aten.linalg_lstsq.default: _lstsq,
-    aten._linalg_svd.default: svd,
     aten.poisson.default: lambda data, *rest: torch.empty_like(data, memory_format=torch.contiguous_format),
     aten.batch_norm_update_stats.default: lambda data, *rest: CUDA_ONLY[aten.batch_norm_stats.default](data, 0.0),
     aten.baddbmm.dtype: lambda _, one, other, dtype, **scalars: aten.bmm.dtype(one, other, dtype),

@@ -173,6 +173,9 @@ def test_shapes_that_meta_kernels_accept_are_errors() -> None:
     square[torch.rand(4, 5, device="cuda") > 0] = torch.ones(3, device="cuda")  # the mask may be true in three places
     assert row.max().shape == () and square[:1].masked_scatter(mask, square).shape == (4, 5)
     assert F.multi_margin_loss(square[:, :1], labels[:, 0]).shape == ()  # one class
+    # without a batch dimension, there is one loss, although PyTorch's meta kernels return a tensor of shape (1,)
+    assert F.multi_margin_loss(square[0], labels[0, 0], reduction="none").shape == ()
+    assert F.multilabel_margin_loss(square[0], labels[0], reduction="none").shape == ()
 
 
 def test_a_check_that_finds_no_error_keeps_no_memory() -> None:
