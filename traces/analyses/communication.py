@@ -15,7 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.analyses.waits import host_waits
-from traces.figures.measure import device_ranks, launch_steps, launch_time_ns, phase_windows, rank_of_device
+from traces.figures.measure import (
+    device_ranks,
+    intervals_by_device,
+    launch_steps,
+    launch_time_ns,
+    phase_windows,
+    rank_of_device,
+)
 from traces.figures.pace import counted_steps
 from traces.figures.spread import median
 from traces.model.intervals import Intervals
@@ -108,7 +115,7 @@ def exposed_copies_ns(trace: Trace) -> int:
     others_of = by_value(spans.device[others])
     launched_ns = np.where(spans.launch == NONE, spans.start_ns.min(initial=0), launch_time_ns(trace))
     end_ns, waited_ns = spans.end_ns, 0
-    for device, copying in _by_device(trace, copies & of_steps).items():
+    for device, copying in intervals_by_device(trace, copies & of_steps).items():
         own, of_host = others[others_of.get(device, [])], host_waits(trace, rank_of_device(trace, device)).intervals
         working = Intervals(spans.start_ns[own], end_ns[own])
         waiting = _union(Intervals(launched_ns[own], end_ns[own]), of_host)
@@ -125,8 +132,8 @@ def _union(*intervals: Intervals) -> Intervals:
 
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
     total_ns = hidden_ns = 0
-    sends = _by_device(trace, counted)
-    computes = _by_device(trace, trace.device.is_work & ~kernels & np.isin(trace.device.device, list(sends)))
+    sends = intervals_by_device(trace, counted)
+    computes = intervals_by_device(trace, trace.device.is_work & ~kernels & np.isin(trace.device.device, list(sends)))
     for device, communicating in sends.items():
         total_ns += communicating.total_ns
         if device in computes:
@@ -172,9 +179,3 @@ def _operations(trace: Trace) -> tuple[Operation, ...]:
             )
         )
     return tuple(sorted(found, key=lambda row: (-(row.bytes or 0), -row.count, row.name, row.phase)))
-
-
-def _by_device(trace: Trace, mask: Column) -> dict[int, Intervals]:
-    device, start_ns = trace.device.device[mask], trace.device.start_ns[mask]
-    end_ns = start_ns + trace.device.duration_ns[mask]
-    return {number: Intervals(start_ns[rows], end_ns[rows]) for number, rows in by_value(device).items()}

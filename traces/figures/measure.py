@@ -69,9 +69,13 @@ def gpus_per_rank(trace: Trace) -> int:
 
 @cached_result
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
-    work = work_rows(trace)
-    start_ns, end_ns = trace.device.start_ns[work], trace.device.end_ns[work]
-    return {device: Intervals(start_ns[rows], end_ns[rows]) for device, rows in by_value(trace.device.device[work]).items()}
+    return intervals_by_device(trace, work_rows(trace))
+
+
+def intervals_by_device(trace: Trace, rows: Column) -> dict[int, Intervals]:
+    """`rows` are indices of `trace.device`, or a mask."""
+    device, start_ns, end_ns = trace.device.device[rows], trace.device.start_ns[rows], trace.device.end_ns[rows]
+    return {number: Intervals(start_ns[own], end_ns[own]) for number, own in by_value(device).items()}
 
 
 @cached_result
