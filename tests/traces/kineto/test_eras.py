@@ -554,6 +554,16 @@ def test_only_the_first_of_two_optimizers_ends_steps_even_with_closures() -> Non
     assert (steps_from, kinds, ends) == ("optimizer", ["STEADY"] * 2, [50, 150])
 
 
+def test_only_the_first_of_two_optimizers_of_one_class_ends_steps_even_with_closures() -> None:
+    """GIVEN two LBFGS that take turns and update parameters of sizes 3 and 4 THEN each step ends with the first of them."""
+    one = [numbered("aten::mm", 5, 4)]
+    for size, at in ((3, 10), (4, 60)):
+        one.append(op("Optimizer.step#LBFGS.step", at, 30, cat="user_annotation"))
+        one += [numbered("aten::mm", at + 5, 5), op("MmBackward0", at + 10, 5, tid=8, Fwd_thread_id=1)]
+        one.append(op("aten::mul_", at + 20, 2, **{"Input Dims": [[size]]}))
+    assert seen([*one, *shifted(one, 100), *shifted(one, 200)]) == ("optimizer", ["STEADY"] * 3, [40, 140, 240])
+
+
 def test_a_larger_sequence_number_shows_that_autograd_recorded_an_op() -> None:
     """GIVEN ops with the numbers 5, 6, 6, 7 and none, in another order in the table, and a range with the number 9."""
     numbers, starts = [7, 5, NONE, 6, 6, 9], [40, 10, 15, 20, 30, 25]

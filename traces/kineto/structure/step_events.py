@@ -122,7 +122,6 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     stepping = stepping[np.argsort(host.start_ns[stepping], kind="stable")]
-    first_optimizer = int(host.name[stepping[0]]) if len(stepping) else NONE
     leading = set(_of_first_optimizer(tables, stepping).tolist())
     starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
     outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
@@ -152,7 +151,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         is_quiet = bool(quiet[place])
         facts = name, kind, seed, is_quiet, leads, like, *after_backward
         events.append(StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created, on_main=bool(on_main[row])))
-    return _outside_closures(events, host, runs_backward, first_optimizer, strings) if len(runs_backward) else events
+    return _outside_closures(events, host, runs_backward, leading, strings) if len(runs_backward) else events
 
 
 def _of_first_optimizer(tables: RankTables, ranges: Column) -> Column:
@@ -200,7 +199,7 @@ def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int]
 
 
 def _outside_closures(
-    events: list[StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
+    events: list[StepEvent], host: HostSpans, ranges: Column, leading: set[int], strings: Strings
 ) -> list[StepEvent]:
     """Rename all events inside an optimizer's `step` method to "optimizer", except events inside the closure that the script
     passed to `step`.
@@ -222,7 +221,7 @@ def _outside_closures(
         inside = events[first:last]
         closures = [span for span in marked if begin_ns <= span[0] < end_ns] or _closures(inside)
         result += events[used:first]
-        used, leads = last, int(host.name[row]) == first_optimizer
+        used, leads = last, row in leading
         for start_ns, stop_ns in closures:
             result.append(StepEvent(begin_ns, start_ns, "optimizer", 0, False, False, leads, calls_closure=True))
             result += [event for event in inside if start_ns <= event.start_ns < stop_ns]
