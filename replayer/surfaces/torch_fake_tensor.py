@@ -12,7 +12,7 @@ from types import ModuleType
 
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch, patch_item
+from traces.script.patching import patch, patch_around, patch_item
 
 
 def install(torch_module: ModuleType) -> None:
@@ -43,3 +43,6 @@ def install(torch_module: ModuleType) -> None:
     patch(fake_tensor.FakeTensorMode, avoid_device_init=True)
     handlers: TorchAny = fake_tensor._DISPATCH_META_HANDLERS
     patch_item(handlers, device_op, device)
+    # a fake mode with `allow_non_fake_inputs` also converts tensors on the virtual GPU
+    plain = (torch_module.Tensor, torch_module.nn.Parameter)
+    patch_around(fake_tensor, _check_for_subclass_arg=lambda check, x: x.__class__ not in plain and check(x))

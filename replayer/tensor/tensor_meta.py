@@ -25,7 +25,9 @@ OURS = ("cuda", BACKEND)
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(Byte|Char|Double|Float|Half|Int|Long|Short)Type\b(?!\{{\d)")
 _OTHER_TYPE = re.compile(rf"\b{BACKEND.capitalize()}(\w+Type)\b")
 # PyTorch raises NotImplementedError for other reasons, too.
-LACKS_KERNEL = re.compile(r"Could not run|not implemented for (?!complex tensors)|Meta tensors|meta kernel", re.IGNORECASE)
+LACKS_KERNEL = re.compile(
+    r"Could not run|not implemented for (?!complex tensors)|MKL FFT doesn't support|Meta tensors|meta kernel", re.IGNORECASE
+)
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|\.\w+Tensor|'| and | but |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1

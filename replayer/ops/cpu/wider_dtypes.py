@@ -32,7 +32,7 @@ def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Except
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
         return False  # Equal wider dtypes would hide the error.
-    if fits_in_float(func, text) or (re.search("low precision", text) and dtypes & _LOW_PRECISION.keys()):
+    if fits_in_float(func, text) or (re.search("low precision|MKL FFT", text) and dtypes & _LOW_PRECISION.keys()):
         return True
     if _OF_A_NUMBER.search(text):
         return False

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 
 def test_fake_tensors_support_a_backward_pass() -> None:
@@ -36,3 +40,11 @@ def test_a_compiled_function_makes_tensors_from_numbers() -> None:
         return x + torch.tensor(3.0, device=x.device)
 
     assert add(torch.ones(2, device="cuda")).device == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_make_fx_traces_a_function_that_uses_tensors_on_the_gpu(mode: Literal["fake", "symbolic"]) -> None:
+    """GIVEN a module and a tensor on the virtual GPU WHEN make_fx traces a function with fake input THEN they are constants."""
+    layer, scale, x = torch.nn.Linear(4, 3).cuda(), torch.ones(3, device="cuda"), torch.ones(2, 4, device="cuda")
+    traced = make_fx(lambda x: layer(x) * scale, tracing_mode=mode, _allow_non_fake_inputs=True)(x)
+    assert traced(x).shape == (2, 3) and traced(x).is_cuda

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -163,3 +164,27 @@ def test_scalars_and_results_are_checked_as_by_cuda_kernels(row: int) -> None:
     call, says = _CHECKED[row]
     with pytest.raises(RuntimeError, match=says) if says else nullcontext():
         call()
+
+
+def test_short_time_fourier_transforms_accept_half_precision() -> None:
+    use()
+    warnings.simplefilter("ignore")  # complex half precision is experimental
+    signal, window = torch.ones(64, device="cuda").half(), torch.ones(16, device="cuda").half()
+    spectrum = torch.stft(signal, 16, window=window, return_complex=True)
+    assert (spectrum.dtype, spectrum.shape) == (torch.complex32, (9, 17))
+    assert torch.istft(spectrum, 16, window=window).dtype is torch.float16
+    with pytest.raises(RuntimeError, match="sizes are powers of two"):
+        torch.stft(signal, 12, return_complex=True)
+
+
+@pytest.mark.parametrize("columns", [[0, 1], [0, 7]])
+def test_indices_of_a_sparse_tensor_are_checked_if_the_script_asks_for_it(columns: list[int]) -> None:
+    use()
+    warnings.simplefilter("ignore")  # sparse CSR tensors are in beta state
+    rows, values = torch.tensor([0, 1, 2]).cuda(), torch.ones(2).cuda()
+    expected: Any = nullcontext()
+    if columns[1] > 1:
+        expected = pytest.raises(RuntimeError, match="`0 <= col_indices < ncols` is not satisfied")
+    with expected:
+        sparse = torch.sparse_csr_tensor(rows, torch.tensor(columns).cuda(), values, (2, 2), check_invariants=True)
+        assert sparse.is_cuda and sparse.shape == (2, 2)

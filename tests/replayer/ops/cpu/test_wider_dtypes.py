@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +35,13 @@ def test_unsigned_and_float8_tensors_can_be_moved() -> None:
     half = torch.tensor([0.5, 448.0]).to(torch.float8_e4m3fn)
     flipped = computed(aten.flip.default, half, [0])
     assert (flipped.float().tolist(), flipped.dtype) == ([448.0, 0.5], torch.float8_e4m3fn)
+
+
+def test_inverse_fourier_transforms_are_computed_in_a_wider_dtype() -> None:
+    """GIVEN a spectrum in complex32 WHEN the CPU's message names float16 THEN the transform is computed in complex64."""
+    warnings.simplefilter("ignore")  # complex half precision is experimental
+    signal = computed(aten._fft_c2r.default, torch.ones(3, dtype=torch.complex32), [0], 2, 4)
+    assert (signal.tolist(), signal.dtype) == ([1.0, 0.0, 0.0, 0.0], torch.float16)
 
 
 def test_results_computed_in_a_wider_dtype_have_the_dtype_of_the_op() -> None:
