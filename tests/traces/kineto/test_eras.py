@@ -613,6 +613,12 @@ def test_models_called_without_gradients_after_training_are_evaluation_steps() -
     assert seen(events) == ("optimizer", ["STEADY"] * 2 + ["EVALUATION"] * 2, [20, 50, 80, 83])
     mark = op("ProfilerStep#4", 0, 50, cat="user_annotation")
     assert seen([mark, *trained, *shifted(evaluated_once, 30)]) == ("profiler", ["STEADY"], [50])
+    # WHEN a DataLoader returns the batches THEN a model that is called for the batch of the training step is part of it
+    loader = op("enumerate(DataLoader)#_Iter.__next__", 0, 5, cat="user_annotation")
+    same = [loader, *shifted(trained, 10), *shifted(evaluated_once, 40)]
+    assert seen([*same, *shifted(same, 60)])[:2] == ("optimizer", ["STEADY"] * 2)
+    other = [*same[:-2], *shifted([loader, *evaluated_once], 40)]
+    assert seen([*other, *shifted(other, 60)])[1] == ["STEADY", "EVALUATION"] * 2
 
 
 @pytest.mark.parametrize(("generator_ops", "expected"), [(2, "profiler"), (1, "batches")])
