@@ -93,21 +93,22 @@ class RepeatedRun:
             self.values = {number: values for number, values in self.values.items() if number >= self.number}
 
     def unpack(self) -> list[EndedStep]:
-        ended = []
-        for _ in range(self.steps):
-            times_ns, events = self.times_ns[: self.plan.times], self.events[: self.plan.new_events]
-            taken = self.boundaries(events, times_ns)
-            end, start_ns, end_ns = taken[-1] if taken else None, self.start_ns, times_ns[-1]
-            reads, found = self.values.get(self.number, ([], []))
+        ended, times, events, start, start_ns = [], self.plan.times, self.plan.new_events, self.start, self.start_ns
+        for step in range(self.steps):
+            times_ns = self.times_ns[step * times : (step + 1) * times]
+            taken = self.boundaries(self.events[step * events : (step + 1) * events], times_ns)
+            end, end_ns, number = taken[-1] if taken else None, times_ns[-1], self.number + step
+            reads, found = self.values.get(number, ([], []))
             ended.append(
                 EndedStep(
-                    self.number, StepKind.STEADY, start_ns, end_ns, (), self.start, end, {}, taken, [], reads, found,
+                    number, StepKind.STEADY, start_ns, end_ns, (), start, end, {}, taken, [], reads, found,
                     plan=self.plan, times_ns=[start_ns, *times_ns],
                 )
             )  # fmt: skip
-            self.forget(1, end)
+            start, start_ns = end, end_ns
         if ended and ended[0].taken and self.asked_ns != NONE:
             ended[0].taken[-1].not_before_ns = self.asked_ns
+        self.forget(self.steps, start)
         self.asked_ns = NONE
         return ended
 
