@@ -37,7 +37,7 @@ from traces.figures.problems import serious_problems, why_work_is_hidden
 from traces.model.json_facts import Json
 from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.names.cards import UNKNOWN_CARD, card_of
-from traces.rates.estimate_errors import network_error, precision_of
+from traces.rates.estimate_errors import expected_error, network_error, precision_of
 
 _KINDS = {
     "matmul": "matrix products", "conv": "convolutions", "conv_weight": "convolutions", "conv3": "convolutions",
@@ -125,10 +125,10 @@ class Predictor:
         unscaled_share = scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1)
         busy_ns = gpu_ns(trace, recorded)
         from_unknown_gpu = bool(conditions.gpu) and card_of(_name_of_gpu(recorded)) is UNKNOWN_CARD
-        expected_error = None
+        error = None
         if unscaled_share <= MOST_UNSCALED and not why_work_is_hidden(recorded) and not from_unknown_gpu:
-            expected_error = _expected_error(shares, conditions, recorded, min(busy_ns / one_ns, 1.0) if one_ns else 1.0)
-        trace.runs = {rank: replace(run, expected_error=expected_error) for rank, run in trace.runs.items()}
+            error = _expected_error(shares, conditions, recorded, min(busy_ns / one_ns, 1.0) if one_ns else 1.0)
+        trace.runs = {rank: replace(run, expected_error=error) for rank, run in trace.runs.items()}
         work, steps = _work_of_steps(recorded)
         several = self._parallel(trace, conditions, alone, one_ns)
         device = trace.devices[0] if trace.devices else None
@@ -142,7 +142,7 @@ class Predictor:
             phases=_by_phase(recorded, scaling, work, steps),
             kinds=_by_kind(recorded, scaling, work, steps),
             origins={ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
-            expected_error=expected_error,
+            expected_error=error,
             unscaled_share=unscaled_share,
             memory_peak_bytes=self._peak_bytes,
             memory_bytes=device.total_memory_bytes if device else None,
@@ -235,7 +235,9 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
         trains = bool((recorded.steps.kind != StepKind.EVALUATION).any())
         of_half = network_error("training" if trains else "inference", "half", conditions.gpu).error
         of_origin = EXPECTED_ERROR | dict.fromkeys((Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE), of_half)
-    return gpu_share * sum(of_origin[origin] * share for origin, share in shares.items()) + several
+    estimated = expected_error(recorded) if recorded.is_replay else None
+    of_recorded = estimated.error if estimated is not None else 0.0
+    return gpu_share * (of_recorded + sum(of_origin[origin] * share for origin, share in shares.items())) + several
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
@@ -359,6 +361,8 @@ def _name_of_gpu(recorded: Trace) -> str:
 def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:
     found = pace(recorded)
     notes = [problem.text.removesuffix(".") for problem in serious_problems(recorded)]
+    if recorded.is_replay and expected_error(recorded) is not None:
+        notes.append("the recording is a replay with estimated times; the expected error includes the error of these estimates")
     if found is not None and found.mean is not None:
         notes.append("the recorded steps vary a lot, so the step time is an average")
     known = _name_of_gpu(recorded)

@@ -113,7 +113,10 @@ def compare(
             bottleneck_of(other, paces.replayed, analyses.replayed),
         ),
         passes=_passes((recorded, timed), (other, timed_other)),
-        problems=Both(_problems(recorded, other, paces.recorded, steps), _problems(other, recorded, paces.replayed, steps)),
+        problems=Both(
+            [*_estimated(recorded), *_problems(recorded, other, paces.recorded, steps)],
+            _problems(other, recorded, paces.replayed, steps),
+        ),
         steps=steps,
         host_pace=_spread(times, timed, timed_other, steady, pace.host_series),
         device_pace=_spread(times, timed, timed_other, steady, pace.device_series),
@@ -251,6 +254,11 @@ def _host_without_loader(times: pace.StepTimes, rows: Column) -> pace.PaceSeries
 def _series_without_data(times: pace.StepTimes, rows: Column) -> pace.PaceSeries | None:
     of = pace.pace_series(times, rows)
     return None if of is None else replace(of, interval_ns=of.without_data_ns)
+
+
+def _estimated(recorded: Trace) -> list[str]:
+    error = expected_error(recorded) if recorded.is_replay else None
+    return [f"At least some times are estimated. {error.sentence()}"] if error is not None else []
 
 
 def _problems(trace: Trace, beside: Trace, of: pace.StepPace | None, steps: Spread) -> list[str]:

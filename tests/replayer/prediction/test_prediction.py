@@ -24,6 +24,7 @@ from tests.replayer.recordings import Op, make_recording
 from tests.traces.handmade import phase_grained, training
 from traces.format.trace_file import load, save
 from traces.kineto import read_kineto_bytes
+from traces.model.run import REPLAY, ReplayNotes, Run
 from traces.model.trace import NONE, Collectives, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.model.workload import InputTensor, WorkloadSignature
 from traces.names.cards import card_of
@@ -255,6 +256,16 @@ def test_predicting_from_a_later_rank_keeps_the_rank_number() -> None:
     recorded.runs = {1: recorded.run_of(0)}
     assert recorded.ranks == [1]
     assert set(predict(recorded, Conditions(gpu="Tesla T4")).trace.runs) == {1}
+
+
+def test_a_prediction_from_an_estimate_has_a_larger_expected_error() -> None:
+    measured, estimate = training(), training()
+    estimate.device.origin[:] = Origin.ROOFLINE
+    estimate.runs = {0: Run(REPLAY, replay=ReplayNotes())}
+    one, two = (predict(trace, Conditions(gpu="Tesla T4")) for trace in (measured, estimate))
+    assert one.expected_error is not None and two.expected_error is not None and two.expected_error > one.expected_error
+    note = "the recording is a replay with estimated times; the expected error includes the error of these estimates"
+    assert note in two.notes and note not in one.notes
 
 
 def test_no_time_in_a_replayed_prediction_counts_as_exact(tmp_path: Path) -> None:

@@ -101,6 +101,13 @@ def test_the_json_of_a_comparison_contains_the_expected_error(rows: None) -> Non
     assert facts["estimate_error"] == {**ROWS[0], "within": None, "same_card": True}
 
 
+def test_a_comparison_says_that_the_first_trace_contains_estimates(rows: None) -> None:
+    estimate = _estimated("NVIDIA GeForce RTX 3090", HALF)
+    (sentence,) = compare(estimate, training()).problems.recorded
+    assert sentence.startswith("At least some times are estimated. In 49 steps of half-precision training")
+    assert not compare(training(), estimate).problems.recorded
+
+
 def test_each_row_of_the_error_table_is_in_the_documentation() -> None:
     """The page quotes what benchmarks/estimates.py prints."""
     page = (ROOT / "docs" / "what_if.md").read_text(encoding="utf-8")
