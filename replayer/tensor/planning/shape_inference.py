@@ -419,7 +419,8 @@ def fits_in_float(func: Op, of_cpu: str) -> bool:
 
 _TRIED_FOR_DTYPES = 1 << 12  # elements
 _LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # more ops support these dtypes on CUDA than on the CPU
-_NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
+# "CPUBoolType{[4, 5]}" is part of an error about shapes
+_NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool(?!Type\{)|floating")
 _WANTS_INDICES = re.compile(r"type '?(long int|Long|int32/int64)\b|dtype is wrong")  # on all devices
 
 

@@ -138,6 +138,7 @@ def test_convolutions_check_strides_channels_and_the_size_of_the_bias() -> None:
 def test_shapes_that_meta_kernels_accept_are_errors() -> None:
     """PyTorch 2.14 raises these errors on a CUDA device."""
     use()
+    many = torch.ones(20, 30, 300, device="cuda")
     row = torch.ones(2, device="cuda")
     square, labels = torch.ones(4, 5, device="cuda"), torch.zeros(4, 5, dtype=torch.long, device="cuda")
     mask = square > 0
@@ -167,6 +168,7 @@ def test_shapes_that_meta_kernels_accept_are_errors() -> None:
         (lambda: square.masked_fill_(mask[0, :4], 0), "The expanded size of the tensor (5) must match the existing size (4)"),
         (lambda: square[0].masked_fill_(mask, 0), "expand(CUDABoolType{[4, 5]}, size=[5]): the number of sizes"),
         (lambda: square.masked_fill(mask[0, :4], 0), "The size of tensor a (4) must match the size of tensor b (5)"),
+        (lambda: many[0].masked_scatter_(many > 0, many), "expand(CUDABoolType{[20, 30, 300]}, size=[30, 300])"),
     ):
         with pytest.raises((RuntimeError, IndexError), match=re.escape(text)):
             call()
