@@ -25,6 +25,9 @@ VERSIONS = {
     "openclip": "mlfoundations/open_clip 89fb801",
     "llmc": "karpathy/llm.c f1e2ace",
     "mleng": "stas00/ml-engineering 744d01e",
+    "moddednanogpt": "KellerJordan/modded-nanogpt f411b3d3",
+    "beyond": "tanishqkumar/beyond-nanogpt cb1d7bc",
+    "tczhangzhi": "tczhangzhi/pytorch-distributed cd12856",
 }
 Edit = tuple[str, str, str]  # file, text, replacement
 
@@ -206,6 +209,7 @@ def _of_deepspeed() -> list[Program]:
     )
     configs = ("baseline", "bf16_full")
     cifar = "training/cifar/cifar10_deepspeed.py"
+    cifar_stages = {f"stage {stage}": f"--stage {stage} --dtype {('bf16', 'fp32')[stage == 0]}" for stage in range(4)}
     pipeline = "training/pipeline_parallelism"
     small_images = tuple(
         (
@@ -263,7 +267,7 @@ def _of_deepspeed() -> list[Program]:
                 native=False,
                 edits=(*small_images, (cifar, '"lr": 0.001,', '"torch_adam": True, "lr": 0.001,')),
             )
-            for name, options in {"stage 0": "--dtype fp32", "stage 2": "--stage 2 --dtype bf16"}.items()
+            for name, options in cifar_stages.items()
         ),
         *(
             Program(
@@ -486,6 +490,78 @@ def _of_llmc() -> list[Program]:
     return [Program("llmc", f"train_gpt2 {kind}".strip(), f"{words} {options}", edits=edits) for kind, options in kinds.items()]
 
 
+def _of_tutorials() -> list[Program]:
+    """Return programs that implement data, tensor and optimizer parallelism with collectives instead of PyTorch's modules."""
+    ddp, tensors = "mlsys/train_ddp.py", "mlsys/train_tp.py"
+    words = "[{'text': str(i)} for i in range(64)]"
+    tokens = "type('Tokens', (), {'pad_token': 'x', 'vocab_size': 65, 'pad_token_id': -1, '__call__': lambda self, texts, **_:"
+    tokens = f"{tokens} {{'input_ids': torch.tensor([[(int(text) * 7 + at) % 65 for at in range(17)] for text in texts])}}}})()"
+    sizes = "--len_dataset 64 --batch_size 4 --epochs 1 --seq_len 17 --hidden_dim 32 --nlayers 2"
+    images, nanogpt = "datasets.FakeData(16, (3, 64, 64), 10, ", "train_gpt2.py"
+    lengths = ("sequence_length", 1024, 32), ("num_iterations", 6200, 5), ("val_tokens", 10485760, 256)
+    shorter = ("batch_size", "8*64", 8), ("device_batch_size", 64, 2), *lengths
+    return [
+        Program(
+            "moddednanogpt",
+            "2024-10-10_Muon",
+            nanogpt,
+            edits=(
+                *((nanogpt, f"    {name} : int = {value}", f"    {name} : int = {by}") for name, value, by in shorter),
+                (nanogpt, "n_layer=12, n_head=12, n_embd=768", "n_layer=2, n_head=2, n_embd=64"),
+                (nanogpt, "sorted(glob.glob(filename_pattern))", '["tokens"]'),
+                (nanogpt, "_peek_data_shard(fname)", "9999"),
+                (nanogpt, "_load_data_shard(self.files[self.current_shard])", "np.arange(9999) % 65"),
+                (nanogpt, "['nvidia-smi']", "['true']"),
+                (nanogpt, "assert torch.cuda.is_available()", ""),
+                (nanogpt, "dtype=torch.bfloat16", "enabled=False"),
+                (nanogpt, "bfloat16()", "float()"),
+            ),
+            native_environment={"TORCHDYNAMO_DISABLE": "1"},
+        ),
+        Program("beyond", "mlsys/comms", "mlsys/comms.py", ranks=4),
+        Program(
+            "beyond",
+            "mlsys/train_ddp",
+            f"{ddp} {sizes}",
+            edits=(
+                (ddp, "from datasets import load_dataset", ""),
+                (ddp, 'load_dataset("roneneldan/TinyStories")["train"].take(len_dataset)', words),
+                (ddp, "GPT2Tokenizer.from_pretrained('gpt2')", tokens),
+                (ddp, "r, wsz = init()", "r, wsz = init(); torch.manual_seed(0)"),
+                (ddp, "dropout=0.1", "dropout=0"),
+            ),
+        ),
+        Program(
+            "beyond",
+            "mlsys/train_tp",
+            tensors,
+            ranks=4,
+            edits=(
+                (tensors, "B, S, D = 8, 1024, 8192", "B, S, D = 2, 16, 256"),
+                (tensors, "depth = 12", "depth = 2"),
+                (tensors, "range(10_000)", "range(5)"),
+                (tensors, "torch.bfloat16", "torch.float32"),
+            ),
+        ),
+        *(
+            Program(
+                "tczhangzhi",
+                name,
+                f"{name}.py --data data -a resnet18 --epochs 1 -b 8 --seed 1",
+                spawns=spawns,
+                edits=(
+                    (f"{name}.py", "datasets.ImageFolder(\n        traindir,", images),
+                    (f"{name}.py", "datasets.ImageFolder(\n        valdir,", images),
+                    (f"{name}.py", "RandomResizedCrop(224", "RandomResizedCrop(64"),
+                    (f"{name}.py", "correct[:k].view(-1)", "correct[:k].reshape(-1)"),
+                    *(((f"{name}.py", "default=-1,", "default=int(os.environ['LOCAL_RANK']),"),) if not spawns else ()),
+                ),
+            )
+            for name, spawns in {"distributed": False, "multiprocessing_distributed": True}.items()
+        ),
+    ]
+
+
 PROGRAMS = [
     *_of_examples(),
     *_of_accelerate(),
@@ -502,4 +578,5 @@ PROGRAMS = [
     *_of_self_supervised(),
     *_of_vision(),
     *_of_llmc(),
+    *_of_tutorials(),
 ]

@@ -26,8 +26,6 @@ def on_cpu(value: Any) -> Any:
 class OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {name: on_cpu(value) for name, value in (kwargs or {}).items()}
-        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
-            return args[0]
         if func is torch.Tensor.to:
             args = (args[0], *(CPU if type(arg) is int else on_cpu(arg) for arg in args[1:]))
         return func(*args, **kwargs)
@@ -62,10 +60,12 @@ def install() -> None:
     dist.init_device_mesh = device_mesh.init_device_mesh
     dist.get_default_backend_for_device = lambda device: "gloo"
     replace(torch.nn.Module, "to", without_numbers)
-    torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[method-assign]
+    for moved, name in ((torch.nn.Module, "cuda"), (torch.Tensor, "cuda"), (torch.Tensor, "pin_memory")):
+        setattr(moved, name, lambda self, *_args, **_kwargs: self)
     replace(torch.nn.parallel.DistributedDataParallel, "__init__", words)
     for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"):
         setattr(torch.cuda, name, lambda *_args, **_kwargs: None)
+    accelerator.current_device_index = lambda: 0
     accelerator.set_device_index = lambda *_args: None
     accelerator.device_index = lambda *_args: None
     torch.cuda.device_count = accelerator.device_count = lambda: COUNT
