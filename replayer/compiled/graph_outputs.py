@@ -2,7 +2,7 @@
 
     outputs = graph_outputs(device=0)
     outputs.begin_call(key, is_backward=False)
-    outputs.end_call(results, is_backward=False)
+    outputs.end_call(results, inputs, is_backward=False, trains=True)
 
 Note [Overwritten outputs]
     With mode="reduce-overhead", PyTorch runs a graph without a CUDA graph in the first call, captures it in the second, and
@@ -19,6 +19,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from importlib import import_module
 from inspect import signature
 
 from torch.utils._pytree import tree_leaves
@@ -53,7 +54,7 @@ class GraphOutputs:
         alive = [(output, is_gradient) for output, is_gradient in self._outputs if output() is not None]
         begins = step != self._step and bool(marked or not self._awaits_backward)
         if begins or not alive:
-            for output, is_gradient in alive:
+            for output, is_gradient in alive if alive and _overwrites() else ():
                 _mark(output, is_gradient)
             self._outputs, self._fewest_calls = [], _LAUNCHES
         self._step = step
@@ -75,6 +76,13 @@ _overwritten: dict[int, tuple[weakref.ref[Allocation], bool]] = {}  # by id of t
 def graph_outputs(device: int) -> GraphOutputs:
     found: GraphOutputs = STATE.graph_outputs.setdefault(device, GraphOutputs())
     return found
+
+
+def _overwrites() -> bool:
+    """Return False if the script's settings of Inductor keep the outputs of CUDA graphs."""
+    settings: TorchAny = import_module("torch._inductor.config").triton
+    clones = getattr(settings, "cudagraph_trees_generation_cloning", None)  # since PyTorch 2.14
+    return bool(settings.cudagraph_trees) and not clones
 
 
 def _mark(output: weakref.ref[Allocation], is_gradient: bool) -> None:

@@ -344,6 +344,8 @@ def test_adding_to_the_gradients_of_an_earlier_cuda_graph_raises() -> None:
     script = LAUNCHES_GRAPHS.format(steps=2, after="loss.mean().backward()")
     with pytest.raises(RuntimeError, match="CUDAGraphs that has been overwritten"):
         replay_script(script, recording(graphs=True))
+    without_trees = "import torch._inductor.config\ntorch._inductor.config.triton.cudagraph_trees = False\n"
+    replay_script(without_trees + script, recording(graphs=True))
 
 
 def test_outputs_of_a_cuda_graph_are_valid_while_a_backward_pass_is_pending() -> None:
