@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -149,19 +149,12 @@ class _NameTotal:
     names: dict[str, float] = field(default_factory=dict)
     ops: dict[str, float] = field(default_factory=dict)
 
-    def add(self, names: dict[str, float], count: float, time_ns: float) -> None:
-        self.count += count
-        self.time_ns += time_ns
-        _add(self.names, names)
-
-    def merge(self, other: _NameTotal) -> None:
-        self.add(other.names, other.count, other.time_ns)
-        _add(self.ops, other.ops)
-
-
-def _add(into: dict[str, float], times: dict[str, float]) -> None:
-    for name, time_ns in times.items():
-        into[name] = into.get(name, 0.0) + time_ns
+    def add(self, other: _NameTotal, share: float = 1.0) -> None:
+        self.count += share * other.count
+        self.time_ns += share * other.time_ns
+        for mine, theirs in ((self.names, other.names), (self.ops, other.ops)):
+            for name, time_ns in theirs.items():
+                mine[name] = mine.get(name, 0.0) + share * time_ns
 
 
 _OpKey = tuple[str, str]  # phase and op: the op is a canonical name, or a fused kernel's name without its number, or ""
@@ -175,18 +168,12 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass
 class _Launched:
-    calls: float = 0.0  # calls of the op; each call counts with its first kernel
-    launches: float = 0.0
-    time_ns: float = 0.0
-    op_names: dict[str, float] = field(default_factory=dict)
-    kernel_names: dict[str, float] = field(default_factory=dict)
+    op: _NameTotal = field(default_factory=_NameTotal)  # counts calls of the op; each call counts with its first kernel
+    kernel: _NameTotal = field(default_factory=_NameTotal)  # counts launches
 
     def add(self, other: _Launched, share: float = 1.0) -> None:
-        self.calls += share * other.calls
-        self.launches += share * other.launches
-        self.time_ns += share * other.time_ns
-        for mine, theirs in ((self.op_names, other.op_names), (self.kernel_names, other.kernel_names)):
-            _add(mine, {name: share * time_ns for name, time_ns in theirs.items()})
+        self.op.add(other.op, share)
+        self.kernel.add(other.kernel, share)
 
 
 class _Side:
@@ -196,10 +183,9 @@ class _Side:
         self.kernels: dict[_KernelKey, _NameTotal] = {}
         for (phase, op, kernel), one in launched.items():
             of_kernel = self.kernels.setdefault((op, kernel), _NameTotal())
-            of_kernel.add(one.kernel_names, one.launches, one.time_ns)
-            _add(of_kernel.ops, {op: one.time_ns})
+            of_kernel.add(replace(one.kernel, ops={op: one.kernel.time_ns}))
             if op:
-                self.ops.setdefault((phase, op), _NameTotal()).add(one.op_names, one.calls, one.time_ns)
+                self.ops.setdefault((phase, op), _NameTotal()).add(one.op)
 
 
 def _sides(
@@ -320,7 +306,8 @@ def _work_by_launch(
         op_name, op_key = _op_of_kernel(text, strings[name] if name != NONE else "")
         one = found.setdefault((phases[of_phase], op_key, kernel_key(text)), _Launched())
         count = launches[place] if op_name == text else calls[place]
-        one.add(_Launched(count, launches[place], time_ns, {op_name: time_ns} if op_name else {}, {text: time_ns}))
+        of_op = _NameTotal(count, time_ns, {op_name: time_ns} if op_name else {})
+        one.add(_Launched(of_op, _NameTotal(launches[place], time_ns, {text: time_ns})))
     return found
 
 
@@ -370,27 +357,27 @@ def _with_ops(
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
     for same_phase in (True, False):
-        for key, one in [(key, one) for key, one in rest.items() if one.launches > _NOTHING_LEFT]:
+        for key, one in [(key, one) for key, one in rest.items() if one.kernel.count > _NOTHING_LEFT]:
             wanted: dict[_LaunchKey, float] = {}
             for into, of in others.items():
                 if into[1] and into[2] == key[2] and (into[0] == key[0] or not same_phase):
-                    lacking = of.launches - (found[into].launches if into in found else 0.0)
+                    lacking = of.kernel.count - (found[into].kernel.count if into in found else 0.0)
                     wanted |= {into: lacking} if lacking > 0 else {}
-            total = max(sum(wanted.values()), one.launches)
+            total = max(sum(wanted.values()), one.kernel.count)
             for into, launches in wanted.items():
                 given, of = _Launched(), others[into]
                 given.add(one, launches / total)
-                given.calls = of.calls * given.launches / of.launches
-                given.op_names = {name: 0.0 for name in of.op_names}
+                given.op.count = of.op.count * given.kernel.count / of.kernel.count
+                given.op.names = dict.fromkeys(of.op.names, 0.0)
                 found.setdefault(into, _Launched()).add(given)
             left = _Launched()
             left.add(one, 1.0 - sum(wanted.values()) / total)
             rest[key] = left
     for (phase, _, kernel), one in rest.items():
-        if one.launches > _NOTHING_LEFT:
+        if one.kernel.count > _NOTHING_LEFT:
             kind = _kind(kernel, kinds)
-            one.calls = one.launches
-            one.op_names = {kind: one.time_ns} if kind else {}
+            one.op.count = one.kernel.count
+            one.op.names = {kind: one.op.time_ns} if kind else {}
             found.setdefault((phase, kind, kernel), _Launched()).add(one)
     return found
 
@@ -516,7 +503,7 @@ def _op_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: float, 
 def _over_phases(sums: _OpTotals) -> dict[str, _NameTotal]:
     found: dict[str, _NameTotal] = {}
     for (_, op), of in sums.items():
-        found.setdefault(op, _NameTotal()).merge(of)
+        found.setdefault(op, _NameTotal()).add(of)
     return found
 
 
@@ -525,7 +512,7 @@ def _kernel_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: flo
     sides: tuple[dict[_KernelKey, _NameTotal], dict[_KernelKey, _NameTotal]] = ({}, {})
     for into, side in zip(sides, (ours, theirs), strict=True):
         for (op, kernel), of in side.kernels.items():
-            into.setdefault((group_of_op.get(op, op), kernel), _NameTotal()).merge(of)
+            into.setdefault((group_of_op.get(op, op), kernel), _NameTotal()).add(of)
     alone: dict[str, tuple[list[_KernelKey], list[_KernelKey]]] = {}
     for number, (mine, others) in enumerate((sides, sides[::-1])):
         for key in mine.keys() - others.keys():
@@ -584,7 +571,7 @@ def _replacement(ours: list[_NameTotal], theirs: list[_NameTotal]) -> Replacemen
     a, b = _NameTotal(), _NameTotal()
     for total, sums in ((a, ours), (b, theirs)):
         for one in sums:
-            total.merge(one)
+            total.add(one)
     names = [tuple(sorted(of.names, key=lambda name, of=of: (-of.names[name], name))) for of in (a, b)]  # type: ignore[misc]
     op = _most({op: a.ops.get(op, 0.0) + b.ops.get(op, 0.0) for op in a.ops.keys() | b.ops.keys()})
     return Replacement(names[0], names[1], round(a.count, 3), round(b.count, 3), round(a.time_ns), round(b.time_ns), op)
