@@ -15,14 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.analyses.waits import host_waits
-from traces.figures.measure import (
-    device_ranks,
-    intervals_by_device,
-    launch_steps,
-    launch_time_ns,
-    phase_windows,
-    rank_of_device,
-)
+from traces.figures import measure
 from traces.figures.pace import counted_steps
 from traces.figures.spread import median
 from traces.model.intervals import Intervals
@@ -46,7 +39,7 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
     names = np.unique(table.name[table.kind == DeviceKind.KERNEL]).tolist()
     matches = {name: match for name in names if (match := _OF_DATA_PARALLEL.match(trace.strings[name])) is not None}
     own = np.isin(table.name, list(matches))
-    if len(np.unique(table.device[own])) <= len(np.unique(device_ranks(trace)[own])):
+    if len(np.unique(table.device[own])) <= len(np.unique(measure.device_ranks(trace)[own])):
         return {}
     return {name: match[1].lower() for name, match in matches.items()}
 
@@ -91,7 +84,7 @@ def communicates(trace: Trace) -> bool:
 def communication(trace: Trace) -> Communication:
     kernels, rows = communication_kernels(trace), counted_steps(trace)
     exposed_ns, hidden_ns = _overlap(trace, kernels, kernels)
-    of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
+    of_steps = np.isin(measure.launch_steps(trace), rows) if len(rows) else True
     per_step = (time_ns // max(len(rows), 1) for time_ns in _overlap(trace, kernels & of_steps, kernels))
     return Communication(_operations(trace), exposed_ns, hidden_ns, len(rows), *per_step)
 
@@ -99,8 +92,8 @@ def communication(trace: Trace) -> Communication:
 def exposed_on_ns(trace: Trace, device: int) -> int:
     """Return how long a GPU communicates without computing, in nanoseconds per step."""
     kernels, rows = communication_kernels(trace), counted_steps(trace)
-    rows = rows[trace.steps.rank[rows] == rank_of_device(trace, device)]
-    of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
+    rows = rows[trace.steps.rank[rows] == measure.rank_of_device(trace, device)]
+    of_steps = np.isin(measure.launch_steps(trace), rows) if len(rows) else True
     return _overlap(trace, kernels & of_steps & (trace.device.device == device), kernels)[0] // max(len(rows), 1)
 
 
@@ -110,13 +103,13 @@ def exposed_copies_ns(trace: Trace) -> int:
     rows, spans = counted_steps(trace), trace.device
     to_host = trace.strings.matching(spans.name, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (spans.kind == DeviceKind.MEMCPY) & to_host
-    of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
+    of_steps = np.isin(measure.launch_steps(trace), rows) if len(rows) else True
     others = np.flatnonzero(spans.is_work & ~copies)
     others_of = by_value(spans.device[others])
-    launched_ns = np.where(spans.launch == NONE, spans.start_ns.min(initial=0), launch_time_ns(trace))
+    launched_ns = np.where(spans.launch == NONE, spans.start_ns.min(initial=0), measure.launch_time_ns(trace))
     end_ns, waited_ns = spans.end_ns, 0
-    for device, copying in intervals_by_device(trace, copies & of_steps).items():
-        own, of_host = others[others_of.get(device, [])], host_waits(trace, rank_of_device(trace, device)).intervals
+    for device, copying in measure.intervals_by_device(trace, copies & of_steps).items():
+        own, of_host = others[others_of.get(device, [])], host_waits(trace, measure.rank_of_device(trace, device)).intervals
         working = Intervals(spans.start_ns[own], end_ns[own])
         waiting = _union(Intervals(launched_ns[own], end_ns[own]), of_host)
         # time in `copying` and in `waiting`, but not in `working`
@@ -132,8 +125,8 @@ def _union(*intervals: Intervals) -> Intervals:
 
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
     total_ns = hidden_ns = 0
-    sends = intervals_by_device(trace, counted)
-    computes = intervals_by_device(trace, trace.device.is_work & ~kernels & np.isin(trace.device.device, list(sends)))
+    sends = measure.intervals_by_device(trace, counted)
+    computes = measure.intervals_by_device(trace, trace.device.is_work & ~kernels & np.isin(trace.device.device, list(sends)))
     for device, communicating in sends.items():
         total_ns += communicating.total_ns
         if device in computes:
@@ -164,7 +157,7 @@ def collective_totals(trace: Trace) -> list[CollectiveTotals]:
 
 def _operations(trace: Trace) -> tuple[Operation, ...]:
     table = trace.collectives
-    called_in = np.append(trace.phases.name, NONE)[phase_windows(trace).holding(table.call_ns, table.rank)]
+    called_in = np.append(trace.phases.name, NONE)[measure.phase_windows(trace).holding(table.call_ns, table.rank)]
     found = []
     for own in grouped(table.name, called_in):
         rows = table.take(own)
