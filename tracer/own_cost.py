@@ -11,8 +11,8 @@
 Note [What a step costs]
     The overhead per step is a median over groups of steps, so interruptions by other programs hardly change the value. The
     first group is left out, because the first group contains the recorder's set-up. Reading CUDA events and writing to the file
-    are timed separately, and spread over the steps. If steps repeat, a group has many steps. In this case, the reports of only
-    one step in 16 are timed, and their time counts 16 times.
+    are timed separately, and spread over the steps. If short steps repeat, a group has many steps. In this case, the reports of
+    only one step in 16 are timed, and their time counts 16 times.
 
     The time of calling a wrapper is measured at the start with an empty function, and added for each call. Between two reports
     of a step, PyTorch replaces the contents of the processor's caches. A report's wrapper is therefore measured with caches
@@ -35,6 +35,7 @@ from traces.script.script_hooks import ModuleCalls
 T = TypeVar("T", bound=Callable[..., Any])
 
 SAMPLED = 16  # the reports of one in 16 repeated steps are timed
+SLOW_NS = 5_000_000  # after a longer step, the reports of the next step are timed, too
 _GROUPS = 1024  # number of groups of steps to keep
 _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the start
 _COLD_CALLS, _CACHE_BYTES = 21, 1 << 21  # number of calls with cold caches, and the size of the data that replaces the caches

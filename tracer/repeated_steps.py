@@ -47,7 +47,7 @@ class StepPlan:
     """Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
 
     __slots__ = (
-        "begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "new_events", "report_of_event", "times",
+        "begins", "ends", "event_of_begin", "event_of_end", "left", "names", "new_events", "report_of_event", "times",
     )  # fmt: skip
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
@@ -56,8 +56,7 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        self.times, self.events = len(reports) + 1, len(at)
-        self.new_events = len(at) - 1  # the first one belongs to the step before
+        self.times, self.new_events = len(reports) + 1, len(at) - 1  # the first event belongs to the step before
         self.report_of_event = [time - 1 for time in at[1:]]
         event_of = {time: event for event, time in enumerate(at)}
         event_of[len(reports) + 1] = event_of[self.left]

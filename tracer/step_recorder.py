@@ -31,7 +31,7 @@ from typing import Any
 from tracer.communication import CommunicationRecorder
 from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents, EventStream
 from tracer.device.device_access import DEFAULT_STREAM
-from tracer.own_cost import SAMPLED, OwnCost, counted_as_cost
+from tracer.own_cost import SAMPLED, SLOW_NS, OwnCost, counted_as_cost
 from tracer.profile import Profiler
 from tracer.recording_writer import TOGETHER, RecordingWriter
 from tracer.repeated_steps import (
@@ -448,13 +448,12 @@ class StepRecorder:
             self.reads, self.found = [], []
         if not repeated.weight:
             self.cost.calls += run.plan.times
-        if writer.number % SAMPLED:
-            repeated.weight = 0
-        else:
-            repeated.weight = SAMPLED
-            run.take_events(SAMPLED, events.cuda.event)
         self._clean_steps += 1
         step_ns, self._start_ns = now_ns - self._start_ns, now_ns
+        repeated.weight = int(step_ns > SLOW_NS)
+        if not writer.number % SAMPLED:
+            repeated.weight = repeated.weight or SAMPLED
+            run.take_events(SAMPLED, events.cuda.event)
         writer.number += 1
         if run.steps >= TOGETHER or now_ns + step_ns >= writer.due_ns:
             self._flush_after_repeated_step(step_ns)

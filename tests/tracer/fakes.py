@@ -279,6 +279,7 @@ class Bench:
         self.clock = FakeClock()
         self.cuda = FakeCuda(self.clock)
         self.profiler = FakeProfiler()
+        self.profiler.wanted = schedule is not None
         self.path = folder / "run.part"
         clock: Any = self.clock
         cuda: Any = self.cuda

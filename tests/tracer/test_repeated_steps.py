@@ -129,7 +129,13 @@ def _never_learn(steps: RepeatedSteps, end: Meaning, step: CutStep, is_closed: b
 
 
 def _rows(trace: Trace) -> list[list[list[object]]]:
-    return [[column.tolist() for column in table.columns().values()] for table in (trace.steps, trace.phases)]
+    """The steps and phases. Times on the GPU are relative to the first, because the clocks are aligned when events are read."""
+    phases = trace.phases
+    known = phases.device_start_ns != NONE
+    first_ns = phases.device_start_ns[known].min(initial=2**62)
+    for times_ns in (phases.device_start_ns, phases.device_end_ns):
+        times_ns[known] -= first_ns
+    return [[column.tolist() for column in table.columns().values()] for table in (trace.steps, phases)]
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))

@@ -71,7 +71,7 @@ class StepWriter:
             or step.begins
             or step.stages
             or not is_on_one_stream
-            or len(taken) + 1 != plan.events
+            or len(taken) != plan.new_events
             or begin.ticks_ns == NONE
         ):
             self.add_rows(rank)
@@ -128,7 +128,7 @@ class StepWriter:
             offset_ns = stream.clock.offset_ns
             on_device = {
                 "device": self._device_row(stream.device),
-                "device_times": plan.events - 1,
+                "device_times": plan.new_events,
                 "device_begins": plan.event_of_begin,
                 "device_ends": plan.event_of_end,
                 "device_times_ns": [ticks_ns + offset_ns for ticks_ns in alike.ticks_ns],
