@@ -396,6 +396,7 @@ SUITES = (
         "kymatio/kymatio 11552ed5",
         ".",
     ),
+    Suite("curvlinops", "63fd690d", ("test",), 80, "f-dangel/curvlinops 63fd690d", ".", _NO_OPTIONS),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
