@@ -33,6 +33,7 @@ from traces.comparison.comparison_figures import (
     StreamShare,
     ValueReads,
 )  # fmt: skip
+from traces.comparison.explain import largest_reason
 from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.comparison.program.same_program import same_program
 from traces.comparison.program.verdict import Evidence, Verdict
@@ -98,7 +99,7 @@ def compare(
     analyses = analyses or Both(analyse(recorded), analyse(other))
     compiled = _compiled(recorded, ours, other, theirs)
     runs = {name: side.run_of(side.ranks[0]) for name, side in (("A", recorded), ("B", other))}
-    return Comparison(
+    found = Comparison(
         verdict=verdict,
         replay=other.is_replay_of(recorded),
         steps_compared=Both(len(timed), len(timed_other)),
@@ -154,6 +155,7 @@ def compare(
         compiled=compiled,
         fused=_fused(compiled, recorded, ours, other, theirs) if compiled is not None else (),
     )
+    return replace(found, largest_reason=largest_reason(found))
 
 
 def _passes(*sides: tuple[Trace, Column]) -> Both[int] | None:

@@ -116,6 +116,19 @@ class MemoryComparison:
         return self.recorded_peak_bytes, self.replayed_peak_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Describes one reason for a time difference between two traces."""
+
+    what: str  # what takes longer or shorter, such as "backward" or "communication"
+    delta_ns: int  # positive if the second trace is slower
+    before_ns: int | None  # None if the first trace lacks the figure
+    after_ns: int | None  # likewise, for the second trace
+    phase: str  # a phase or op, or ""
+    text: str  # the reason as a sentence
+    names: tuple[str, ...] = ()  # kernels and ops that `text` mentions
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigures:
     """Contains the result of comparing two traces."""
@@ -164,6 +177,8 @@ class ComparedFigures:
     batch_sizes: Both[int] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     # backward passes per step, if their numbers differ, for example because gradients are accumulated over more batches
     passes: Both[int] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    # what explains most of the difference between two recordings
+    largest_reason: Reason | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of sides in `estimates`

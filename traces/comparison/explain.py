@@ -15,7 +15,7 @@ from traces.analyses.analyse import Analyses
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison.changed_ops import KERNEL_KINDS, ChangeLists, NameChange, Replacement, op_key
-from traces.comparison.comparison_figures import Both, Comparison
+from traces.comparison.comparison_figures import Both, Comparison, Reason
 from traces.comparison.fused_ops import FusedOps
 from traces.comparison.thresholds import NEGLIGIBLE_SHARE
 from traces.figures.pace import DEVICE
@@ -46,19 +46,6 @@ _REASONS = {
     "launch": "between a launch call and the start of its kernel",
     "unknown": "for an unrecorded reason",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Describes one reason for a time difference between two traces."""
-
-    what: str  # what takes longer or shorter, such as "backward" or "communication"
-    delta_ns: int  # positive if the second trace is slower
-    before_ns: int | None  # None if the first trace lacks the figure
-    after_ns: int | None  # likewise, for the second trace
-    phase: str  # a phase or op, or ""
-    text: str  # the reason as a sentence
-    names: tuple[str, ...] = ()  # kernels and ops that `text` mentions
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +85,24 @@ def explain(comparison: Comparison) -> Explanation:
     summary += _data_parallel(comparison)
     headline = f"{_headline(before_ns, after_ns)} {slow_steps_sentence(comparison)}".rstrip()
     return Explanation(headline, summary, delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
+
+
+def largest_reason(comparison: Comparison) -> Reason | None:
+    """Return the reason that explains most of the difference in step time or, if step times are alike, in GPU time."""
+    if comparison.replay or comparison.verdict.same is None:
+        return None
+    of, gpu, small_ns = explain(comparison), comparison.gpu_busy, comparison.tolerance * (comparison.steps.recorded_ns or 0)
+    delta_ns, reasons = of.delta_ns or 0, of.reasons
+    if abs(delta_ns) <= small_ns and gpu.error is not None and abs(gpu.error) > comparison.tolerance:
+        delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
+    elif abs(delta_ns) <= small_ns:
+        delta_ns = 0
+    alike = [reason for reason in reasons if reason.delta_ns * delta_ns > 0 and not reason.phase]
+    most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
+    if most is not None and most.what in comparison.phases and gpu_sets_step_time(comparison):
+        ops = [reason for reason in alike if reason.names and abs(reason.delta_ns) >= abs(most.delta_ns) / 2]
+        most = max(ops, key=lambda reason: abs(reason.delta_ns), default=most)
+    return most
 
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement
-from traces.comparison.comparison_figures import Comparison
-from traces.comparison.explain import Reason, explain, gpu_sets_step_time, slow_steps_sentence
+from traces.comparison.comparison_figures import Comparison, Reason
+from traces.comparison.explain import explain, slow_steps_sentence
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
@@ -298,23 +298,11 @@ class _DiffPage:
         return wrapped(f"Bottleneck: {listed}.", self.width) if limit_texts else []
 
     def reasons(self) -> list[str]:
-        of, gpu = explain(self.of), self.of.gpu_busy
-        small_ns = self.of.tolerance * (self.of.steps.recorded_ns or 0)
         if self.of.replay:
             return []
-        delta_ns, reasons = of.delta_ns or 0, of.reasons
-        if abs(delta_ns) <= small_ns and gpu.error is not None and abs(gpu.error) > self.of.tolerance:
-            delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
-        elif abs(delta_ns) <= small_ns:
-            delta_ns = 0
-        is_judged = self.of.verdict.same is not None
-        alike = [reason for reason in reasons if is_judged and reason.delta_ns * delta_ns > 0 and not reason.phase]
-        most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
-        if most is not None and most.what in self.of.phases and gpu_sets_step_time(self.of):
-            ops = [reason for reason in alike if reason.names and abs(reason.delta_ns) >= abs(most.delta_ns) / 2]
-            most = max(ops, key=lambda reason: abs(reason.delta_ns), default=most)
+        most = self.of.largest_reason
         largest = [] if most is None else [f"Largest reason: {reason_texts([most])[0]}."]
-        return wrapped(" ".join([*of.summary, *largest]), self.width)
+        return wrapped(" ".join([*explain(self.of).summary, *largest]), self.width)
 
     def figures(self) -> list[str]:
         steps = self.of.steps
