@@ -95,7 +95,8 @@ def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
         if rank not in of_rank:
             continue
         rows = of_rank[rank]
-        part = replace(trace, host=host.take(rows), device=replace(device.take(spans), launch=launch[spans]))
+        part = replace(trace, host=host.taken_later(rows), device=device.taken_later(spans))
+        part.device.launch = launch[spans]
         with result_cache(fresh=True):
             waits = _host_waits(part, rank, launched_ns[spans])
         found[rank] = replace(waits, call=rows[waits.call], work=spans[waits.work])

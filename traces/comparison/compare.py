@@ -465,9 +465,9 @@ def _first_with_memory(trace: Trace) -> int:
 
 
 def _kinds_with_memory(trace: Trace) -> set[bool]:
-    events = trace.memory.take(trace.memory.device != NONE)
-    ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[events.device]
-    steps = measure.step_windows(trace).holding(events.time_ns, ranks)
+    of_device = trace.memory.device != NONE
+    ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[trace.memory.device[of_device]]
+    steps = measure.step_windows(trace).holding(trace.memory.time_ns[of_device], ranks)
     return set((trace.steps.kind[steps[steps != NONE]] == StepKind.EVALUATION).tolist())
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from traces.compiled.regions import BACKWARD, is_stage_of_compilation
 from traces.figures.measure import host_ranks
-from traces.model.trace import HostKind, Trace
+from traces.model.result_cache import cached_result
+from traces.model.trace import Column, HostKind, Trace
 
 _ID = "compile_id="
 
@@ -29,9 +30,14 @@ class Compilation:
     host_ns: int  # duration
 
 
+@cached_result
+def _stages(trace: Trace) -> Column:
+    return trace.strings.matching(trace.host.name, is_stage_of_compilation)
+
+
 def compilations(trace: Trace, rank: int = 0) -> tuple[Compilation, ...]:
     host, strings = trace.host, trace.strings
-    is_timed = strings.matching(host.name, is_stage_of_compilation)
+    is_timed = _stages(trace)
     if not is_timed.any():
         return ()
     ids = strings.matching(host.name, lambda name: _ID in name) & (host.kind != HostKind.PYTHON)

@@ -195,10 +195,11 @@ class Table:
     ) -> Self:
         """Create a table with columns that are decoded when they are first read."""
         table = object.__new__(cls)
-        table.__dict__.update(_rows=rows, _decode=decode, _take=take or partial(cls._taken_later, table))
+        table.__dict__.update(_rows=rows, _decode=decode, _take=take or partial(cls.taken_later, table))
         return table
 
-    def _taken_later(self, rows: Any) -> Self:
+    def taken_later(self, rows: Any) -> Self:
+        """Like `take`, but rows of a column are copied when the column is first read."""
         count = len(np.empty(len(self), dtype=bool)[rows])
         return self.deferred(count, lambda name: {name: getattr(self, name)[rows]})
 
@@ -265,7 +266,7 @@ class Table:
             if index.dtype.kind != "i":
                 index = np.arange(len(whole))[rows]
             if (index[1:] < index[:-1]).any():
-                return whole._taken_later(rows)
+                return whole.taken_later(rows)
             cuts = np.searchsorted(index, first_rows).tolist()
             own_rows = [index[begin:end] - first for first, (begin, end) in zip(first_rows, pairwise(cuts), strict=False)]
         parts = [part for table, own in zip(tables, own_rows, strict=False) if len(part := table.take(own))]

@@ -161,6 +161,15 @@ def test_a_lazy_column_is_computed_once_and_only_if_it_is_read() -> None:
         _ = both.start_ns  # type: ignore[attr-defined]
 
 
+def test_rows_taken_later_equal_rows_taken_now_and_a_column_can_be_replaced() -> None:
+    steps = Steps.of(number=[1, 2, 3], start_ns=[10, 20, 30], duration_ns=[5, 6, 7])
+    chosen = np.array([True, False, True])
+    later, now = steps.taken_later(chosen), steps.take(chosen)
+    later.duration_ns = np.array([8, 9])
+    assert len(later) == 2 and later.start_ns.tolist() == now.start_ns.tolist() == [10, 30]
+    assert later.end_ns.tolist() == [18, 39] and later.number.tolist() == now.number.tolist()
+
+
 def test_a_lazily_loaded_table_is_decoded_one_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
