@@ -27,6 +27,7 @@ _OF_DRIVER = re.compile(
 # printed by a failed DataLoader worker
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 _OF_CUDA = re.compile(r"(?:[\w.]+: )?CUDA error")
+_REPLAYER = Path(__file__).resolve().parents[1]
 _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
@@ -37,7 +38,7 @@ def install(keep_in: Path | None = None) -> None:
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
         before(kind, error, frames)
         message = _TRACEBACK.split(str(error))[-1]
-        if _OF_DRIVER.search(message) and not _OF_CUDA.match(message):
+        if _OF_DRIVER.search(message) and not _OF_CUDA.match(message) and not _raised_by_the_replay(frames):
             print(
                 f"trace: {package_of(frames)} asked for NVIDIA's driver, its libraries or device memory. A replay has none of"
                 " them: the GPU is a recording, and its tensors have no contents. Leave this part out, or run its CPU code.",
@@ -57,6 +58,11 @@ def install(keep_in: Path | None = None) -> None:
             after_driver_errors(kind, error, frames)
 
     patch(sys, excepthook=after_driver_errors if keep_in is None else kept)
+
+
+def _raised_by_the_replay(frames: TracebackType | None) -> bool:
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(frames)]
+    return bool(files) and _REPLAYER in Path(files[-1]).parents
 
 
 def in_a_line(error: BaseException) -> str:

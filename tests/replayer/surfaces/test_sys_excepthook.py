@@ -40,6 +40,9 @@ def test_the_message_names_the_package_that_needs_the_driver() -> None:
     assert "apex asked for" in _said_after("/x/site-packages/apex/amp.py", "libc10_cuda.so: cannot open shared object file")
     in_extension = _said_after("/home/me/train.py", "x must be a CUDA tensor")
     assert in_extension.startswith("trace: a C++ or CUDA extension asked for NVIDIA's driver")
+    # an error that the replay raises as PyTorch would
+    own = str(Path(sys_excepthook.__file__).parents[1] / "distributed" / "reductions.py")
+    assert _said_after(own, "Tensors must be CUDA and dense") == ""
 
 
 _OF_A_RANK = """
