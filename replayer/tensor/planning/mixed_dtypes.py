@@ -90,7 +90,23 @@ def _scaled_mm(one: torch.Tensor, other: torch.Tensor, *_: object, **_options: o
         raise RuntimeError("Multiplication of two Float8_e5m2 matrices is not supported")
 
 
+def _require_channels(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
+    """See `check_shape_forward` in ATen/native/Convolution.cpp."""
+    stride, _padding, _dilation, is_transposed, _output_padding, groups = options
+    if any(step <= 0 for step in stride):
+        raise RuntimeError("non-positive stride is not supported")
+    given = f"Given {'transposed=1, ' if is_transposed else ''}weight of size {[*weight.shape]}, expected"
+    if is_transposed and data.dim() == weight.dim() and data.size(1) != weight.size(0):
+        found = f"input{[*data.shape]} to have {weight.size(0)} channels, but got {data.size(1)} channels instead"
+        raise RuntimeError(f"{given} {found}")
+    channels = weight.size(1) * groups if is_transposed else weight.size(0)
+    if bias is not None and [*bias.shape] != [channels]:
+        found = f"1-dimensional with {channels} elements, but got bias of size {[*bias.shape]} instead"
+        raise RuntimeError(f"{given} bias to be {found}")
+
+
 def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
+    _require_channels(data, weight, bias, *options)
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != data.dtype and tensor.device == data.device:
             raise RuntimeError(f"Input type ({_type_name(data)}) and {name} type ({_type_name(tensor)}) should be the same")
@@ -505,6 +521,7 @@ _APART: dict[str, tuple[str, ...]] = {
 _aten = torch.ops.aten
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 _PUT = "Index put requires the source and destination dtypes match, got {} for the destination and {} for the source."
+_VIEWED = "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: BFloat16"
 _SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _require_bool = partial(_one_of, (torch.bool,), "masked_fill only supports boolean masks, but got dtype {}", 1)
@@ -551,6 +568,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     ),
     _aten._fft_r2c.default: _real_fourier,
     **dict.fromkeys((_aten._fft_c2c.default, _aten._fft_c2r.default), _fourier),
+    _aten.view_as_complex.default: partial(_none_of, (torch.bfloat16,), _VIEWED),
     _aten.nll_loss2d_forward.default: _nll_loss2d,
     _aten.linalg_lstsq.default: _lstsq,
     _aten._linalg_svd.default: _svd,
