@@ -29,7 +29,8 @@ cuda: Any = torch.cuda  # torch has no types for `_sleep`
 
 def start() -> tuple[VirtualGpu, Log]:
     """A recording of one step: two products of 2 ms each, launched 10 ms apart by a slow host."""
-    ops = [Op("aten::mm", 10_000, 20, kernel=(10_010, 2_000)), Op("aten::mm", 20_000, 20, kernel=(20_010, 2_000))]
+    shapes = ((4, 4), (4, 4))
+    ops = [Op("aten::mm", start, 20, kernel=(start + 10, 2_000), shapes=shapes) for start in (10_000, 20_000)]
     return replaying(make_recording([("forward", 0, 30_000)], ops))
 
 
