@@ -5,8 +5,7 @@ r"""Implements the `--help` pages of all commands, and the options -q, -v and --
     @app.command(rich_help_panel=LOOK, epilog="$ trace info v100.msgpack\n\nWhat goes under the options.")
     def info(trace: str, json: Annotated[bool, typer.Option("--json", rich_help_panel="Output")] = False) -> int: ...
 
-Typer's own help pages are slow, because they import the library rich. Typer's conversions of arguments are slow, because they
-import the library pydantic.
+Typer's own help pages are slow, because they import the library rich.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from copy import copy
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer._click.core import Context
@@ -69,52 +67,19 @@ def _common(
     """Declare the options that all commands have."""
 
 
-class _Conversion:
-    """Converts the value of a parameter as typer does. Only values that `without_typer` does not convert need typer."""
-
-    def coerce(self, value: Any, param: TyperOption | TyperArgument, ctx: Context) -> Any:
-        converted = without_typer(value, param.type_descriptor.annotation)
-        if converted is None and value is not None:
-            param._runtime_param = None  # so that typer makes its own
-            return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
-        return converted
-
-
-def without_typer(value: Any, wanted: Any) -> Any:
-    """Convert a default value, a text or a path. Return None for numbers, invalid choices and everything else."""
-    if get_origin(wanted) is list and isinstance(value, list | tuple):
-        found = [without_typer(one, *get_args(wanted)) for one in value]
-        return None if None in found else found
-    if get_origin(wanted) is Literal:
-        return value if value in get_args(wanted) else None
-    if wanted is Path and isinstance(value, str):
-        return Path(value)
-    return value if isinstance(wanted, type) and isinstance(value, wanted) else None
-
-
-def _without_pydantic(params: list[Parameter]) -> list[Parameter]:
-    for param in params:
-        if isinstance(param, TyperOption | TyperArgument) and param._runtime_param is None:
-            param._runtime_param = _Conversion()  # type: ignore[assignment]
-    return params
-
-
 class Command(TyperCommand):
     def get_params(self, ctx: Context) -> list[Parameter]:
         if not any(param.name == "quiet" for param in self.params):
             holder = typer.Typer(add_completion=False, rich_markup_mode=None)
             holder.command()(_common)
             self.params = [*self.params, *typer.main.get_command(holder).params]
-        return _without_pydantic(super().get_params(ctx))
+        return super().get_params(ctx)
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         _write_page(self, ctx, formatter)
 
 
 class Group(TyperGroup):
-    def get_params(self, ctx: Context) -> list[Parameter]:
-        return _without_pydantic(super().get_params(ctx))
-
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         _write_page(self, ctx, formatter)
 

@@ -145,7 +145,7 @@ class ReplayOptions(_RankOptions):
     ] = None
     link_gbps: Annotated[
         float, option("X", "Bandwidth between GPUs in GB/s. [default: as recorded]", group=WHAT_IF, min=0, show_default=False)
-    ] = 0.0
+    ] = 0
     slow: Annotated[
         str,
         option("rank=N:X", "Slow down a rank: its GPU work takes X times as long, such as rank=3:1.2,rank=5:2.", group=WHAT_IF),
@@ -254,7 +254,7 @@ class PredictOptions:
     link_gbps: Annotated[float | None, option("X", "Bandwidth between GPUs in GB/s.")] = None
     host_speed: Annotated[float, option("X", "Assume a host X times as fast as the recorded one.", min=0.01, max=100)] = 1.0
     sweep: Annotated[str, option("gpus,batch", "Print a table and a plot over gpus, nproc or batch.")] = ""
-    price: Annotated[float, option("X", "Price of one GPU hour; adds the cost per sample.", min=0, show_default=False)] = 0.0
+    price: Annotated[float, option("X", "Price of one GPU hour; adds the cost per sample.", min=0, show_default=False)] = 0
     strict: Annotated[bool, flag("--strict", "Fail if the recording lacks the tensor shapes of some kernels.")] = False
     output: Annotated[Path | None, option("P.msgpack", "Save the predicted trace to this file.", "-o", "--output")] = None
     json: JsonOption = False

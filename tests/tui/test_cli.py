@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import typer
-from typer._click.core import Context
 from typer.core import TyperGroup
 
 import trace_replay
@@ -24,7 +23,6 @@ from traces.format.trace_file import load, save
 from traces.model.trace import Device, DeviceKind, DeviceSpans, Origin, Steps, Trace, TraceWriteError
 from traces.script.configuration import ReplaySession
 from traces.script.launch import ROOT, ChildResult
-from tui import help as tui_help
 from tui.cli import app, run
 from tui.commands import replay as replay_command
 from tui.commands.import_ import default_name
@@ -55,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_help_and_argument_errors_import_no_heavy_packages(words: list[str]) -> None:
     program = f"""
 import sys
-from tui.cli import run
+from tui.cli import app, run
 code = run({words})
 heavy = {{"torch", "numpy", "textual", "rich", "orjson", "msgpack"}} & sys.modules.keys()
 sys.exit(f"heavy: {{heavy}}" if heavy else code)
@@ -67,41 +65,6 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
     else:
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("Usage: trace")
-
-
-def parsed(words: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """Return the arguments and options that a command gets."""
-    found: list[tuple[str, Any]] = []
-    command = typer.main.get_command(app)
-    assert isinstance(command, TyperGroup)
-    monkeypatch.setattr(Context, "invoke", lambda context, *_, **params: found.extend(context.params.items()))
-    command.main(words.split(), prog_name="trace", standalone_mode=False)
-    return found
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "import a.json",
-        "import a.json -o b.msgpack --json -q --color never",
-        "diff a b --by function --gate budgets.toml",
-        "view a b --screenshot x.svg",
-        "replay --trace t --values compute --clock virtual --view train.py --lr 0.1",
-        "replay --gpu v100 --speed 2 --nproc 4 -o r.msgpack train.py",
-        "record --clean-steps 3 train.py",
-        "fit --all --nproc 2 train.py",
-        "stalls --policy minio train.py",
-        "predict a --price 2.5 --batch 8",
-        "library check one.cells two.cells",
-    ],
-)
-def test_arguments_are_the_same_with_conversions_by_typer(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = parsed(words, monkeypatch)
-    monkeypatch.setattr(tui_help, "_without_pydantic", lambda params: params)
-    theirs = parsed(words, monkeypatch)
-    assert len(ours) > 2 and [(name, type(value), value) for name, value in ours] == [
-        (name, type(value), value) for name, value in theirs
-    ]
 
 
 def test_a_command_line_creates_only_its_own_command() -> None:
@@ -121,12 +84,6 @@ def test_a_trace_file_is_read_without_the_importer(folder: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.stdout.endswith("\n0 False\n")
-
-
-def test_a_command_does_not_import_pydantic() -> None:
-    program = "import sys\nfrom tui.cli import run\nprint(run('import nope.json -o x'.split()), 'pydantic' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "2 False\n"
 
 
 # --- trouble ---
