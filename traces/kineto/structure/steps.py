@@ -89,22 +89,29 @@ def _find_steps(tables: RankTables, events: list[StepEvent], strings: Strings, m
             return _steps(list(range(numbers[0], numbers[0] + len(ends))), starts, ends), "batches"
         return _steps(numbers, starts, ends), "profiler"
     first, last = int(host.start_ns[on_main].min()), int(host.end_ns[on_main].max())
-    # Of several repeated steps, the last one ends before a final wait for the GPU.
-    acts_until = int(host.end_ns[on_main[~strings.matching(host.name[on_main], _WAIT.match)]].max(initial=first))
     on_gpu = gpu_step_marks(host, tables.device, strings)
     if on_gpu is not None:
         return _steps_until(last, on_gpu.starts_ns, on_gpu.numbers), "gpu marks"
     ends, source = batches.of_recording(first, last)
     guesses = source in ("whole", "inference") or (source == "backward" and len(ends) == 1)
     if guesses and (begins := marked_iterations(host, tables.device, strings)):
-        return _steps_until(acts_until, begins), "ranges"
+        return _steps_until(_end_without_final_waits(host, on_main, strings, begins), begins), "ranges"
     if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
-        return _of_repeats(repeats, acts_until), "repeats"
+        return _of_repeats(repeats, _end_without_final_waits(host, on_main, strings, repeats.starts_ns)), "repeats"
     if source == "whole":  # include the launches of all threads, or all GPU work if no launch is known
         calls = tables.device.launch[tables.device.launch != NONE]
         spans = host.take(calls) if len(calls) else tables.device.take(tables.device.is_work)
         return _steps([0], [int(spans.start_ns.min(initial=first))], [int(spans.end_ns.max(initial=last))]), "whole"
     return _steps(list(range(len(ends))), [first, *ends[:-1]], ends), source
+
+
+def _end_without_final_waits(host: HostSpans, rows: Column, strings: Strings, starts_ns: list[int]) -> int:
+    """Return when the last of several steps ends. The profiler waits for the GPU when it stops, so waits count only up to the
+    number of waits in the previous step."""
+    waits = rows[strings.matching(host.name[rows], _WAIT.match)]
+    before_previous, before_last = np.searchsorted(host.start_ns[waits], starts_ns[-2:]).tolist()
+    final = waits[2 * before_last - before_previous :]
+    return int(host.end_ns[np.setdiff1d(rows, final)].max(initial=starts_ns[-1]))
 
 
 def _of_device_alone(tables: RankTables, strings: Strings) -> tuple[Steps, str]:
