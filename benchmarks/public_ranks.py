@@ -209,7 +209,7 @@ def _of_deepspeed() -> list[Program]:
     )
     configs = ("baseline", "bf16_full")
     cifar = "training/cifar/cifar10_deepspeed.py"
-    cifar_stages = {f"stage {stage}": f"--stage {stage} --dtype {('bf16', 'fp32')[stage == 0]}" for stage in range(4)}
+    cifar_stages = {f"stage {stage}": f"--stage {stage} --dtype {'bf16' if stage else 'fp32'}" for stage in range(4)}
     pipeline = "training/pipeline_parallelism"
     small_images = tuple(
         (

@@ -771,12 +771,12 @@ emulates the GPU (`--gpu {gpu}`) and computes real values. Of a large test suite
 `python benchmarks/suites.py FOLDER --write docs/suites.md` writes this page. The script also contains the source, sample size
 and options of each suite (SUITES).
 
-| column | tests that |
+| column | meaning |
 |---|---|
-| run on both | pass on the CPU, and run on the virtual GPU |
-| right | pass on the virtual GPU, or fail as on a GPU; share of "run on both" |
-| CUDA only | the CPU skips or does not have, and that run on the virtual GPU |
-| skipped | the suite skips on the virtual GPU, such as tests for the CPU only |
+| run on both | tests that pass on the CPU, and run on the virtual GPU |
+| right | share of these tests that pass on the virtual GPU, or fail as on a GPU |
+| CUDA only | tests that run on the virtual GPU, and that the CPU skips or does not have |
+| skipped | tests that the suite skips on the virtual GPU, such as tests for the CPU only |
 
 A test is counted only if it ended both on the CPU and on the virtual GPU. Tests that lack a file or package are skipped. Only
 the table "Differences" counts these tests.

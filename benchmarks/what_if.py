@@ -395,7 +395,7 @@ def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
 def other_boards_rows(args: argparse.Namespace) -> list[Row]:
     boards = "NVIDIA A100-SXM4-40GB", "Quadro RTX 6000", "Tesla P100-PCIE-16GB", "Tesla M40", "Tesla K80"
     rows = [
-        Row(f"networks, other batch sizes, {board} (first held out)", "5 %", own_batch_cases(args, board, _BATCHES))
+        Row(f"networks, other batch sizes, {board} (held out at first)", "5 %", own_batch_cases(args, board, _BATCHES))
         for board in boards
     ]
     between = Row(
@@ -404,7 +404,7 @@ def other_boards_rows(args: argparse.Namespace) -> list[Row]:
         own_batch_cases(args, BOARD, (12, 24, 48, 80, 112)),
     )
     five = Row(
-        "networks, other batch sizes, five other GPUs (first held out)", "5 %", [case for row in rows for case in row.cases]
+        "networks, other batch sizes, five other GPUs (held out at first)", "5 %", [case for row in rows for case in row.cases]
     )
     return [between, five, *rows]
 
@@ -465,7 +465,7 @@ def forward_rows(args: argparse.Namespace) -> list[Row]:
     return [
         Row("particle transformer, forward pass, from batch 32 and the sequence length", "5 %",
             forward_cases(args, [(32, 2), (32, 512)])),
-        Row("particle transformer, forward pass, from batch 2 and 512 (first held out)", "5 %",
+        Row("particle transformer, forward pass, from batch 2 and 512 (held out at first)", "5 %",
             forward_cases(args, others)),
     ]  # fmt: skip
 

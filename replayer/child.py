@@ -30,7 +30,7 @@ from replayer.tensor.planning import mixed_devices
 from replayer.tensor.tensor import VirtualTensor
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.timeline.timeline_writer import TimelineWriter
-from traces.bootstrap._trace_tracebacks import shorten, showing_own_frames, showing_own_place
+from traces.bootstrap._trace_tracebacks import hiding_own_frames, shorten, showing_own_place
 from traces.compiled.compiled_code import compiled_code
 from traces.format.trace_file import TraceStream, load
 from traces.model.layouts import Shape
@@ -65,7 +65,7 @@ def start_here(session: Mapping[str, Any]) -> None:
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
     _start(replace(replay_session, launcher=os.getppid()), None, _patched_time(replay_session.config))
     PATCHES.set(warnings, "_showwarnmsg", showing_own_place(warnings, OUR_MODULES))
-    PATCHES.set(sys, "excepthook", showing_own_frames(sys.excepthook, OUR_MODULES))
+    PATCHES.set(sys, "excepthook", hiding_own_frames(sys.excepthook, OUR_MODULES))
     PATCHES.extend_to_importers()
 
 

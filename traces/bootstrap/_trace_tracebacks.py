@@ -31,7 +31,7 @@ def install(prefix: str) -> None:
     the names of this tool's modules."""
     if os.environ.get("TRACE_DEBUG") == "1":
         return
-    sys.excepthook = showing_own_frames(sys.excepthook, prefix)
+    sys.excepthook = hiding_own_frames(sys.excepthook, prefix)
     if "traceback" in sys.modules and "threading" in sys.modules:  # PyTorch imports both modules
         _shorten_in_threads(sys.modules["threading"], prefix)
         _filter_stacks(sys.modules["traceback"], prefix)
@@ -39,8 +39,8 @@ def install(prefix: str) -> None:
     warnings._showwarnmsg = showing_own_place(warnings, prefix)
 
 
-def showing_own_frames(show: Any, prefix: str | tuple[str, ...]) -> Any:
-    """Return a replacement for `sys.excepthook` that hides this tool's functions. `show` is the hook to call."""
+def hiding_own_frames(show: Any, prefix: str | tuple[str, ...]) -> Any:
+    """Return a replacement for the hook `sys.excepthook`. It hides this tool's functions and then calls the hook `show`."""
 
     def after_shortening(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
         shorten(error, prefix)
@@ -120,7 +120,9 @@ def _is_own(frame: FrameType, prefix: str | tuple[str, ...]) -> bool:
 def shorten(error: BaseException, prefix: str | tuple[str, ...]) -> None:
     """Remove this tool's functions (modules that begin with `prefix`) from the tracebacks of an exception and its causes. Do
     nothing if TRACE_DEBUG is 1."""
-    waiting: list[BaseException | None] = [] if os.environ.get("TRACE_DEBUG") == "1" else [error]
+    if os.environ.get("TRACE_DEBUG") == "1":
+        return
+    waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
         one = waiting.pop()

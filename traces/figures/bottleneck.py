@@ -14,10 +14,10 @@ Note [Without kernels]
 
 Note [A late rank]
     If one rank reaches collectives much later than the others (MUCH_LATE), the other ranks wait for this rank. The late rank's
-    bottleneck is then the bottleneck of all ranks, except if another rank's GPU waits longer for its own host or for data. If
-    the GPU of the late rank computes longer than other GPUs by at least half of the delay, this GPU is the bottleneck. A GPU
-    may compute while it waits for a collective, so the possible gain is at most the time in which another rank's GPU does not
-    compute.
+    bottleneck is then the bottleneck of all ranks, except if another rank's GPU waits longer for its own host or for data. A
+    GPU may compute while it waits for a collective, so the possible gain is at most the time in which another rank's GPU does
+    not compute. If the GPU of the late rank computes longer than other GPUs by at least half of the possible gain, this GPU is
+    the bottleneck.
 
 Note [Slower kernels]
     A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. A median over all steps does not
@@ -151,8 +151,7 @@ def bottleneck_of(trace: Trace, pace: StepPace | None, analyses: Analyses) -> Pa
         return of
     # see Note [A late rank]
     kinds = measure.steady_steps(trace), measure.profiled_steps(trace)
-    rows = (found[trace.steps.rank[found] == late.rank] for found in kinds)
-    mine, profiled = rows
+    mine, profiled = (found[trace.steps.rank[found] == late.rank] for found in kinds)
     step_ns = (pace.mean or pace).pace_ns
     steps = max(int((trace.steps.rank == late.rank).sum()), 1)
     waits_ns = step_ns if gpu is None else exposed_ns + others[gpu].idle_ns // max(others[gpu].steps, 1)

@@ -8,17 +8,17 @@
 Note [Repeated ops]
     If the whole recording repeats one sequence of ops at least twice, each repetition is a training step. Layers of a network
     also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
-    GPU. Otherwise it must begin with new data, while a layer begins with the output of the previous layer. An inference server
-    may run other kernels for another number of requests. A sequence of ops that contains such a copy is therefore a step even
-    if its kernels differ. The first iteration may run other ops than the following ones, for example to process a prompt. If
-    only launches of CUDA graphs repeat, training steps are found from these launches. In a recording without any host events,
-    the work of the stream with the most kernels and copies is searched instead of ops.
+    GPU. Otherwise it must begin with new data, while a layer begins with the output of the previous layer. The
+    kernels of an inference server depend on the number of requests, so a sequence that contains a copy between CPU and GPU is a
+    step even if only its ops repeat. The first iteration may run other ops than the following ones, for example to process a
+    prompt. If only launches of CUDA graphs repeat, training steps are found from these launches. In a recording without any
+    host events, the work of the stream with the most kernels and copies is searched instead of ops.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
     least two such ranges and most work was launched inside them, each range is a step. Ranges with any other name are steps
-    if they all have the same name and all work was launched inside them. A network's layers have no such ranges, because a
-    network also launches work before its first layer and after its last layer.
+    if they all have the same name and all work was launched inside them. Ranges around the layers of a network are no steps,
+    because the network also launches work before its first layer and after its last layer.
 
 Note [Step marks on the GPU]
     Profilers copy step marks to the GPU's timeline, and some files contain only these copies. A step then begins on the host
