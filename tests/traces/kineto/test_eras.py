@@ -619,6 +619,12 @@ def test_models_called_without_gradients_after_training_are_evaluation_steps() -
     assert seen([*same, *shifted(same, 60)])[:2] == ("optimizer", ["STEADY"] * 2)
     other = [*same[:-2], *shifted([loader, *evaluated_once], 40)]
     assert seen([*other, *shifted(other, 60)])[1] == ["STEADY", "EVALUATION"] * 2
+    # WHEN a teacher is called twice for each batch of a training step THEN it is part of the training step, too
+    teacher = [{**evaluated_once[0], "name": "nn.Module: Teacher_0"}, evaluated_once[1]]
+    taught = [loader, *shifted(teacher, 10), *shifted(teacher, 20), *shifted(trained, 30)]
+    assert seen([*taught, *shifted(taught, 60)]) == ("optimizer", ["STEADY"] * 2, [50, 110])
+    # WHEN all data are read once, before the first training step THEN later batches without gradients are evaluation steps
+    assert seen([loader, *shifted(events, 10)]) == ("optimizer", ["STEADY"] * 2 + ["EVALUATION"] * 2, [30, 60, 90, 93])
 
 
 @pytest.mark.parametrize(("generator_ops", "expected"), [(2, "profiler"), (1, "batches")])

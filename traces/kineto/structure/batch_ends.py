@@ -85,7 +85,7 @@ class BatchEnds:
         timed = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
         timed.sort(key=lambda one: one[0])
         guesses = not self._modules
-        has_batches = any(event.name in ("loader", "h2d") for event in inside)
+        has_batches = sum(event.name in ("loader", "h2d") for event in inside) >= max(sum(event.leads for event in inside), 1)
         optimizers = Optimizers()
         optimizers.add(self)
         splitter = StepSplitter(optimizers)
@@ -93,10 +93,11 @@ class BatchEnds:
         batch_ns = NONE  # start of a new batch that no op has used yet
         for start_ns, event, module in timed:
             if event is None:
-                # A training step may end with a metric or another model, which is called without gradients for the same batch.
-                is_same_batch = not begins_before or (has_batches and batch_ns == NONE)
-                with_gradient = self._with_gradient and (is_same_batch or start_ns in self._calls_with_gradient)
-                if splitter.module_called(module, with_gradient):
+                with_gradient = self._with_gradient and (not begins_before or start_ns in self._calls_with_gradient)
+                # A training step may call other models without gradients for the same batch, such as a teacher or a metric.
+                is_same_batch = has_batches and batch_ns == NONE and self._with_gradient and not with_gradient
+                batch_ns = NONE
+                if not is_same_batch and splitter.module_called(module, with_gradient):
                     ends.append(start_ns)
             elif event.name == "loader":
                 if splitter.loader_entered():
