@@ -104,7 +104,7 @@ def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Re
     for symbols in (exact, names):
         own = calls[: _unit(symbols)]
         begins_anew = symbols is exact and (any(call.is_graph for call in own) or _reads_new_data(own))
-        if own and (_is_iteration(own, works) or (begins_anew and (_computes(own) or not works))):
+        if _is_iteration(own, works, begins_anew):
             return Repeats([call.start_ns for call in calls[:: len(own)]], len(calls) % len(own) > 0)
     graphs = [call for call in calls if call.is_graph]
     unit = _unit([call.symbol for call in graphs])
@@ -140,16 +140,12 @@ class _Call(NamedTuple):
     reads: str  # the shape of the first argument, or ""
 
 
-def _computes(calls: Sequence[_Call]) -> bool:
-    return any(call.computes for call in calls)
-
-
 def _once_calls(calls: Sequence[_Call]) -> set[int]:
     return {call.symbol[0] for call in calls if call.is_once}
 
 
-def _is_iteration(calls: Sequence[_Call], works: bool) -> bool:
-    return bool(_once_calls(calls)) and (_computes(calls) or not works)
+def _is_iteration(calls: Sequence[_Call], works: bool, begins_anew: bool = False) -> bool:
+    return (begins_anew or bool(_once_calls(calls))) and (not works or any(call.computes for call in calls))
 
 
 def _reads_new_data(calls: Sequence[_Call]) -> bool:
