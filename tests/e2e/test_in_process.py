@@ -129,6 +129,19 @@ def test_the_traceback_of_an_error_ends_in_the_script(start: str, tmp_path: Path
     assert done.stderr.splitlines()[-1].startswith("RuntimeError: Expected all tensors to be on the same device")
 
 
+def test_an_error_of_the_replay_gets_no_explanation_about_the_driver(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
+import torch, torch.distributed as dist, trace_replay
+gpu = trace_replay.start("a100")
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.eye(3, device="cuda").to_sparse())
+""")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=300)
+    assert "Tensors must be CUDA and dense" in done.stderr and "asked for NVIDIA's driver" not in done.stderr
+
+
 def test_a_storage_keeps_its_values_when_it_is_resized(tmp_path: Path) -> None:
     source = """
 import torch, trace_replay
