@@ -94,7 +94,7 @@ class Recorder:
         self.read_called = partial(reports[OP], READ)
         self.autograd_recorded = reports[RECORDED]  # an op after a backward pass
         self.optimizer_stepped = reports[STEPPED]  # an optimizer's `step` has returned
-        self.module_called = reports[MODULE]  # with the module, and whether gradients are enabled
+        self.module_called = reports[MODULE]  # with the module's id, and whether gradients are enabled
 
     @property
     def phase(self) -> str:

@@ -29,8 +29,8 @@ KINDS = 7
 ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED, RECORDED = range(KINDS)
 # effects of a report: none, a segment begins now, a segment begins at an earlier boundary, a phase ends, the step ends
 NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
-# what to expect of a report: its kind, its argument, whether to record an event, whether to check the current stream, and what
-# to call instead
+# of the next report: its kind and argument, whether it records a CUDA event, whether the current stream must be checked, and a
+# function to call instead
 Expected = tuple[int, Any, bool, bool, Callable[[int], None] | None]
 UNKNOWN: Expected = NONE, None, False, False, None  # no report has this kind
 
@@ -123,7 +123,7 @@ class RepeatedSteps:
         if learned is None or not is_closed or step.is_evaluation or not step.segments:
             return
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
-        if step.left_ns is None or not lefts:  # usually, the phase of the optimizer was left
+        if step.left_ns is None or not lefts:  # for example, a step that called no optimizer
             return
         begins = [i if of.action == BEGINS else of.boundary for i, of in enumerate(learned) if of.action in (BEGINS, CONTINUES)]
         names = [segment.name for segment in step.segments]

@@ -149,12 +149,11 @@ class StepRecorder:
         def report(kind: int, argument: Any = None, detail: Any = None) -> None:
             nonlocal is_reporting
             began_ns = perf_ns()
-            if detail is not None:
+            if detail is not None:  # a report of a captured CUDA graph has no detail
                 if kind == MODULE:
                     argument = argument, detail  # whether gradients are enabled
                 else:
                     self._failed(detail)  # the error that ended a phase
-                    detail = None
             with lock:
                 if is_reporting:
                     return
@@ -167,7 +166,7 @@ class StepRecorder:
                         self._report_other(kind, argument, began_ns + offset_ns)
                     else:
                         repeated.times_ns.append(began_ns + offset_ns)
-                        if detail is not None:
+                        if kind == MODULE:
                             self.has_returned = False
                         if then is not None:
                             then(began_ns + offset_ns)

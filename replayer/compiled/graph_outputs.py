@@ -8,9 +8,11 @@ Note [Overwritten outputs]
     With mode="reduce-overhead", PyTorch runs a graph without a CUDA graph in the first call, captures it in the second, and
     launches it in later calls. The calls of one step of the script form a path. If a new step begins after a path in which a
     graph ran for the first or second time, PyTorch marks the outputs of the path that are still alive, and using a marked
-    output is an error. Later launches overwrite outputs without an error. A step begins with the outermost call of a compiled
-    function, if no backward pass is pending, or after `torch.compiler.cudagraph_mark_step_begin`
-    (`CUDAGraphTreeManager` in torch/_inductor/cudagraph_trees.py).
+    output is an error. Later launches overwrite outputs without an error. If one graph of a path runs for the first time,
+    PyTorch also runs the following graphs of the path without CUDA graphs.
+
+    A step begins with the outermost call of a compiled function, if no backward pass is pending, or after
+    `torch.compiler.cudagraph_mark_step_begin` (`CUDAGraphTreeManager` in torch/_inductor/cudagraph_trees.py).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class GraphOutputs:
 
     def __init__(self) -> None:
         self._calls: Counter[Hashable] = Counter()  # by graph
-        self._fewest_calls = _LAUNCHES  # earlier calls of a graph in the path
+        self._fewest_calls = _LAUNCHES  # before this path, of the graph with the fewest calls; at most _LAUNCHES
         self._outputs: list[tuple[weakref.ref[Allocation], bool]] = []  # of the path; True for gradients
         self._step = 0
         self._awaits_backward = False
@@ -109,5 +111,5 @@ def _check_inputs(func: Op, args: Args, kwargs: Kwargs) -> None:
             from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
 
             message: TorchAny = CUDAGraphTreeManager.format_dealloc_msg
-            is_told = "is_grad_output" in signature(message).parameters  # since PyTorch 2.13
-            raise RuntimeError(message(None, is_grad_output=found[1]) if is_told else message(None))
+            names_gradients = "is_grad_output" in signature(message).parameters  # since PyTorch 2.13
+            raise RuntimeError(message(None, is_grad_output=found[1]) if names_gradients else message(None))

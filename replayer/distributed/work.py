@@ -109,12 +109,14 @@ class VirtualWork(_Awaited):
                 values.assign(self._outputs, combine(convert_each(messages, values.values_in)))
 
     def will_write_to(self, tensor: TorchAny) -> bool:
-        outputs = [output for output in self._outputs if isinstance(output, VirtualTensor)] if self._combine is not None else []
+        if self._combine is None:
+            return False
+        outputs = [output for output in self._outputs if isinstance(output, VirtualTensor)]
         meta: TensorMeta = tensor.tensor_meta
-        return any(o.allocation is tensor.allocation and o.tensor_meta.shares_bytes(meta) for o in outputs)
+        return any(output.allocation is tensor.allocation and output.tensor_meta.shares_bytes(meta) for output in outputs)
 
     def arrives_soon(self) -> bool:
-        """Return True if all ranks have called the operation. On a virtual clock, the other ranks have some time to call it."""
+        """Return True if all ranks have called the operation. On a virtual clock, wait a short time for the other ranks."""
         with self._waiting():
             return self._pending.arrives_within(_LONGEST_POLL_S if gpu().clock.skips_waits else 0.0)
 
@@ -272,9 +274,8 @@ class CommStream:
     def finish_writes_to(self, tensors: Sequence[TorchAny], *, wait: bool) -> None:
         """Finish the operations in flight that write to the tensors. With `wait=False`, skip operations with missing ranks."""
         for work in reversed(self.in_flight):
-            if any(map(work.will_write_to, tensors)):
-                if wait or work.arrives_soon():
-                    self.finish_until(work)
+            if any(map(work.will_write_to, tensors)) and (wait or work.arrives_soon()):
+                self.finish_until(work)
                 return
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:

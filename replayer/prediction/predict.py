@@ -235,7 +235,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
         trains = bool((recorded.steps.kind != StepKind.EVALUATION).any())
         of_half = network_error("training" if trains else "inference", "half", conditions.gpu).error
         of_origin = EXPECTED_ERROR | dict.fromkeys((Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE), of_half)
-    estimated = expected_error(recorded) if recorded.is_replay else None
+    estimated = expected_error(recorded)
     of_recorded = estimated.error if estimated is not None else 0.0
     return gpu_share * (of_recorded + sum(of_origin[origin] * share for origin, share in shares.items())) + several
 
@@ -361,7 +361,7 @@ def _name_of_gpu(recorded: Trace) -> str:
 def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:
     found = pace(recorded)
     notes = [problem.text.removesuffix(".") for problem in serious_problems(recorded)]
-    if recorded.is_replay and expected_error(recorded) is not None:
+    if expected_error(recorded) is not None:
         notes.append("the recording is a replay with estimated times; the expected error includes the error of these estimates")
     if found is not None and found.mean is not None:
         notes.append("the recorded steps vary a lot, so the step time is an average")

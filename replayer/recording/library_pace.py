@@ -132,7 +132,7 @@ class LibraryPace:
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
         """Find the published step times for the called module and its inputs. Raises NotInLibrary if no times were
         published."""
-        self._call = None
+        self._call = self._running = None
         self.has_next_time = bool(self._pending.ns) and type(module).__module__ == _LOSSES
         parameters = initialized_parameters(module)
         if not parameters or not parameters[0].is_cuda:

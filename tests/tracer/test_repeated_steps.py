@@ -129,7 +129,8 @@ def _never_learn(steps: RepeatedSteps, end: Meaning, step: CutStep, is_closed: b
 
 
 def _rows(trace: Trace) -> list[list[list[object]]]:
-    """The steps and phases. Times on the GPU are relative to the first, because the clocks are aligned when events are read."""
+    """Return the steps and phases. GPU times begin at the first GPU time, because the offset between the clocks depends on when
+    the events were read."""
     phases = trace.phases
     known = phases.device_start_ns != NONE
     first_ns = phases.device_start_ns[known].min(initial=2**62)

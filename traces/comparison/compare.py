@@ -148,7 +148,7 @@ def compare(
         analyses=analyses,
         estimates=[name for name, run in runs.items() if run.predicted],
         expected_errors={name: run.expected_error for name, run in runs.items() if run.expected_error is not None},
-        estimate_error=expected_error(other) if other.is_replay else None,
+        estimate_error=expected_error(other),
         evaluation=_evaluation(recorded, timed, other, timed_other, times) if len(timed) else None,
         parts=stage_errors(recorded, timed, other, timed_other),
         communication=_communication(recorded, other),
@@ -259,7 +259,7 @@ def _series_without_data(times: pace.StepTimes, rows: Column) -> pace.PaceSeries
 
 
 def _estimated(recorded: Trace) -> list[str]:
-    error = expected_error(recorded) if recorded.is_replay else None
+    error = expected_error(recorded)
     return [f"At least some times are estimated. {error.sentence()}"] if error is not None else []
 
 

@@ -246,7 +246,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         run=run,
         provenance=dict(trace.provenance),
         analyses=analyses,
-        estimate_error=expected_error(trace) if trace.is_replay else None,
+        estimate_error=expected_error(trace),
     )
 
 

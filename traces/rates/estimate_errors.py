@@ -71,8 +71,10 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 
 def expected_error(trace: Trace) -> EstimateError | None:
-    """Return the likely error of the trace's estimated step time, or None if the trace contains no estimates. Published times
+    """Return the likely error of a replay's estimated step time, or None if the replay contains no estimates. Published times
     do not count as estimates."""
+    if not trace.is_replay:
+        return None
     estimated_ns = {origin: ns for origin, ns in device_time_by_origin(trace).items() if ns and origin in ESTIMATED}
     if not estimated_ns:
         return None

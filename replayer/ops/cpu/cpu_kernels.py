@@ -189,7 +189,7 @@ FORMS: dict[TorchAny, TorchFunction] = {
     aten.histc.default: _histc,
     aten._scaled_mm.default: partial(_checked_on_meta, aten._scaled_mm.default),
     **{op: partial(_on_copy, op) for op in (aten.cumsum.out, aten.cumprod.out, aten.logcumsumexp.out, aten.topk.values)},
-    aten._linalg_svd.default: lambda data, *shape, driver=None: aten._linalg_svd.default(data, *shape),
+    aten._linalg_svd.default: lambda data, *options, driver=None: aten._linalg_svd.default(data, *options),
     aten.nansum.default: lambda x, *dims, **dtype: x.where(~x.isnan(), 0).sum(*dims, **dtype),
     aten.exponential_.default: _exponential,
     **{op.default: partial(_drawn, op.default) for op in (aten.multinomial, aten._standard_gamma, aten._sample_dirichlet)},

@@ -257,7 +257,8 @@ def _on_meta(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
-_SPARSE_CHECKS: TorchAny = torch.sparse.check_sparse_tensor_invariants  # reject indices that are all 1
+# switched off by `_run_on_cpu`, because these checks reject tensors of ones as indices
+_SPARSE_CHECKS: TorchAny = torch.sparse.check_sparse_tensor_invariants
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:

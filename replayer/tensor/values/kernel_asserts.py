@@ -123,10 +123,11 @@ def _masked_scatter(args: Sequence[TorchAny], host: HostValues) -> tuple[int, st
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
     """Check the probabilities of `torch.multinomial`. CUDA's kernel checks probabilities only if several samples are drawn
     with replacement."""
-    return _NOT_NEGATIVE(args, host) or _WITH_SUM(args, host) if len(args) > 2 and args[1] > 1 and args[2] else None
+    draws_with_replacement = len(args) > 2 and args[1] > 1 and args[2]
+    return (_NOT_NEGATIVE(args, host) or _WITH_SUM(args, host)) if draws_with_replacement else None
 
 
-def _cross_entropy(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+def _binary_cross_entropy(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
     return _INPUTS(args, host) or _TARGETS(args, host)
 
 
@@ -185,7 +186,7 @@ _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("take", "put_"), _limited(1, *_TAKEN, lambda args: (-args[0].numel(), args[0].numel(), None))),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _limited(1, *_LABELS, _of_classes)),
     "multi_margin_loss": _limited(1, "MultiMarginLoss_forward_kernel", "MultiMarginLoss.cu", _MARGIN, _of_last_dim),
-    "binary_cross_entropy": _cross_entropy,
+    "binary_cross_entropy": _binary_cross_entropy,
     "bernoulli": _values(0, *_BERNOULLI),
     "bernoulli_": _values(1, *_BERNOULLI),
 }

@@ -22,8 +22,8 @@ Note [Ops between recorded phases]
     The recorder of phases sees no single ops. When a recording without ops, or with CUDA graphs that the script captured, is
     replayed, an op such as `aten::add` therefore begins no phase if the next recorded phase begins with a call, such as a copy
     to the GPU. The op then belongs to the current phase, as in the recording. An op that creates a tensor, or an op such as
-    `aten::_foreach_mul_`, begins a phase only if "other" is the next recorded phase. After a backward pass, any op then begins
-    "other".
+    `aten::_foreach_mul_`, begins a phase only if "other" is the next recorded phase. If "other" comes next and a backward pass
+    has ended, any op begins "other".
 
 Note [Phase times from the library]
     The library of measured models has the GPU time of each phase, but no host times. The CPU therefore runs at this machine's

@@ -277,8 +277,8 @@ def asynchronous(at: Place) -> Any:
 
 @program
 def started_before_the_previous_one_has_ended(at: Place) -> Any:
-    """On a GPU, the collectives of a group run one after the other, also if the script does not wait for the first one. With
-    gloo, the results are worked out by hand."""
+    """On a GPU, the collectives of a group run one after the other, also if the script does not wait for the first one. Gloo
+    does not order them, so the results expected from gloo are calculated from the inputs of all ranks."""
     first, every = at.own(4), at.all_ranks(4)
     flat, gathered = at.own(4 * at.size, seed=1), [at.zeros(4) for _ in every]
     if at.native:

@@ -36,7 +36,10 @@ class _Work:
     def is_completed(self) -> bool:
         return self.arrived
 
-    all_arrived = is_completed
+    all_arrived = arrives_soon = is_completed
+
+    def will_write_to(self, tensor: object) -> bool:
+        return True
 
     def finish(self) -> None:
         self.is_finished = True
@@ -132,6 +135,14 @@ def test_a_collective_is_completed_when_its_end_time_is_reached(
     work, _ = _ended(monkeypatch, CALL_NS)
     monkeypatch.setattr(module, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(poll_ns=lambda: now_ns)))
     assert work.is_completed() is completed
+
+
+def test_reading_a_tensor_finishes_the_last_collective_that_all_ranks_have_called() -> None:
+    """GIVEN three collectives that write to one tensor, and a rank that has not called the third THEN a read finishes two."""
+    stream, works = CommStream(NONE), [_Work(1), _Work(2), _Work(3, arrived=False)]
+    stream.in_flight.extend(works)  # type: ignore[arg-type]
+    stream.finish_writes_to([torch.ones(1)], wait=False)
+    assert [work.is_finished for work in works] == [True, True, False]
 
 
 def test_a_group_of_collectives_ends_when_its_last_collective_ends() -> None:

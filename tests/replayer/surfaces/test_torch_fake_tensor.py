@@ -44,7 +44,9 @@ def test_a_compiled_function_makes_tensors_from_numbers() -> None:
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 def test_make_fx_traces_a_function_that_uses_tensors_on_the_gpu(mode: Literal["fake", "symbolic"]) -> None:
-    """GIVEN a module and a tensor on the virtual GPU WHEN make_fx traces a function with fake input THEN they are constants."""
+    """GIVEN a module and a tensor on the virtual GPU WHEN make_fx traces a function with fake input THEN the traced function
+    contains the parameters and the tensor as constants."""
     layer, scale, x = torch.nn.Linear(4, 3).cuda(), torch.ones(3, device="cuda"), torch.ones(2, 4, device="cuda")
     traced = make_fx(lambda x: layer(x) * scale, tracing_mode=mode, _allow_non_fake_inputs=True)(x)
     assert traced(x).shape == (2, 3) and traced(x).is_cuda
+    assert len([node for node in traced.graph.nodes if node.op == "get_attr"]) == 3
