@@ -63,7 +63,7 @@ def start_here(session: Mapping[str, Any]) -> None:
     replay_session = from_json(ReplaySession, session)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
-    PATCHES.set(sys, "excepthook", hiding_own_frames(sys.excepthook, OUR_MODULES))  # sys_excepthook.py needs all frames
+    PATCHES.set(sys, "excepthook", hiding_own_frames(sys.excepthook, OUR_MODULES))  # sys_excepthook.py sees all frames
     _start(replace(replay_session, launcher=os.getppid()), None, _patched_time(replay_session.config))
     PATCHES.set(warnings, "_showwarnmsg", showing_own_place(warnings, OUR_MODULES))
     PATCHES.extend_to_importers()
