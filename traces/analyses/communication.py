@@ -73,8 +73,8 @@ class Communication:
     exposed_ns: int  # time in which a device only communicates
     hidden_ns: int  # time in which other work runs at the same time
     steps: int  # number of steps with recorded kernels, summed over ranks
-    exposed_per_step_ns: int  # mean over the steps with kernels, or of the whole trace
-    hidden_per_step_ns: int  # likewise, of `hidden_ns`
+    exposed_per_step_ns: int  # `exposed_ns` per step; without steps, of the whole trace
+    hidden_per_step_ns: int  # `hidden_ns` per step; without steps, of the whole trace
 
 
 def communicates(trace: Trace) -> bool:

@@ -123,7 +123,7 @@ class Reason:
     what: str  # what takes longer or shorter, such as "backward" or "communication"
     delta_ns: int  # positive if the second trace is slower
     before_ns: int | None  # None if the first trace lacks the figure
-    after_ns: int | None  # likewise, for the second trace
+    after_ns: int | None  # None if the second trace lacks the figure
     phase: str  # a phase or op, or ""
     text: str  # the reason as a sentence
     names: tuple[str, ...] = ()  # kernels and ops that `text` mentions

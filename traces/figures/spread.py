@@ -45,9 +45,9 @@ class Spread:
     recorded_p95_ns: int | None  # 95th percentile
     replayed_p5_ns: int | None  # 5th percentile
     replayed_p95_ns: int | None  # 95th percentile
-    # only if the means are compared instead of the medians, because the steps vary a lot
+    # mean of the first trace, if means are compared instead of medians, because the steps vary a lot
     recorded_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
-    replayed_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)  # likewise
+    replayed_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)  # mean of the second trace
 
     # see Note [Means of varying steps]
     @property

@@ -43,6 +43,7 @@ def canonical_shapes(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def distinct_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """Return the different shapes with at least two dimensions or, if there are none, those with one dimension."""
     wide = {shape for shape in shapes if len(shape) > 1}
     return tuple(sorted(wide or set(filter(None, shapes))))
 
