@@ -57,7 +57,7 @@ class PathSums:
     duration_ns: int  # length of the critical path
     by_kind: dict[str, int]  # duration by kind, such as "kernel" or "host"
     by_name: dict[str, int]  # duration by name of the kernel, op or phase
-    # True if the step ran under the profiler and other steps did not, so that the step took longer than they did
+    # True if the step ran under the profiler, which slows steps, and other steps did not
     is_slowed: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
 
 

@@ -9,7 +9,7 @@ change if a threshold changes by 20 %.
 
 # --- pace and what limits the pace
 
-# the host runs ahead if a step takes longer on the GPU by more than this share and by more than the GPU waits
+# the host runs ahead if a step's GPU pace exceeds its host pace by this share and by more than the GPU waits
 # chosen: steps of one program vary by about 1 %
 RUNS_AHEAD = 0.02  # share of the host pace
 
