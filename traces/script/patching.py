@@ -228,7 +228,8 @@ class OutermostCalls(threading.local):
 class PhaseListener(Protocol):
     def enter_phase(self, name: str) -> None: ...
 
-    def leave_phase(self, name: str, error: BaseException | None = None) -> None: ...
+    def leave_phase(self, name: str, error: BaseException | None = None) -> None:
+        """Handle the end of a phase. `error` is the exception that ended the phase, or None."""
 
 
 class _EntriesOfThread(threading.local):
