@@ -2,8 +2,8 @@
 
     repeated.add_call(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)  # `ScriptSplitter` handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
-    repeated.known[len(repeated.times_ns)]      # the next report, if the current step is like the one before
-    times_ns = [start_ns, *repeated.ended()]     # the same step at other times
+    repeated.advance()                              # the next report, if the current step is like the one before
+    times_ns = [start_ns, *repeated.ended()]        # the same step at other times
     repeated.plan.segments(times_ns)                # [Segment("other", ...), Segment("zero_grad", ...), ...]
 
 Note [Steps repeat]
@@ -44,7 +44,8 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
+    """Describes steps that make the same reports. Each step has `times` reports and records `new_events` CUDA events. Segment
+    k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
 
     __slots__ = (
         "begins", "ends", "event_of_begin", "event_of_end", "left", "names", "new_events", "report_of_event", "times",

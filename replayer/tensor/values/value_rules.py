@@ -23,7 +23,7 @@ import torch
 
 from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches, Truth, Uniform
-from replayer.tensor.plan import Constant, New, Plan, Several
+from replayer.tensor.plan import Constant, New, Outcome, Plan, Several
 from replayer.tensor.values.known_values import REJECTING, Folding, fills_allocation, in_dtype, known_values
 from replayer.tensor.values.script_branches import call_site
 from replayer.timing.stream import VirtualStream
@@ -70,7 +70,8 @@ def value_rule(func: Op, plan: Plan) -> Rule | None:
     if func is aten._foreach_add_.Scalar:
         return _count_all
     assume = _assumption(func, plan)
-    folding = Folding(func, plan.writes) if func in REJECTING or _is_small(func, plan) else None
+    folds = (func in REJECTING or _depends_on_values(func, plan)) and _is_small(func, plan)
+    folding = Folding(func, plan.writes) if folds else None
     uniform = None
     if (
         isinstance(outcome, New)
@@ -138,17 +139,25 @@ def _set_known(there: weakref.ref[Allocation], known: TorchAny) -> None:
         allocation.known = known
 
 
-def _is_small(func: Op, plan: Plan) -> bool:
-    made = plan.outcome.parts if isinstance(plan.outcome, Several) else (plan.outcome,)
+def _made(plan: Plan) -> tuple[Outcome, ...]:
+    return plan.outcome.parts if isinstance(plan.outcome, Several) else (plan.outcome,)
+
+
+def _depends_on_values(func: Op, plan: Plan) -> bool:
+    """Return True if the values of the op's arguments determine the values of all its results."""
+    made = _made(plan)
     new = [one for one in made if isinstance(one, New)]
     if torch.Tag.nondeterministic_seeded in func.tags or not (new or plan.writes) or (new and plan.writes):
         return False
-    if not plan.writes and len(new) != sum(not (isinstance(one, Constant) and one.value is None) for one in made):
-        return False
-    sizes = [(one.tensor_meta.numel, one.tensor_meta.dtype_name) for one in new]
+    return bool(plan.writes) or len(new) == sum(not (isinstance(one, Constant) and one.value is None) for one in made)
+
+
+def _is_small(func: Op, plan: Plan) -> bool:
+    sizes = [(one.tensor_meta.numel, one.tensor_meta.dtype_name) for one in _made(plan) if isinstance(one, New)]
     sizes += [(math.prod(shape), dtype) for shape, dtype in zip(plan.signature.shapes, plan.signature.dtypes, strict=True)]
+    floats_limit = KNOWN_LIMIT if func in REJECTING else FLOATS_LIMIT
     return len(sizes) <= LISTED_LIMIT and all(
-        numel <= (KNOWN_LIMIT if getattr(torch, dtype) in EXACT_DTYPES else FLOATS_LIMIT) for numel, dtype in sizes
+        numel <= (KNOWN_LIMIT if getattr(torch, dtype) in EXACT_DTYPES else floats_limit) for numel, dtype in sizes
     )
 
 

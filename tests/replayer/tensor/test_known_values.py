@@ -120,6 +120,15 @@ def test_known_values_that_cuda_accepts_draw_random_numbers_and_keep_the_cpu_gen
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_large_tensors_of_one_value_draw_no_random_numbers_on_the_cpu() -> None:
+    """A tensor of any size has known values if all its values are equal. Random numbers are drawn only for small tensors."""
+    use()
+    with mock.patch.object(module, "host_numbers") as draws:
+        for elements in (KNOWN_LIMIT, KNOWN_LIMIT + 1):
+            torch.normal(0.0, torch.ones(elements, device="cuda"))
+    assert draws.call_count == 1
+
+
 @pytest.mark.parametrize("elements", [2, KNOWN_LIMIT + 1])
 def test_dividing_integers_by_zero_is_no_error(elements: int) -> None:
     """GIVEN a number or a tensor as the divisor WHEN integers are divided by zero THEN there is no error, unlike on the CPU."""
