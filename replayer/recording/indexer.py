@@ -12,6 +12,11 @@ Note [Start times of kernels]
     for that kernel, too. The first kernel after a call of cudaStreamWaitEvent waits in the replay even if the recorded kernel
     did not have to wait, because the replayed script may be faster.
 
+Note [Gaps in CUDA graphs]
+    The profiler makes the gaps between the kernels of a CUDA graph longer. In steps without the profiler, CUDA events measure
+    the GPU time of each phase, from the first event to the last. In a replay, the gaps are shortened so that the launch, the
+    kernels and the gaps of a phase take at most as long.
+
 Note [Phases that overlap on the device]
     In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases
     therefore equals the GPU's busy time.
@@ -44,7 +49,7 @@ from traces.analyses.waits import host_waits, synchronous_calls
 from traces.combining.clean_pace import CleanPace
 from traces.compiled.regions import is_graph_launch
 from traces.figures.input_pipeline import batch_arrival_ns
-from traces.figures.measure import copies_of_hooks
+from traces.figures.measure import clean_steps, copies_of_hooks, launch_phases
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
@@ -182,6 +187,7 @@ class RecordingIndexer:
         first_ns = np.full(len(launches), np.iinfo(np.int64).max)
         np.minimum.at(first_ns, of, self.issued_ns)
         self.issued_ns = np.where(self.launch_row != NONE, first_ns[of], self.issued_ns)
+        is_first = np.isin(np.arange(n), np.unique(of, return_index=True)[1])
         self.in_call_ns = in_call = self.active_ns(self.issued_ns) - self.active_ns(self.launched_ns)
         latency = start - self.launched_ns - in_call
         gap = np.where(previous_end != NONE, start - previous_end, 0)
@@ -194,6 +200,7 @@ class RecordingIndexer:
         usual_latency = np.maximum(self.latency_ns - in_call, 0)
         self.latency = np.where(idle, np.maximum(latency, 0), usual_latency)
         self.gap = np.where(idle, usual_gap_ns, np.clip(gap, 0, None))
+        self._shorten_gaps(np.flatnonzero((self.launch_row != NONE) & ~is_first), start, end)
         self.edge = np.full(n, NONE)
         self.edge_gap = np.zeros(n, dtype=np.int64)
         unexplained = (latency > constants.LAUNCH_EXPLAINS_NS) & (gap > constants.QUEUE_EXPLAINS_NS)
@@ -214,6 +221,27 @@ class RecordingIndexer:
                     break
                 j -= 1
         self._awaited_streams(start, end)
+
+    def _shorten_gaps(self, in_graph: Column, start: Column, end: Column) -> None:
+        # see Note [Gaps in CUDA graphs]
+        phases, work_phase = self.trace.phases, launch_phases(self.trace)[self.work]
+        in_graph = in_graph[work_phase[in_graph] != NONE]
+        trains = bool((self.trace.steps.kind == StepKind.STEADY).any())
+        clean = phases.is_timed & np.isin(phases.step, clean_steps(self.trace, trains=trains))
+        graph_names, scale = phases.name[work_phase[in_graph]], self._pace.scale
+        for name in np.unique(graph_names).tolist():
+            lasted_ns = (phases.device_end_ns - phases.device_start_ns)[clean & (phases.name == name)]
+            if not len(lasted_ns):
+                continue
+            rows = in_graph[graph_names == name]
+            replayed_ns, gaps_ns = [], []
+            for row in np.unique(work_phase[rows]).tolist():
+                work = work_phase == row
+                first_ns = (start[work].min() - phases.device_start_ns[row]) * scale[row] if phases.is_timed[row] else 0
+                replayed_ns.append(first_ns + Intervals(start[work], end[work]).total_ns)
+                gaps_ns.append(self.gap[rows[work_phase[rows] == row]].sum())
+            left_ns = max(float(np.median(lasted_ns) - np.median(replayed_ns)), 0.0)
+            self.gap[rows] = self.gap[rows] * min(left_ns / max(float(np.median(gaps_ns)), 1.0), 1.0)
 
     def _awaited_streams(self, start: Column, end: Column) -> None:
         # see Note [Start times of kernels]

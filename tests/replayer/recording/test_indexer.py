@@ -15,7 +15,7 @@ from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import Kernel, KernelColumns, RecordedSegment, RecordedStep
 from tests.goldens import assert_golden, in_short
-from tests.replayer.recordings import US, Op, Stage, make_recording
+from tests.replayer.recordings import US, Op, Stage, make_recording, recording_of
 from tests.traces.crowded import crowded
 from tests.traces.handmade import data_parallel, phase_grained, training
 from traces.figures.measure import launch_steps
@@ -86,6 +86,21 @@ def test_kernels_of_a_cuda_graph_are_issued_together() -> None:
     trace.device.launch[:] = trace.device.launch[0]
     (step,) = RecordedRun(trace).steps
     assert [(kernel.launch_ns - step.kernels[0].launch_ns, kernel.gap_ns) for kernel in step.kernels[1:]] == [(0, 1 * US)] * 2
+
+
+@pytest.mark.parametrize(("clean_us", "gap_ns"), [(60, 1000), (51, 500), (40, 0)])
+def test_gaps_in_a_cuda_graph_are_no_longer_than_without_the_profiler(clean_us: int, gap_ns: int) -> None:
+    """GIVEN a profiled phase whose first kernel starts 20 us after the phase, and three kernels of 10 us with gaps of 1 us WHEN
+    the same phase takes 51 us on the GPU without the profiler THEN 1 us is left for both gaps."""
+    kernels = [Op("", 10, 60, kernel=(20 + 11 * i, 10), launch_us=0, launch_host_us=60, shapes=()) for i in range(3)]
+    graph = Op("cudaGraphLaunch", 10, 60, shapes=(), children=kernels)
+    phases = [("forward", 0, 100)]
+    trace = recording_of([(StepKind.PROFILED, phases, [graph]), (StepKind.STEADY, phases, [])])
+    trace.device.launch[:] = trace.device.launch[0]
+    trace.phases.device_start_ns[:] = trace.phases.start_ns
+    trace.phases.device_end_ns[:] = trace.phases.start_ns + np.array([90, clean_us]) * US
+    step = RecordedRun(trace).steps[0]
+    assert [kernel.gap_ns for kernel in step.kernels[1:]] == [gap_ns] * 2
 
 
 def _levels(*beside: Op) -> dict[str, list[tuple[int, ...]]]:
