@@ -44,7 +44,7 @@ TENSOR_CORES_REACHED: Mapping[str, float] = {"matmul": 0.9, "conv": 0.7, "conv_w
 # the estimate
 ATTENTION_REACHED = 0.45  # share of peak FLOP/s
 
-# the part of fused attention without tensor cores; limits the speed if there are few keys
+# work of fused attention outside the tensor cores; it limits the speed with few keys
 # chosen after seeing results: the same recordings
 FLOPS_PER_QUERY = 230  # FLOPs of fp32 per element of the queries and matrix product
 
@@ -127,7 +127,7 @@ SLOT_POWERED: Mapping[str, tuple[int, str, int]] = {
 
 # --- estimates of unrecorded ops from recorded ops
 
-# weight of the learned curve, instead of a power law, in a convolution's growth with the batch
+# weight of the learned curve in a convolution's growth with the batch size; rest: a power law
 # chosen after seeing results: in cross-validation, this was the best of four formulas in each of six folds
 # (benchmarks/what_if.py, row `folds`)
 CURVE_COUNTS = 0.25  # weight
@@ -156,7 +156,7 @@ OTHER_OP_OCTAVES = 2.0  # octaves
 # chosen: two libraries on one GPU differ by less than this
 MOST_SLOWER = 4.0  # times the curve
 
-# two GPUs' op times differ at most by this factor from the ratio of their data sheets
+# the ratio of two GPUs' op times is within this factor of their data sheets' ratio
 # chosen: the GPUs may use different libraries
 BEYOND_SHEETS = 1.5  # times
 
@@ -283,11 +283,11 @@ ALIKE_SHARE = 0.05  # share of the step
 # chosen: rule of thumb
 AGAIN_SHARE = 0.9  # share of calls
 
-# an op may take the time of a recorded call with another shape at most this far ahead
+# an op may take the time of a recorded call with another shape that is at most this far ahead
 # chosen: ops of one layer may run in another order, but the order of layers is fixed
 BORROWED_AHEAD = 16  # recorded launches
 
-# a captured CUDA graph may take the times of a recorded graph within this factor of its kernels
+# a CUDA graph takes a recorded graph's times if the kernel counts differ by at most this
 # chosen: an op may launch two kernels
 SIMILAR_GRAPHS = 1.5  # factor
 

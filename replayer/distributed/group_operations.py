@@ -85,7 +85,7 @@ class GroupOperations:
         comm_stream = self._comm_streams.get((call.channel, device))
         if comm_stream is None:
             comm_stream = self._comm_streams[call.channel, device] = CommStream(device)
-        elif self.is_destroyed:
+        elif self.is_destroyed:  # a group that never communicated has no communicator to abort
             raise DistBackendError(f"NCCL communicator was aborted on rank {self._rank}. ")
         work: VirtualWork | CapturedWork
         if device != NONE and here.launches.is_capturing(here.current.stream(device)):
