@@ -35,7 +35,7 @@ from traces.script.script_hooks import ModuleCalls
 T = TypeVar("T", bound=Callable[..., Any])
 
 SAMPLED = 16  # the reports of one in 16 repeated steps are timed
-SLOW_NS = 5_000_000  # after a longer step, the reports of the next step are timed, too
+SLOW_NS = 5_000_000  # after a longer step, all reports of the next step are timed
 _GROUPS = 1024  # number of groups of steps to keep
 _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the start
 _COLD_CALLS, _CACHE_BYTES = 21, 1 << 21  # number of calls with cold caches, and the size of the data that replaces the caches

@@ -321,7 +321,7 @@ class StepRecorder:
         repeated.expect(self.script.thread, self._repeats, self._act)
 
     def _leave_stream(self, has_failed: bool = False) -> None:
-        """Continue the current step as a step on several streams. `has_failed`: whether its last event was not recorded."""
+        """Continue the current step as a step on several streams. `has_failed` is True if its last event was not recorded."""
         repeated, run = self._repeated, self._writer.run
         if run is None:
             return

@@ -62,7 +62,8 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """In the `with` block, this thread allocates no memory of the device. Other threads cannot enter such a block."""
+        """In the `with` block, this thread's allocations do not count as memory of the device. Another thread waits until this
+        block ends before it enters its own block."""
         own: dict[str, Callable[..., object]] = {"malloc_kept": self.malloc} if workspaces else {}
         own |= {"malloc": self.malloc, "free": self._free_later}
         with _LOCK:

@@ -891,7 +891,7 @@ def test_the_overhead_includes_the_time_for_recording_a_module_call(bench: Bench
 
 
 def test_the_overhead_of_all_recorder_calls_is_estimated_from_a_timed_sample(bench: Bench) -> None:
-    """GIVEN 100 steps of 9 reports THEN the recorder counts 900 calls, except for one when the steps begin to repeat."""
+    """GIVEN 100 steps of 9 reports THEN the recorder counts all calls except one: the call after which the steps repeat."""
     bench.recorder.workload.is_open = False
     for _ in range(100):
         bench.train_step()

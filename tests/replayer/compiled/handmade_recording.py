@@ -75,7 +75,7 @@ class Events:
         self.made.append({"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", **place, "args": args})
 
     def copy_to_device(self, start: int, size_bytes: int) -> None:
-        """A blocking copy from pageable memory, which takes 3 us."""
+        """Add a blocking copy from pageable memory that takes 3 us."""
         self.calls += 1
         self.host("cuda_runtime", "cudaMemcpyAsync", start, 20, correlation=self.calls)
         args = {"device": 0, "stream": 7, "correlation": self.calls, "bytes": size_bytes}

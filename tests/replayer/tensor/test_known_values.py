@@ -110,7 +110,7 @@ def test_known_values_that_cuda_checks_on_the_host_are_rejected(name: str) -> No
         call(torch.tensor([1.0, 2.0]).cuda())
 
 
-def test_known_values_that_cuda_accepts_draw_random_numbers_and_keep_the_cpu_generator() -> None:
+def test_random_ops_with_valid_known_values_do_not_advance_the_cpu_generator() -> None:
     use()
     before, generator = torch.get_rng_state(), torch.Generator("cuda")
     std = torch.tensor([1.0, 2.0]).cuda()
