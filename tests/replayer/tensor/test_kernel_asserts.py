@@ -55,3 +55,13 @@ def test_the_cpu_kernel_rejects_the_dtype_of_an_index() -> None:
 
 def test_too_many_indices_are_left_to_the_check_of_the_cpu_kernel() -> None:
     assert failed_assert(aten.index.Tensor, (TABLE[0], [INDICES, INDICES]), lambda tensor: tensor) is None
+
+
+def test_large_tensors_of_one_value_are_checked_without_memory_for_all_elements() -> None:
+    zeros = torch.zeros((), dtype=torch.int64).expand(1 << 20, 1 << 20)
+    for func, right, wrong in (
+        (aten.index.Tensor, (TABLE, [zeros]), (TABLE, [(zeros[0, 0] + 3).expand(1 << 40)])),
+        (aten.bernoulli.default, (HALVES[0].expand(1 << 40),), ((HALVES[0] + 1).expand(1 << 40),)),
+    ):
+        assert failed_assert(func, right, lambda tensor: tensor) is None
+        assert failed_assert(func, wrong, lambda tensor: tensor) is not None
