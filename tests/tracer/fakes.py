@@ -157,7 +157,7 @@ class FakeStream(NamedTuple):
 
 
 class FakeProfiler:
-    """Notes what it is told."""
+    """Stores the calls that it receives."""
 
     wanted = True
     paused = False

@@ -75,7 +75,7 @@ def test_the_reported_overhead_is_zero_if_recorder_calls_take_no_time(bench: Ben
 
 
 def test_step_overhead_and_one_time_overhead_add_up_to_all_recorder_time(bench: Bench) -> None:
-    """GIVEN a clock that advances by 1 ns per reading, and whose every 20th step waits until the file is written."""
+    """GIVEN a clock that advances by 1 ns per reading, and a loop that waits in every 20th step until the file is written."""
     bench.clock.reading_ns = 1
     cost, steps = bench.recorder.cost, 80
     for step in range(1, steps + 1):

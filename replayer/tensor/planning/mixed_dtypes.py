@@ -489,11 +489,9 @@ def overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
     """See `get_overlap_status` in ATen/MemoryOverlap.cpp."""
     if one is other or not (one.dense and other.dense and one.numel and other.numel):
         return False
-    begins = one.offset * one.itemsize, other.offset * other.itemsize
-    ends = begins[0] + one.size_bytes, begins[1] + other.size_bytes
-    if begins[0] == begins[1] and ends[0] == ends[1]:
+    if one.offset * one.itemsize == other.offset * other.itemsize and one.size_bytes == other.size_bytes:
         return bool(one.stride != other.stride)
-    return bool(begins[0] < ends[1] and begins[1] < ends[0])
+    return bool(one.shares_bytes(other))
 
 
 def require_apart(overlaps: Sequence[Overlap], args: TorchAny, kwargs: TorchAny) -> None:

@@ -95,7 +95,7 @@ def program(function: Program) -> Program:
 
 
 def numbers(rank: int, *shape: int, seed: int = 0) -> torch.Tensor:
-    """Return small whole numbers, whose sums are exact in any order."""
+    """Return small whole numbers. Their sums are exact in any order."""
     generator = torch.Generator().manual_seed(100 * seed + rank)
     return torch.randint(-8, 9, shape, generator=generator).float()
 
@@ -277,7 +277,7 @@ def asynchronous(at: Place) -> Any:
 
 @program
 def started_before_the_previous_one_has_ended(at: Place) -> Any:
-    """On a GPU, the collectives of a group run one after the other, also if the script does not wait for the first one. Gloo
+    """On a GPU, the collectives of a group run one after the other, even if the script does not wait for the first one. Gloo
     does not order them, so the results expected from gloo are calculated from the inputs of all ranks."""
     first, every = at.own(4), at.all_ranks(4)
     flat, gathered = at.own(4 * at.size, seed=1), [at.zeros(4) for _ in every]
