@@ -288,7 +288,7 @@ def replay(options: ReplayOptions) -> int:
 def record(options: RecordOptions) -> int:
     """Record the steps, phases, kernels, memory and data loading of an unmodified script on a machine with GPUs.
 
-    A few training steps are recorded by torch.profiler. The times of all other steps are measured with CUDA events. The
+    A few training steps are recorded by torch.profiler. The steps without torch.profiler are timed with CUDA events. The
     script's exit code is passed through.
     """
     if options.sweep:
@@ -345,7 +345,7 @@ def gate_init(
 ) -> int:
     """Write a file with limits on step time and memory for replays of a recording.
 
-    The limits are slightly above the step time and the memory peak of the recording.
+    The file allows slightly longer steps and slightly more memory than in the recording.
     """
     from tui.commands.gate import init
 
@@ -446,8 +446,8 @@ def library_remove(name: EntryArgument, json: JsonOption = False) -> int:
 def stalls(options: StallsOptions) -> int:
     """Measure how long a script waits for data, find the cause (storage, preprocessing or pinning), and suggest a fix.
 
-    The script's data loader runs on this machine. GPU times come from a recording or from the library. The script's output goes
-    to stderr.
+    The data loader runs as usual, but no kernels run. GPU times come from a recording, or from trace-replay's library of
+    measurements. The script's output goes to stderr.
     """
     from tui.commands.stalls import run
 

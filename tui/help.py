@@ -95,8 +95,8 @@ class Commands(typer.Typer):
         return super().command(name, cls=cls or Command, **facts)
 
     def with_command(self, word: str) -> Commands:
-        """Return a copy with only the command `word`, because creating all commands takes long. If there is no such command,
-        return `self`."""
+        """Return an app with only the command `word`, because creating all commands takes long. If `word` is not a command,
+        return the whole app."""
         found = [one for one in self.registered_commands if word in (one.name, getattr(one.callback, "__name__", ""))]
         if not found:
             return self

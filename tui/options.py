@@ -54,7 +54,7 @@ def option(metavar: str | None, text: str, *names: str, group: str | None = None
 
 
 def share(text: str, name: str) -> float:
-    """Return 0.05 for "5%" or "0.05". Raise BadParameter for "5", because the user may mean "5%"."""
+    """Return 0.05 for "5%" or "0.05". Raise BadParameter for numbers from 1 without a percent sign."""
     number, percent = text.strip().removesuffix("%").rstrip(), text.strip().endswith("%")
     if not re.fullmatch(r"\d+\.?\d*|\.\d+", number):
         raise typer.BadParameter(f"{text!r} is not a percentage; write 5% or 0.05", param_hint=name)

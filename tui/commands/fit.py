@@ -224,8 +224,7 @@ def _scaled(
 
 
 def _batch_dimension(first: Shape, second: Shape, batch: int) -> int:
-    """Compare the inputs of two runs with different batch sizes, and return the dimension that differs. If several dimensions
-    differ, return the one that has the batch size."""
+    """Compare an input's shapes in two runs with different batch sizes, and return the number of the batch dimension."""
     changed = [dimension for dimension, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return next((dimension for dimension in changed if second[dimension] == batch), changed[0] if changed else 0)
 

@@ -60,7 +60,7 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Record the script at each batch size, until GPU memory runs out. Return 0 if at least one batch size was recorded."""
+    """Record the script at each batch size, until GPU memory runs out. Return the exit code of the command."""
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:

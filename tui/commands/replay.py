@@ -110,7 +110,8 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
 
 
 def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
-    """Return the configuration of a replay. Raise TraceError if the recording lacks data for an option."""
+    """Return the configuration of a replay. Raise TraceError if `--gpus` or `--gpu-memory` does not fit the recording's number
+    of GPUs."""
     gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
     require_recording_of_one_gpu(config.gpus, gpus, bool(len(work_rows(recorded))))
     loader = "recorded" if config.clock == "recorded" else config.loader

@@ -58,7 +58,7 @@ class ReplaySource:
         return path
 
     def compared_with(self, replayed: Trace) -> ReplaySource:
-        """Return this source with the trace that a replay is compared with."""
+        """Choose the trace to compare a replay with, and return a source that contains this trace."""
         if self.gpu is None:
             return self
         if was_measured(replayed):
@@ -204,7 +204,7 @@ def _listed(counts: Counter[tuple[int, str]]) -> str:
 
 
 def was_measured(replayed: Trace) -> bool:
-    """Return True if training steps have times from the library, or evaluation steps if the script did not train."""
+    """Return True if any training step has a time from the library. If the script did not train, check the evaluation steps."""
     trained = bool((replayed.steps.kind != StepKind.EVALUATION).any())
     return any(call.trains or not trained for steps in _played(replayed) for call in steps.calls)
 

@@ -95,7 +95,8 @@ def line_chart(
     has_whole_x: bool = False,
     note: str = "",
 ) -> Chart | None:
-    """Return a line chart, or None if there are no points. The range `band` of y values has a shaded background."""
+    """Return a line chart, or None if there are no points. In the chart, the background is shaded between the two y values of
+    `band`."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return None

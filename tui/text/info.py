@@ -232,7 +232,7 @@ def _slow_steps(summary: Summary) -> list[str]:
     pace = summary.pace
     usual = [step for step in summary.steps if step.kind not in ("warmup", "incomplete")]
     usual = [step for step in usual if step.kind != "evaluation"] or usual
-    # Most steps take about as long as the median. If the mean is larger, a few steps are very long.
+    # Most steps take about as long as the median. If the mean step is longer than the median step, a few steps are very long.
     is_alike = pace is not None and pace.mean is not None and pace.noise is not None and pace.noise < MUCH_SPREAD
     least = LONG_STEP if is_alike else SLOW_STEP
     slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= least * pace.pace_ns]

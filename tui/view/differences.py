@@ -49,7 +49,8 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return the pairs of steps to compare, as indices in `scene.step_pairs`. Return [0] for traces without steps."""
+    """Choose the pairs of steps to compare, and return their indices in `scene.step_pairs`. Return [0] for traces without
+    steps."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

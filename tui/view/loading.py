@@ -25,8 +25,8 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
-    """Start loading the traces in the background, and return an iterator over the progress. If `is_lazy` is true, read only one
-    rank of each group of similar ranks."""
+    """Start loading the traces in the background, and return an iterator over the progress. With `is_lazy`, columns are decoded
+    when they are first read, and only one rank of each group of similar ranks is shown."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     files = [viewable(name) for name in names]
     first = pool.submit(load, files[0], is_lazy=is_lazy)

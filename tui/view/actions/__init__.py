@@ -1,1 +1,1 @@
-"""Implements the keys of the timeline app. Each class implements a group of keys (`KEYS` in tui/view/keys.py)."""
+"""Contains the methods that the keyboard shortcuts of the timeline app call. tui/view/keys.csv lists the shortcuts."""

@@ -52,8 +52,8 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Align two traces at matching kernels, by adding gaps. A gap is added only where the time difference between the traces
-    changes by more than 5 µs (ANCHOR_NS)."""
+    """Align two traces at matching kernels, by adding gaps. No gap is added if matching kernels are at most 5 µs (ANCHOR_NS)
+    apart on the time axis."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)

@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-If the timeline shows two traces, each training step has one *slot* on the time axis. In a slot, the steps of both traces begin
-at the slot's left edge.
+The time axis is divided into *slots*. If two traces are aligned by their steps, each slot shows one step of each trace, and
+both steps begin at the slot's left edge.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Return the position of a time on the axis, or None if the axis does not show this time. If several positions show
-        this time, return the one nearest to `near_ns`."""
+        """Return the position of a time on the axis, or None if the axis does not show this time. If the axis shows the time
+        more than once, return the position nearest to `near_ns`."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 

@@ -231,7 +231,8 @@ def has_events(first: Busy, second: Busy) -> Column:
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
     """Compare two traces column by column: "+" means that the second trace has the higher value, and "-" that it has the lower
-    value. For nearly equal values, "=" shows that the same kernels ran, and "~" that different kernels ran."""
+    value. If both values are nearly equal, "=" means that both traces ran the same kernels, and "~" that they ran different
+    kernels."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

@@ -1,4 +1,4 @@
-"""Computes for each character of a timeline row how long the GPU was busy.
+"""Computes the GPU's busy time for each character of a timeline row.
 
     lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
     lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window

@@ -72,7 +72,8 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
-    """Return the nn.Modules that contain a CPU event (outermost first), and the Python stack of the event (innermost first)."""
+    """Return the nn.Modules that were running during a CPU event, outermost first. The second list is the event's Python stack,
+    innermost first."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
     for row in host.outward(number):
