@@ -88,7 +88,7 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the median time (ns) of the recorder per training step."""
+        """Return the recording overhead per training step in nanoseconds (median)."""
         # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:

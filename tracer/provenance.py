@@ -202,8 +202,8 @@ def _versions(torch: ModuleType) -> dict[str, Json]:
 
 def _cudnn_version(torch: ModuleType) -> int | None:
     """Return a version such as 92400. This function does not call `torch.backends.cudnn.version`. If the installed cuDNN is too
-    old for PyTorch, only the first call of `version` raises an error. If the recorder made this call, the script would not see
-    the error."""
+    old for PyTorch, only the first call of `version` raises an error. If the recorder called `version` first, the script would
+    not see the error about the old cuDNN."""
     return torch._C._cudnn.getVersionInt() if hasattr(torch._C, "_cudnn") else None
 
 

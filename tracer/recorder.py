@@ -205,7 +205,7 @@ class Recorder:
     # --- the end
 
     def script_ended(self) -> None:
-        """End the last step if the main thread runs the steps."""
+        """End the last step. If the script trains in another thread than the main thread, do nothing."""
         if self.steps.script.thread == threading.main_thread().ident and self.cost.lock.acquire(timeout=_LOCK_S):
             try:
                 self.steps.stop()

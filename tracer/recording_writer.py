@@ -153,7 +153,7 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
-        """Write to the file now if the next write would otherwise be due in the middle of the next step."""
+        """Write to the file now if a write will be due before the next step ends."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else self.run.steps)

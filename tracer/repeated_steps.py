@@ -44,8 +44,8 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Describes steps that make the same reports. Each step has `times` reports and records `new_events` CUDA events. Segment
-    k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
+    """Describes steps that make the same reports. `times` is the number of reports in a step, and `new_events` is the number of
+    CUDA events that the recorder records in a step. Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
 
     __slots__ = (
         "begins", "ends", "event_of_begin", "event_of_end", "left", "names", "new_events", "report_of_event", "times",
@@ -73,7 +73,7 @@ class StepPlan:
 
 
 class RepeatedSteps:
-    """Compares the calls of two steps, and stores the times of the current step's calls."""
+    """Checks whether the current step makes the same calls as the previous step, and stores when the calls are made."""
 
     # makes objects smaller, and access to them faster
     __slots__ = (
@@ -142,8 +142,9 @@ class RepeatedSteps:
             self.known, self.plan = [*learned, end], plan
 
     def expect(self, thread: int | None, ends: Callable[[int], None], acts: Callable[[int], None]) -> None:
-        """Expect the remaining reports of `known` from a thread, and then all of them again. The last report calls `ends`. If
-        the step is not on one stream, reports that begin or end a segment call `acts`."""
+        """Set the reports that `thread` is expected to make next: the rest of `known`, and then `known` again for each later
+        step. `ends` is called for the last report of a step. If `is_plain` is False, `acts` is called for each report that
+        begins or ends a segment."""
         if not self.known:
             return
         on_stream, then = self.stream is not None, None if self.is_plain else acts
@@ -155,6 +156,6 @@ class RepeatedSteps:
         self.thread, self.advance = thread, islice(cycle(expected), len(self.times_ns), None).__next__
 
     def ended(self) -> list[int]:
-        """Begin a new step, and return the call times of the previous step."""
+        """Begin a new step, and return the times at which the previous step made its calls."""
         times_ns, self.times_ns = self.times_ns, []
         return times_ns

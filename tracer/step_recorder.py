@@ -81,8 +81,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store the report of a call by the thread that captures the CUDA graph. Return False for reports from other
-        threads."""
+        """Store a call that was made by the thread that captures the CUDA graph. Return False for calls by other threads."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -286,7 +285,7 @@ class StepRecorder:
             script.loader_exhausted(thread)
 
     def _act(self, now_ns: int) -> None:
-        """Record the CUDA events of a known report in a step that is not on one stream."""
+        """Handle a report that begins or ends a segment, in a repeated step without a `RepeatedRun`."""
         times_ns = self._repeated.times_ns
         of = self._repeated.known[len(times_ns) - 1]
         if of.action == LEAVES:
@@ -321,7 +320,8 @@ class StepRecorder:
         repeated.expect(self.script.thread, self._repeats, self._act)
 
     def _leave_stream(self, has_failed: bool = False) -> None:
-        """Continue the current step as a step on several streams. `has_failed` is True if its last event was not recorded."""
+        """Stop using the `RepeatedRun`, and record the rest of the current step as usual. `has_failed` is True if recording the
+        last CUDA event raised an error."""
         repeated, run = self._repeated, self._writer.run
         if run is None:
             return

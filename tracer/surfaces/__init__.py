@@ -1,4 +1,4 @@
-"""Each file wraps one part of PyTorch. Each wrapper reports a call to the recorder and then calls PyTorch."""
+"""Each file wraps one part of PyTorch. Each wrapper notifies the recorder of a call, and then calls PyTorch's function."""
 
 from __future__ import annotations
 

@@ -245,8 +245,8 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap PyTorch's functions for communication between ranks. Deprecated functions are not wrapped, because their warnings
-    must point to the script."""
+    """Wrap PyTorch's functions for communication between ranks. Deprecated functions are not wrapped, because a deprecation
+    warning would then show a line of the wrapper instead of the script's line."""
     dist = torch.distributed
     if not dist.is_available():
         return

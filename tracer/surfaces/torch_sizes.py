@@ -4,7 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-The recorder does not copy the result sizes from the GPU, because a copy would make the script wait for the GPU.
+The recorder reads a size from the shape of the result. Copying data from the GPU would make the script wait.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ DEPTH = _Depth()  # one value per thread
 
 
 class WithoutReads:
-    """Pauses the recording of values that the current thread reads."""
+    """Pauses the recording of values that the current thread reads from tensors."""
 
     def __enter__(self) -> Self:
         DEPTH.quiet += 1

@@ -52,7 +52,7 @@ class EndedStep:
 
 
 class RepeatedRun:
-    """Contains ended steps of one plan, and the current step."""
+    """Collects the times and CUDA events of consecutive steps that have the same `StepPlan`, including the current step."""
 
     def __init__(
         self, plan: StepPlan, stream: EventStream | None, start: BoundaryEvent | None, start_ns: int, number: int
@@ -68,7 +68,7 @@ class RepeatedRun:
         self.asked_ns = NONE  # host time at which the last event of the first step was found unfinished
 
     def take_events(self, steps: int, new_event: Callable[[], Any]) -> None:
-        """Take the CUDA events for the next steps."""
+        """Reserve the CUDA events that the next steps will need."""
         if self.stream is None:
             return
         free, missing = self.stream.free, steps * self.plan.new_events - len(self.unused)

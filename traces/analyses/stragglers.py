@@ -113,7 +113,7 @@ def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
 
 
 def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Trace]]:
-    """Group similar ranks, and return copies of the traces that contain only one rank of each group. Traces with different
+    """Group similar ranks, and return the groups and a copy of each trace with only one rank per group. Traces with different
     ranks are not changed."""
     groups = rank_groups(*traces)
     if not groups.similar or any(trace.ranks != traces[0].ranks for trace in traces):

@@ -100,7 +100,7 @@ def mark_rank(rank: int) -> None:
 
 def leave_shared_modules() -> None:
     """Close the script's open files by deleting its global variables, as Python does at exit. Modules imported before the fork
-    are kept, because their memory is shared by all ranks."""
+    keep their global variables, because all ranks share the memory of these modules."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
     for name, module in list(sys.modules.items()):
@@ -113,13 +113,13 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without running C++ destructors. Forked ranks share memory. PyTorch's destructors write to this memory,
-    so Linux would have to copy 60 MB for each rank. `on_exit` exists only in glibc."""
+    """End the process without running C++ destructors. Forked ranks share memory pages, and Linux copies a page when a rank
+    writes to it. PyTorch's destructors write to 60 MB of shared pages. `on_exit` exists only in glibc."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # The C library calls `fflush` first, because it was registered last, and then `_exit`.
+    # The C library calls exit handlers in reverse order: first `fflush`, and then `_exit`, which ends the process.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 
@@ -165,7 +165,7 @@ def _next_end(running: dict[int, int], signals: int) -> tuple[int, int]:
 
 
 def _end_before(running: dict[int, int], deadline: float, most: int = 0) -> None:
-    """Wait until the number of running ranks has fallen to `most`, or until `deadline`."""
+    """Wait until `deadline`, or until only `most` ranks are still running."""
     while len(running) > most and monotonic() < deadline:
         for rank, process in list(running.items()):
             ended, _ = os.waitpid(process, os.WNOHANG)

@@ -40,7 +40,8 @@ def install(prefix: str) -> None:
 
 
 def hiding_own_frames(show: Any, prefix: str | tuple[str, ...]) -> Any:
-    """Return a replacement for the hook `sys.excepthook`. It hides this tool's functions and then calls the hook `show`."""
+    """Return a replacement for the hook `sys.excepthook`. The replacement removes this tool's functions from the traceback, and
+    then calls the original hook `show`."""
 
     def after_shortening(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
         shorten(error, prefix)
@@ -96,8 +97,8 @@ def _filter_stacks(traceback: Any, prefix: str) -> None:
 
 
 def _places(message: WarningMessage, caller: FrameType | None, prefix: str | tuple[str, ...]) -> tuple[Place, Place] | None:
-    """Return the place that a warning shows, and the place in the script that the warning should show instead. Return None if
-    the warning already points at the script. `caller` is the frame that called `warnings.warn`."""
+    """Return two places: the line that a warning shows, and the line of the script to show instead. Return None if the warning
+    already shows a line of the script. `caller` is the frame that called `warnings.warn`."""
     frames: list[Place] = []
     while caller is not None:
         frames.append((caller, caller.f_lineno))

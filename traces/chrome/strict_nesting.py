@@ -16,8 +16,8 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the start time of each event. If a profiler range begins during a kernel, the range starts at the end of the
-    kernel instead."""
+    """Return the start time of each event. If a profiler range starts during a kernel, the start of the range is moved to the
+    end of the kernel."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])

@@ -65,8 +65,8 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """Group training steps by their numbers of backward passes and optimizer updates. For each kind of step, return the steps
-    with and without the profiler. The most common kind comes first."""
+    """Group training steps by their numbers of backward passes and optimizer updates. For each group, return the profiled steps
+    and the steps that ran without the profiler. The most common group comes first."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]

@@ -55,8 +55,8 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """Return each repeated phase with its number of repetitions. The label "backward#2/3" stands for the second of three
-    backward phases, so the result contains ("backward", 3)."""
+    """Return each repeated phase with its number of repetitions. For example, the label "backward#2/3" (the second of three
+    backward phases) gives ("backward", 3)."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 

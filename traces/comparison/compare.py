@@ -384,8 +384,8 @@ def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
 def pair_streams(
     left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
 ) -> list[tuple[int | None, int | None]]:
-    """Pair each CUDA stream of the first trace with a stream of the second. Streams with the same number form a pair, and all
-    other streams are paired by their busy times."""
+    """Pair each CUDA stream of the first trace with a stream of the second. Streams that have the same CUDA stream number in
+    both traces form a pair. The other streams are paired in order of decreasing busy time."""
     both = left.keys() & right.keys() if same_numbers else set()
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]
     only_left = sorted(left.keys() - both, key=lambda number: -left[number])

@@ -59,8 +59,8 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Return the training steps of both traces that decide whether the traces are of the same program. A replayed step is
-    compared with the recorded step of the same number."""
+    """Select the training steps of both traces that are compared to find out whether both traces are of the same program. A
+    replayed step is compared with the recorded step of the same number."""
     rows = np.unique(ours)
     row_of = dict(zip(_rank_and_number(other, theirs), theirs.tolist(), strict=True))
     same = np.array([row_of.get(key, NONE) for key in _rank_and_number(recorded, rows)], np.int64)

@@ -24,6 +24,7 @@ def calls_of(trace: Trace, ops: Column) -> Column:
 
 
 def canonical_ops(trace: Trace, numbers: dict[str, int]) -> Column:
-    """For each host span, return the index of its canonical op in `numbers`. New ops are added to `numbers`."""
+    """For each host span, return the number that `numbers` assigns to the span's canonical op. New ops are added to
+    `numbers`."""
     of_text = [numbers.setdefault(canonical_op(text), len(numbers)) for text in trace.strings.texts]
     return np.array(of_text, dtype=np.int64)[trace.host.name]

@@ -80,7 +80,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
     units = _units(host.parent, kind, unit, region)
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
-    # If torch.compile finds nothing to compile in a function, the function has neither a graph nor GPU work.
+    # Functions without a graph and without GPU work are left out, because torch.compile found nothing to compile in them.
     rows = sorted((row for row in units if kind[row] == _Range.GRAPH or row in work), key=lambda row: int(host.start_ns[row]))
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings

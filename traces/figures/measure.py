@@ -73,7 +73,7 @@ def busy_by_device(trace: Trace) -> dict[int, Intervals]:
 
 
 def intervals_by_device(trace: Trace, rows: Column) -> dict[int, Intervals]:
-    """`rows` are indices of `trace.device`, or a mask."""
+    """`rows` selects rows of `trace.device` by index or by mask."""
     device, start_ns, end_ns = trace.device.device[rows], trace.device.start_ns[rows], trace.device.end_ns[rows]
     return {number: Intervals(start_ns[own], end_ns[own]) for number, own in by_value(device).items()}
 
@@ -100,8 +100,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps during which the profiler was off, excluding the warm-up. If all training steps ran with the
-    profiler, return the profiled steps."""
+    """Return the training steps during which the profiler was off, excluding the warm-up. If the profiler was on in all
+    training steps after the warm-up, return the profiled steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -115,8 +115,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 def clean_evaluations(trace: Trace) -> Column:
     """Return the evaluation steps that compile no code and ran without the profiler. The step before a profiled step is left
-    out, because the profiler starts in it. If enough steps ran before the first profiled step, return only those steps, because
-    later steps are slower."""
+    out, because the profiler starts in it. If at least `FEWEST_CLEAN_STEPS` clean steps ran before the first profiled step,
+    return only these clean steps, because profiling slows all later steps."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace) & ~compiles_in_evaluation(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -381,7 +381,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def own_graph_launches(trace: Trace) -> Column:
-    """Return the host rows of launches of CUDA graphs that the script captured itself."""
+    """Return the rows of `trace.host` in which the script launches a CUDA graph that it captured itself."""
     in_op = enclosing(trace.host, trace.host.kind == HostKind.OP)
     return np.flatnonzero(is_graph_launch(trace) & (in_op == NONE))
 
@@ -393,8 +393,8 @@ def enclosing(host: HostSpans, wanted: Column) -> Column:
 
 
 def first_marked(above: Column, marked: Column) -> Column:
-    """For each row, return the nearest marked ancestor, or NONE. `above` contains the parent of each row. A marked row returns
-    itself."""
+    """For each row of a tree, return the nearest ancestor that the mask `marked` selects, or NONE. `above` contains the parent
+    of each row. A marked row returns itself."""
     found = _last_of_chain(np.append(np.where(marked, np.arange(len(above)), above), NONE))[:-1]
     return np.where(found < len(above), found, NONE)
 

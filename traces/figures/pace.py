@@ -251,7 +251,7 @@ def _slowest_device(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the step times on the host or on the slowest GPU, whichever are longer."""
+    """Return the step times of the host or of the slowest GPU, depending on which of the two limits the speed."""
     # see Note [Steps of several kinds]
     host, device = host_series(times, rows), device_series(times, rows)
     if host is None or device is None:

@@ -33,8 +33,8 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Compares the step times of two traces, usually a recording and its replay. A difference (`error`) that is smaller than
-    the noise floor is not significant."""
+    """Compares the step times of two traces, usually a recording and its replay. If `error` is smaller than the noise floor,
+    the step times of the traces do not differ significantly."""
 
     recorded_median_ns: int | None  # median of the first trace
     replayed_median_ns: int | None  # median of the second trace
@@ -128,7 +128,7 @@ def _changes_repeat(values: Column, period: int, mean: float) -> bool:
 
 
 def slow_starts(values: Column) -> int:
-    """Return how many of the first steps are slow. For example, the first steps compile code."""
+    """Return the number of slow steps at the start of a run. The first steps may, for example, compile code."""
     most = max(len(values) - thresholds.FEWEST_STEADY, 0)
     return next((i for i in range(most) if values[i] < thresholds.SLOW_START * np.median(values[i + 1 :])), most)
 

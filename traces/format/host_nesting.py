@@ -93,9 +93,9 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Return the indices that sort the gaps between starts and ends of ops by op name. Gaps next to ops with the same name have
-    similar lengths, so they compress well. Each name is replaced by a 16-bit number, because numpy sorts 16-bit integers ten
-    times faster than larger integers."""
+    """Return the indices that sort the gaps by op name. A gap is the time between two consecutive boundaries, which are the
+    starts and ends of ops. Gaps next to ops with the same name have similar lengths, so sorted gaps compress well. Each name is
+    replaced by a 16-bit number, because numpy sorts 16-bit integers ten times faster than larger integers."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

@@ -46,7 +46,8 @@ def unpack_items(content: bytes) -> Iterator[tuple[str, Any]]:
 
 
 class _Unpacker:
-    """Rejects items that would need too much memory. Without a limit, a damaged file of 64 MiB could fill 4 GB of memory."""
+    """Unpacks the items of a trace file, and rejects items that would need too much memory. Without a limit, a damaged file of
+    64 MiB could fill 4 GB of memory."""
 
     def __init__(self, content_bytes: int) -> None:
         self.lists_and_maps = 0

@@ -1,4 +1,4 @@
-"""Encodes the parts of a trace with msgpack. Each part (item) consists of a kind, such as "header", and a value. The kinds of
+"""Encodes a trace as a sequence of msgpack items. Each item consists of a kind, such as "header", and a value. The kinds of
 items are:
 
     header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
@@ -228,7 +228,7 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Return the end of a message about a truncated file, such as ", 12 of 30 rows of device are missing"."""
+        """Return a text such as ", 12 of 30 rows of device are missing" for the message about a truncated file."""
         missing = [(count - self._rows.get(name, 0), count, name) for name, count in self._expected_rows.items()]
         return "".join(f", {absent} of {count} rows of {name} are missing" for absent, count, name in missing if absent > 0)
 

@@ -25,7 +25,7 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
     """Import one profiler file (.json or .json.gz), or a folder or archive (.tar.gz or .zip) with one file per rank. If
     `marks_are_steps` is True, every call of `profiler.step()` ends a training step. Raises TraceImportError if the recording
-    cannot be read or the rank of a file is unknown."""
+    cannot be read, or if it is unknown which rank recorded a file."""
     path = Path(path)
     problems: Counter[str] = Counter()
     with _collector_off():

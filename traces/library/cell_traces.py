@@ -31,7 +31,8 @@ def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[
 
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
-    """Return a trace of one step with the published phase times. Raises NotMeasured outside the measured batch sizes."""
+    """Return a trace of one step, with the phase times that are published for `cell`. Raises NotMeasured outside the measured
+    batch sizes."""
     times = cell.for_batch(batch)
     phases = dict(times.phases_ns)
     if "rest" in phases:

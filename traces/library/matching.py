@@ -1,4 +1,4 @@
-"""Finds a script's network among the networks with published step times.
+"""Finds out which network of the library a script uses. The library contains published step times.
 
     found = nearest_network(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()

@@ -102,7 +102,7 @@ class Distributed:
 
 @dataclass(frozen=True)
 class HostFigures:
-    """Stores how much CPU time the replayer uses. For a recording, all fields are None."""
+    """Stores how much CPU time the replayer itself needed. For a recording, all fields are None."""
 
     lag_ns_per_step: int | None = None  # median
     lag_ns_of_worst_step: int | None = None  # the largest lag of a step

@@ -325,9 +325,9 @@ class Phases(_SpansOnDevice):
 
 
 class Parts(_SpansOnDevice):
-    """Stores the stages of nn.DataParallel, which may run concurrently. The stages of the forward pass are "scatter",
-    "replicate", "parallel_apply" and "gather". The stages of the backward pass are "gather_backward" and
-    "broadcast_backward"."""
+    """Stores the times of the stages in which nn.DataParallel runs a forward or backward pass. Stages may run concurrently. The
+    stages of the forward pass are "scatter", "replicate", "parallel_apply" and "gather". The stages of the backward pass are
+    "gather_backward" and "broadcast_backward"."""
 
     phase: PHASE_OR_NONE
     name: TEXT

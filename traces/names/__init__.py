@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 def did_you_mean(
     name: str, known: Iterable[str], n: int = 3, cutoff: float = 0.5, form: str = "{}", shown: Mapping[str, str] | None = None
 ) -> str:
-    """Return a question that suggests up to `n` known names similar to an unknown name, or "" if none is similar. `form` is the
-    text around the question. `shown` maps known names to the names in the question."""
+    """Return a text such as "did you mean A or B?" with up to `n` known names that are similar to `name`, or "" if no known
+    name is similar. `form` is the text around the question. If `shown` contains a known name, the question shows the value
+    instead of the name."""
     from difflib import get_close_matches  # slow to import, and needed only for errors
 
     near = [(shown or {}).get(one, one) for one in get_close_matches(name, known, n, cutoff)]

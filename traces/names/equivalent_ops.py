@@ -32,10 +32,12 @@ def canonical_op(op: str) -> str:
 
 
 def canonical_shapes(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return an op's input shapes in a form that is the same for all names of the op. `op` is a canonical name.
+    """Return an op's input shapes in a form that does not depend on which name of the op is called, such as `copy_` or
+    `_to_copy`. `op` is a canonical name.
 
-    Repeated shapes count: `_foreach_add_` of 36 tensors does more work than of 28. The exceptions are ops with several names,
-    because these names may have different numbers of inputs: `copy_` has two, `_to_copy` has one.
+    Repeated shapes are kept, because `_foreach_add_` of 36 tensors does more work than `_foreach_add_` of 28 tensors. If an op
+    has several names, repeated shapes are removed, because the number of inputs may depend on the name: `copy_` has two inputs,
+    and `_to_copy` has one.
     """
     if op in _GROUPS and op not in _ON_TENSOR_LISTS:
         return distinct_shapes(shapes)
@@ -43,7 +45,8 @@ def canonical_shapes(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def distinct_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the different shapes with at least two dimensions or, if there are none, those with one dimension."""
+    """Return each shape with at least two dimensions once. If no shape has two dimensions, return each shape with one dimension
+    once."""
     wide = {shape for shape in shapes if len(shape) > 1}
     return tuple(sorted(wide or set(filter(None, shapes))))
 

@@ -156,8 +156,8 @@ def _is_of_python(file: str) -> bool:
 
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap PyTorch's function that compiles a Python frame. PyTorch searches the call stack for the file name of this function,
-    so the code of the wrapper gets the same file name."""
+    """Wrap PyTorch's function that compiles a Python frame. PyTorch searches the call stack for functions of the file
+    convert_frame.py, so the wrapper gets that file name too."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

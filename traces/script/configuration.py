@@ -35,7 +35,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class LibraryChoice:
-    """Selects published step times from the library. A replay uses these times in place of a recording."""
+    """Selects published step times from the library. A replay without a recording uses the published step times."""
 
     files: tuple[Path, ...]
     model: str = ""  # a network in the first file; "": the one that the script trains

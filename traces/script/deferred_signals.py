@@ -76,7 +76,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
 
 
 def at_script_end(call: Callable[[], None]) -> None:
-    """Register `call` to be called when the main thread has run the script, before exit handlers. Exit handlers of PyTorch's
+    """Run `call` when the main thread has finished the script, before Python runs exit handlers. Exit handlers of PyTorch's
     compiler can take many seconds."""
     process = os.getpid()
 
@@ -90,8 +90,8 @@ def at_script_end(call: Callable[[], None]) -> None:
 
 
 def before_abrupt_ends(finish: Callable[[], None], before_signal: Callable[[], None] | None = None) -> None:
-    """Call `finish` before `os._exit`, `os.kill` or a similar function ends the process. If `before_signal` is given, call it
-    in place of `finish` before the process sends itself a fatal signal."""
+    """Call `finish` before `os._exit`, `os.kill` or a similar function ends the process. Before the process sends itself a
+    fatal signal, `before_signal` is called, or `finish` if `before_signal` is not given."""
     signalled = before_signal or finish
 
     def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -269,8 +269,8 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a PyTorch function such as `backward`. Each call of the function is then a training phase. `begins` is called
-        before the function, and `completed` afterwards, except after an exception."""
+        """Wrap a PyTorch function such as `backward`. Each call of the wrapped function counts as one training phase. `begins`
+        is called before the function, and `completed` afterwards, except after an exception."""
         scope, hearing, phase = self, self._listener, self.phase
 
         @stands_for(call)

@@ -56,7 +56,8 @@ SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are globa
 
 class CallListener(patching.PhaseListener, Protocol):
     def module_called(self, number: int, grad_enabled: bool) -> None:
-        """Handle the call of an outermost module. `number` is its `id()`, and negative for a compiled function."""
+        """Handle the call of an outermost module. `number` is the `id()` of the module, or a negative number for a compiled
+        function."""
 
     @property
     def module_marks(self) -> Callable[[object], ModuleMarks | None] | None: ...
@@ -147,9 +148,9 @@ class ScriptHooks:
         whole_step: Callable[[], AbstractContextManager[Any] | None] | None = None,
         closure: Wrapper = lambda call: call,
     ) -> None:
-        """Wrap the methods `step` and `zero_grad` of all optimizer classes. PyTorch's own wrapper calls the wrapper `step`. The
-        context manager `whole_step` is entered before PyTorch's wrapper runs, and exited afterwards. `closure` wraps the
-        function that the script passes to `step`."""
+        """Wrap the methods `step` and `zero_grad` of all optimizer classes. PyTorch's own wrapper calls the wrapper `step`. If
+        `whole_step` returns a context manager, PyTorch's wrapper runs inside this context manager. `closure` wraps the function
+        that the script passes to `step`."""
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function

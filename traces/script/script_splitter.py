@@ -65,7 +65,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains another call of the model, or None if this is unknown."""
+        """Return True if the recorded step contains more calls of the model than the replay has made so far, or None if this is
+        unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):
@@ -123,7 +124,7 @@ class ScriptSplitter(Generic[ThreadT]):
             ends = self._steps.backward()
             self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # The first backward pass of a script may have no forward pass before it.
+            # If a script begins with a backward pass, no forward phase is added before the backward pass.
             if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self.phases.enter(phase, now_ns):

@@ -99,7 +99,7 @@ class Optimizers:
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        """Return True if this step of an optimizer ends a training step."""
+        """Return True if this weight update by `optimizer` ends a training step."""
         number, steps = self.add(optimizer), self._steps_since
         if number != self.first_number:
             if self._first is not None and self._first() is not None and not self._replaces_first(number):
@@ -204,7 +204,8 @@ class StepSplitter:
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. `module` is its `id()`, and negative for a compiled function."""
+        """Handle the call of an outermost module. `module` is the `id()` of the module, or a negative number for a compiled
+        function."""
         # see Note [Steps of recorded inference] and Note [Compiled functions]
         if self._first is not None and module < 0 <= self._first:
             return StepEnd.NOTHING

@@ -16,8 +16,8 @@ from traces.model.layouts import Shape
 def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
-    """Return the batch sizes of two traces if op shapes differ only in the first dimension. `replicas` is the number of
-    nn.DataParallel replicas in the second trace, divided by the number in the first trace."""
+    """Return the batch sizes of two traces if op shapes differ only in the first dimension. `replicas` is a ratio: the number
+    of nn.DataParallel replicas in the second trace divided by the number in the first trace."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None

@@ -1,4 +1,5 @@
-"""Finds differences between programs with the same ops: the number or order of calls, the optimizer, or the phases.
+"""Compares programs that use the same ops. The programs may differ in the number or order of op calls, in the optimizer, or in
+the phases.
 
     otherwise_made((a, ours), (b, theirs), steps=(3, 3))    # "the same forward pass, but another optimizer: SGD recorded, ..."
 """

@@ -33,7 +33,7 @@ def otherwise_parallel(
     launched: tuple[Launched, Launched], compare: Callable[[list[DeviceOp], list[DeviceOp]], Verdict]
 ) -> Verdict | None:
     """Compare programs that use different numbers of replicas or ranks. Return None if both programs use the same number of
-    GPUs, or if the programs also differ in other ways."""
+    GPUs, or if the programs differ in more than the number of GPUs and the batch size."""
     (first, *_), (second, *_) = launched
     replicas = _replicas(first), _replicas(second)
     if replicas[0] == replicas[1] and len(first.ranks) == len(second.ranks):
@@ -51,8 +51,8 @@ def otherwise_parallel(
 
 
 def verdict_on_parallel(first: Trace, second: Trace, evidence: Evidence, sizes: tuple[int, int] | None = None) -> Verdict:
-    """Return the verdict for two traces of the same model on different numbers of GPUs. `sizes` contains the batch size per
-    rank of both traces."""
+    """Return the verdict that both traces run the same model, but on different numbers of GPUs. `sizes` contains each trace's
+    batch size per rank."""
     reason = f"the first trace runs the model {_gpus_text(first)}, and the second runs the same model {_gpus_text(second)}"
     return Verdict(Sameness.OTHER_PARALLELISM, evidence, reason, batch_sizes=sizes)
 

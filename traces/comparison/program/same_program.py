@@ -166,8 +166,8 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare the programs of two traces that contain no shapes of tensors. Scripts copy their inputs to the GPU, so different
-    sizes of copies show that the inputs have different shapes."""
+    """Compare two programs by the names of their ops, because the traces contain no tensor shapes. Scripts copy their inputs to
+    the GPU, so different sizes of copies show that the inputs have different shapes."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:

@@ -78,7 +78,8 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
-    """Find kernels with a wrong end time: the CUDA call that waited for the kernel returned before this time."""
+    """Find kernels with a wrong end time. An end time is wrong if it is later than the return of the CUDA call that waited for
+    the kernel."""
     found = np.zeros(len(spans), bool)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     calls = np.flatnonzero(is_synchronization)

@@ -17,8 +17,8 @@ from traces.names.profiler_json import ProfilerJson
 def each_event_once(
     host: HostColumns, device: DeviceColumns, comms: dict[int, ProfilerJson], problems: Counter[str]
 ) -> tuple[HostColumns, DeviceColumns, dict[int, ProfilerJson]]:
-    """Return the columns without duplicate events. One CUDA graph may launch the same kernel twice, so a repeated kernel is
-    removed only if the call that launched it is also a duplicate."""
+    """Return the columns without duplicate events. One CUDA graph may launch the same kernel twice. A repeated kernel is
+    therefore removed only if its launch call is also a duplicate."""
     spans = host.spans
     calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & (host.correlation > 0))
     again = calls[_repeated([host.correlation[calls], spans.start_ns[calls], spans.duration_ns[calls], spans.name[calls]])]

@@ -197,8 +197,9 @@ def _unit(symbols: Sequence[object]) -> int:
 
 
 def _repeated_to_the_end(symbols: Sequence[object]) -> tuple[int, int]:
-    """Return where the repeated end of a sequence begins, and its period, such as (1, 2) for XABABAB. The end must contain at
-    least three periods. The part before the end must be shorter than two periods."""
+    """Find a part that repeats up to the end of a sequence. Return where the repetition begins, and the length of the repeated
+    part, such as (1, 2) for XABABAB. The repeated part must occur at least three times. The number of elements before the
+    repetition must be less than twice the length of the repeated part."""
     for length, unit in reversed(list(enumerate(_periods(symbols[::-1]), start=1))):
         if 3 * unit <= length and len(symbols) - length < 2 * unit:
             return len(symbols) - length // unit * unit, unit
@@ -206,7 +207,7 @@ def _repeated_to_the_end(symbols: Sequence[object]) -> tuple[int, int]:
 
 
 def _periods(symbols: Sequence[object]) -> list[int]:
-    """Return the period of the first element, of the first two elements, and so on."""
+    """For each prefix of `symbols`, return after how many elements the prefix repeats, such as [1, 2, 2, 2] for ABAB."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

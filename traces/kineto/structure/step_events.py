@@ -155,7 +155,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _of_first_optimizer(tables: RankTables, ranges: Column) -> Column:
-    """Return the steps of the first optimizer. `ranges` are the steps of all optimizers, in time order.
+    """Return the steps of the first optimizer. `ranges` contains the host rows of all optimizer steps, in time order.
 
     Note [Optimizers of one class]
         The name of a range shows the class of an optimizer, but not which optimizer made the step. The optimizers of a GAN, for

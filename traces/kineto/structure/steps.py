@@ -106,8 +106,8 @@ def _find_steps(tables: RankTables, events: list[StepEvent], strings: Strings, m
 
 
 def _end_without_final_waits(host: HostSpans, rows: Column, strings: Strings, starts_ns: list[int]) -> int:
-    """Return when the last of several steps ends. The profiler waits for the GPU when it stops, so waits count only up to the
-    number of waits in the previous step."""
+    """Return the time at which the last of two or more steps ends. The last step may contain more waits than the previous step,
+    because the profiler waits for the GPU when it stops. The surplus waits at the end of the last step are left out."""
     waits = rows[strings.matching(host.name[rows], _WAIT.match)]
     before_previous, before_last = np.searchsorted(host.start_ns[waits], starts_ns[-2:]).tolist()
     final = waits[2 * before_last - before_previous :]
