@@ -37,7 +37,7 @@ _READS_NO_VALUES = ("empty_like", "zeros_like", "ones_like", "full_like", "new_e
 
 
 class GraphOutputs:
-    """Follows the calls of compiled functions that launch CUDA graphs on one GPU."""
+    """Tracks the calls and the outputs of the compiled functions that use CUDA graphs on one GPU."""
 
     def __init__(self) -> None:
         self._calls: Counter[Hashable] = Counter()  # by graph
@@ -64,7 +64,8 @@ class GraphOutputs:
         self._calls[key] = max(self._calls[key], self._fewest_calls + 1)
 
     def end_call(self, results: Iterable[TorchAny], inputs: frozenset[int], *, is_backward: bool, trains: bool) -> None:
-        """Keep track of the results, except of inputs that the function returns. `inputs` are the ids of their memory."""
+        """Remember all outputs that use memory other than the inputs' memory. `inputs` contains the ids of the inputs'
+        allocations."""
         if self._fewest_calls < _LAUNCHES:
             made = {one.allocation for one in results if isinstance(one, VirtualTensor) and id(one.allocation) not in inputs}
             self._outputs += [(weakref.ref(allocation), is_backward) for allocation in made]
@@ -81,7 +82,7 @@ def graph_outputs(device: int) -> GraphOutputs:
 
 
 def _overwrites() -> bool:
-    """Return False if the script's settings of Inductor keep the outputs of CUDA graphs."""
+    """Return True if Inductor's settings allow CUDA graphs to overwrite their earlier outputs."""
     settings: TorchAny = import_module("torch._inductor.config").triton
     clones = getattr(settings, "cudagraph_trees_generation_cloning", None)  # since PyTorch 2.14
     return bool(settings.cudagraph_trees) and not clones
@@ -102,7 +103,7 @@ def _forget(key: int) -> None:
 
 
 def _check_inputs(func: Op, args: Args, kwargs: Kwargs) -> None:
-    """Raise RuntimeError if the op reads or writes an overwritten output."""
+    """Raise RuntimeError if the op reads or writes an output that a CUDA graph has overwritten."""
     if getattr(func, "is_view", False) or func.__name__.startswith(_READS_NO_VALUES):
         return
     for value in tree_leaves((args, kwargs)):

@@ -3,8 +3,8 @@
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
 
-The bandwidth is measured from recorded copies in the same direction. If the recording has no such copies, the estimate uses a
-published bandwidth.
+The bandwidth is measured from recorded copies in the same direction. If the recording has no copies in that direction, the
+estimate uses a published bandwidth.
 """
 
 from __future__ import annotations

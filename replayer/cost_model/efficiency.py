@@ -51,7 +51,7 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of the neural network `net` for many operators, with one row for each operator.
+    """Return the input matrix of the neural network `net`. Each row describes one operator.
 
     Args:
         net: "matmul", "conv3" or "rows" (softmax, layer norm and elementwise operators)

@@ -95,8 +95,8 @@ class _Wait:
     busy_s: float = 0.0
 
     def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
-        """Extend the timeout by the CPU time that other ranks have used since the last check, because a rank that computes does
-        not hang."""
+        """Extend the timeout by the CPU time that other ranks have used since the last check, because a rank that uses the CPU
+        is not hanging."""
         longest_ns = max((now_ns - self.used_ns.get(rank, now_ns) for rank, now_ns in used_ns.items()), default=0)
         busy_s = min(max(longest_ns, 0) * 1e-9, waited_s - self.looked_s)
         self.busy_s = min(self.busy_s + busy_s, _BUSY_AT_MOST_S)
@@ -116,7 +116,7 @@ class DeadlockDetector:
         self._of_group.set(_process_key(rank), json.dumps([_processes_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
-        """Return how long (ns) a rank has used the CPU or waited for a free core. For a rank on another machine, return 0."""
+        """Return how long a rank has used the CPU or waited for a free core. For a rank on another machine, return 0 ns."""
         process = self._process(rank)
         return _processor_ns(process) if process else 0
 

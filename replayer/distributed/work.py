@@ -116,7 +116,8 @@ class VirtualWork(_Awaited):
         return any(output.allocation is tensor.allocation and output.tensor_meta.shares_bytes(meta) for output in outputs)
 
     def arrives_soon(self) -> bool:
-        """Return True if all ranks have called the operation. On a virtual clock, wait a short time for the other ranks."""
+        """Return True if all ranks have called the operation. If the replay uses a virtual clock, wait up to one second of real
+        time for the other ranks."""
         with self._waiting():
             return self._pending.arrives_within(_LONGEST_POLL_S if gpu().clock.skips_waits else 0.0)
 
@@ -161,7 +162,8 @@ class VirtualWork(_Awaited):
         return True
 
     def is_completed(self) -> bool:
-        # A polling loop on a virtual clock must not run ahead of the other ranks.
+        # Each poll advances a virtual clock. Wait a short time for the other ranks, so that this rank's clock does not run
+        # ahead of the other clocks.
         return (self.end_ns is not None or self.arrives_soon()) and self.finished_ns() <= gpu().clock.poll_ns()
 
     def result(self) -> list[TorchAny]:

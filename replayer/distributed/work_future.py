@@ -5,8 +5,8 @@
     halved = future.then(lambda done: done.value()[0] / 2)
     halved.wait()                                   # later work on the current stream starts after the division
 
-`future.then(callback)` calls the callback immediately. GPU work of the callback runs on a separate CUDA stream, as in PyTorch
-(`ivalue::Future::invokeCallback`).
+`future.then(callback)` calls the callback immediately. As in PyTorch (`ivalue::Future::invokeCallback`), the GPU work that a
+callback launches runs on a separate CUDA stream.
 
 Note [Futures in the backward pass]
     DistributedDataParallel's Reducer reads a future's value in C++ in a callback at the end of the backward pass. The autograd
@@ -90,8 +90,8 @@ class WorkFuture(_Future):  # type: ignore[misc]
 
 
 class ScriptFuture(WorkFuture):
-    """Replaces `torch.futures.Future(devices=...)` for virtual GPUs. A wait for the future also waits for the GPU work that was
-    launched before `set_result`."""
+    """Replaces `torch.futures.Future(devices=...)` for virtual GPUs. `wait()` also makes the current CUDA stream wait for the
+    GPU work that was launched before `set_result`."""
 
     _devices: list[TorchAny]
 

@@ -17,7 +17,7 @@ class LeavableGroup(Protocol):
         """Compute when the group's operations end."""
 
     def finish_writes_to(self, tensor: TorchAny) -> None:
-        """Finish collectives that write to the tensor and that all ranks have called."""
+        """Compute when collectives that write to `tensor` end. Skip a collective if some ranks have not called it."""
 
     def leave(self, failed: bool = False) -> None:
         """Tell all other ranks that this rank has ended."""

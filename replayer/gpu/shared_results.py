@@ -23,7 +23,7 @@ _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Shares results between forked ranks. A result is empty while another rank computes it."""
+    """Shares results between forked ranks. An empty entry means that a rank is still computing the result."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._memory = mmap.mmap(-1, most_bytes)

@@ -136,7 +136,7 @@ class ScriptSteps:
         return self._library_call_returned
 
     def autocast_entered(self, dtype: str) -> None:
-        """Look up the model again if its `forward` enters autocast."""
+        """If a model's `forward` enters autocast, search the library for the model's times with autocast."""
         if self._library is not None:
             with self._launches.looking:
                 self._library.autocast_entered(dtype)
@@ -231,8 +231,8 @@ class ScriptSteps:
             gc.freeze()
 
     def script_ended(self) -> None:
-        """End the last step when the main thread has run the script. If another thread runs the steps, its last step
-        continues."""
+        """End the last training step, because the script has ended. If a different thread runs the training steps, leave the
+        step open, because that thread may still be running."""
         with self._launches.looking as thread:
             is_of_this_thread = self._tracker.script.thread is thread
         if is_of_this_thread:

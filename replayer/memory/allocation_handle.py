@@ -18,7 +18,7 @@ class HandleOwner(Protocol):
         """Free the memory later. Finalizers may call this function."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Do not reuse the memory until the CUDA stream has finished its current work."""
+        """Keep the allocation's memory reserved until `stream` has finished its current work."""
 
 
 class AllocationHandle:

@@ -69,7 +69,7 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the temporary buffers that the op uses until its next output. Raises OutOfMemory, except for
+        """Allocate and free the op's temporary buffers up to the allocation of its next output. Raises OutOfMemory, except for
         convolutions."""
         at = self._at
         if at < len(self._sequence):

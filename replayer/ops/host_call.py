@@ -1,4 +1,4 @@
-"""Runs an op of the virtual GPU on the CPU.
+"""Runs an op on the CPU instead of the virtual GPU.
 
     call = HostCall(plans)
     made = call.back(func(*[call.of(value) for value in args]), index)

@@ -262,8 +262,8 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the median step time, or the mean if a few steps are much longer, because the median ignores these steps. Without
-    steps, return the trace's duration."""
+    """Return the median step time. If a few steps are much longer than the others, return the mean step time, because the
+    median ignores long steps. Without steps, return the trace's duration."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = measure.window_ns(trace)
@@ -288,8 +288,8 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
 
 
 def gpu_ns(trace: Trace, recorded: Trace) -> float:
-    """Return the GPU time per step: the mean if a few steps are much longer, and otherwise the median. Without steps, return
-    the trace's GPU time."""
+    """Return the median GPU time per step. If a few steps are much longer than the others, return the mean, because the median
+    ignores long steps. Without steps, return the trace's GPU time."""
     found, before = pace(trace), pace(recorded)
     if found is None or found.gpu_time_ns is None:
         return float(measure.busy_ns(trace))

@@ -260,8 +260,8 @@ class RecordingIndexer:
                     self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]
 
     def _main_stream(self, begin: int, end: int) -> int:
-        """Return the CUDA stream that most ops use, or NONE if there are no kernels. A single `aten::lstm` op may launch
-        hundreds of kernels on other streams, so count ops, not kernels."""
+        """Return the CUDA stream that most ops use, or NONE if there are no kernels. Kernels are not counted, because a single
+        `aten::lstm` op may launch hundreds of kernels on side streams."""
         launches = self.launch_row[begin:end]
         op = np.where(launches == NONE, NONE, np.append(self.trace.host.parent, NONE)[launches])
         op = np.where(op == NONE, -2 - np.arange(end - begin), op)  # work without an op counts as an op

@@ -168,8 +168,8 @@ class LibraryPace:
         self._running = None
 
     def autocast_entered(self, dtype: str) -> None:
-        """Look up the running model again, because its `forward` enters autocast. Raises NotInLibrary if no times with autocast
-        were published."""
+        """Search the library for the running model's times with autocast, because the model's `forward` has entered autocast.
+        Raises NotInLibrary if the library has no times with autocast for the model."""
         if self._running is None or self._running[1].autocast != "off":
             return
         module, signature, trains = self._running
@@ -181,8 +181,8 @@ class LibraryPace:
             self._of_another(match, batch_of(with_autocast), trains)
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes if the script's batch did not fit on the real GPU, so that the batch does not fit in
-        the replay either. Return None if the batch fitted."""
+        """Return a memory limit in bytes if the script's batch did not fit on the real GPU. With this limit, the virtual GPU
+        runs out of memory, too. Return None if the batch fitted."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None
@@ -216,7 +216,7 @@ class LibraryPace:
 
     def step_ended(self, trained: bool) -> int:
         """End the training step. Raises NotInLibrary after several steps with a batch that did not fit on the real GPU, because
-        the library has no time for such steps."""
+        the library has no step times for this batch."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

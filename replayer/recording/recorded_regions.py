@@ -112,8 +112,8 @@ class RecordedRegions:
                     # Dimensions that equal the old batch size by chance are replaced, too.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
-                    # Inductor may compile a function again for a size that Dynamo treats as variable, so the recorded call can
-                    # belong to another compilation of the same function.
+                    # Inductor may compile a function again for a new size, even if Dynamo treats the size as variable. A
+                    # recorded call with the same inputs may therefore have the name of a different compilation.
                     is_recompiled = is_same and likeness >= _ALIKE and _function(other) == _function(name)
                     ranked.append(((is_recompiled, likeness, is_same, other == name, *fit), (other, recorded_inputs)))
         return max(ranked, key=itemgetter(0))[1] if ranked else None

@@ -123,7 +123,7 @@ class RecordedStep:
         return names.count("backward"), names.count("optimizer")
 
     def differs_by_ns(self, other: RecordedStep) -> int:
-        """Add up the durations of phases that are missing in one of the steps."""
+        """Add up the durations of the phases that only one of the two steps has."""
         either = {**self.segments, **other.segments}
         return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
 

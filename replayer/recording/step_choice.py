@@ -164,7 +164,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step that provides the values that the script reads, such as the loss."""
+        """Return the recorded step that provides values such as `loss.item()`."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:

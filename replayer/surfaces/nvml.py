@@ -53,8 +53,8 @@ class Handle:
 
 
 class _Utilization:
-    """Computes the GPU utilization since the script's last query. As on a GPU, the value changes at most six times per
-    second."""
+    """Computes the GPU utilization since the script's last query. As on a real GPU, the utilization is updated at most six
+    times per second."""
 
     _LEAST_NS = 1_000_000_000 // 6
 

@@ -157,7 +157,7 @@ class GlooCalls:
         return StoreExchange(self._store, self.rank, self.size, self.timeout.total_seconds(), gpu().clock).offset_ns
 
     def call(self, name: str, peer: int = 0, tag: int = 0, *_: int, what: str = "") -> GlooCall | None:
-        """Share the time of this rank's call with the other ranks. Return None with `--clock real`.
+        """Tell the other ranks when this rank called the operation. Return None with `--clock real`.
 
         peer: the root, or the other rank of a send or receive
         what: a description of the call that is equal on all ranks
@@ -199,7 +199,7 @@ class GlooCalls:
             ) from None
 
     def read(self, channel: str, number: int, ranks: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Return the call time and arguments of the other ranks that have called the operation."""
+        """For each other rank that has called the operation, return the time and the description of the rank's call."""
         keys = {rank: _key(channel, number, rank) for rank in ranks if rank != self.rank}
         with suppress(DistError):
             if keys and not self._store.check([*keys.values()]):

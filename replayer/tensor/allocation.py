@@ -66,7 +66,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Represents the result of a comparison if only the maximum number of true elements is known."""
+    """Represents an unknown comparison result with a limited number of true elements, such as `labels[:, None] == classes`."""
 
     at_most: int
 
@@ -146,8 +146,8 @@ def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     meta = other.tensor_meta
     before = attributes_of(tensor).get("tensor_meta", meta)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
-        # PyTorch rejects new data if its conjugate and negative bits differ from the tensor's bits, so clear the tensor's bits
-        # first.
+        # PyTorch rejects new data if its conjugate or negative bit differs from the tensor's bit. Clear the bits on both sides,
+        # assign the data, and then set the new bits.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
         _set_bits(tensor, meta.is_conj, meta.is_neg)

@@ -34,7 +34,7 @@ def backend_device(device: TorchAny) -> TorchAny:
 
 
 def device_of_cuda(device: TorchAny) -> torch.device:
-    """Convert the argument of `Tensor.cuda` to a device. Raise PyTorch's error for devices other than GPUs."""
+    """Convert the argument of `Tensor.cuda` to a device. Raise PyTorch's error if the argument is not a GPU."""
     made = backend_device("cuda" if device is None else device)
     if isinstance(made, str):
         made = torch.device(made)

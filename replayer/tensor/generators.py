@@ -129,7 +129,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the generator's state. A state from an old PyTorch release contains only the seed (8 bytes)."""
+        """Set the generator's state. A generator state of an old PyTorch release contains only the seed (8 bytes)."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -276,8 +276,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows C++ warnings when the outermost C++ call ends. Let the C++ function `Tensor.map_` call `run`, so that
-        # the warnings of `run` appear while the filter above hides them.
+        # PyTorch shows C++ warnings when the outermost C++ call ends. Call `run` from the C++ function `Tensor.map_`, which
+        # ends while the filter above still hides all warnings.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

@@ -1,4 +1,4 @@
-"""Exchanges the contents of two tensors. `Module.to` moves parameters to another device in this way.
+"""Exchanges the contents of two tensors, as `Module.to` does to move parameters to another device.
 
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 

@@ -32,8 +32,8 @@ from typing import Protocol
 
 from replayer.timing.main_thread import MainThreadWatch
 
-# Each wait ends with a busy loop, because `sleep` returns 20 to 100 µs too late (benchmarks/clock.py). The clock limits busy
-# loops to 5 % of the elapsed time.
+# Each wait ends with a busy loop, because `sleep` returns 20 to 100 µs too late (benchmarks/clock.py). Busy loops take at most
+# 5 % of the elapsed time.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession

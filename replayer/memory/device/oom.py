@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-# PyTorch's error message for requests of 1 EiB or more has a different text.
+# For requests of at least 1 EiB, PyTorch raises a shorter out-of-memory message.
 EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 

@@ -5,7 +5,7 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, the total peak is the sum of the peaks for each block size.
+As in PyTorch, each size of memory blocks has its own peak, and `active_bytes` contains the sum of these peaks.
 """
 
 from __future__ import annotations

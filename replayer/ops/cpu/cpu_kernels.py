@@ -115,13 +115,15 @@ def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
 
 
 def _exponential(data: torch.Tensor, rate: float = 1.0, **options: TorchAny) -> torch.Tensor:
-    """Draw no zeros. CUDA computes half precision in float32 and raises the smallest numbers of that computation."""
+    """Draw random numbers above 0. As on CUDA, the smallest number is half the dtype's epsilon divided by `rate`. For half
+    precision, CUDA uses the epsilon of float32."""
     drawn: torch.Tensor = aten.exponential_(data, rate, **options)
     return drawn.clamp_(torch.finfo(torch.promote_types(data.dtype, torch.float32)).eps / 2 / rate)
 
 
 def _drawn(op: TorchAny, source: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """Draw with float32 numbers for half precision. Like CUDA, exclude 0 and, in Dirichlet distributions, 1."""
+    """Draw random numbers, in float32 if the dtype is half precision. As on CUDA, random floats are never 0, and numbers of a
+    Dirichlet distribution are never 1."""
     made = op(source.float() if source.dtype in (torch.float16, torch.bfloat16) else source, *rest, **options)
     if not made.is_floating_point():
         return made

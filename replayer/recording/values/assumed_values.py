@@ -41,7 +41,7 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """Return the share of true elements that the replay assumes for comparisons such as `predictions == labels`."""
+        """Return the assumed fraction of true elements in comparisons such as `predictions == labels`."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:

@@ -1,4 +1,4 @@
-"""Checks calls of ops with tensors on several devices, such as CPU and GPU.
+"""Raises PyTorch's error if an op does not accept tensors on several devices, such as CPU and GPU.
 
     mixed_call(torch.ops.aten.mm.default, (gpu_matrix, cpu_matrix), {})
     # RuntimeError: Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on

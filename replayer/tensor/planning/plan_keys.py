@@ -37,8 +37,8 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return the index of the value range that contains a scalar. A kernel accepts either all scalars of a range or none of
-    them."""
+    """Return the position of a scalar among the sorted numbers in `_LIMITS`. Scalars with the same position share a plan,
+    because each kernel rejects either all or none of these scalars."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 

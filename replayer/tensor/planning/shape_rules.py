@@ -108,8 +108,8 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """Give a mean or summed loss as much memory as the losses of all elements, because PyTorch reduces these losses in place
-    (ATen/native/Loss.cpp)."""
+    """Reserve memory for the losses of all elements, even if the result is their mean or sum. PyTorch allocates a tensor for
+    all elements and then resizes it to a scalar, which frees no memory (ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())

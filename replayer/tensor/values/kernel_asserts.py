@@ -128,8 +128,8 @@ def _masked_scatter(args: Sequence[TorchAny], host: HostValues) -> tuple[int, st
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check the probabilities of `torch.multinomial`. CUDA's kernel checks probabilities only if several samples are drawn
-    with replacement."""
+    """Check the probabilities of `torch.multinomial`. CUDA's kernel checks the probabilities only if the script draws several
+    samples with replacement."""
     draws_with_replacement = len(args) > 2 and args[1] > 1 and args[2]
     return (_NOT_NEGATIVE(args, host) or _WITH_SUM(args, host)) if draws_with_replacement else None
 

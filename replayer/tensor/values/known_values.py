@@ -133,7 +133,7 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
 
 
 _aten = torch.ops.aten
-# On CUDA, these ops read values on the host, and reject the values that the CPU rejects.
+# The CUDA versions of the ops in REJECTING read values on the host and raise the same errors as the CPU versions.
 REJECTING: frozenset[Op] = frozenset({
     *(_aten.histc.default, _aten.segment_reduce.default, _aten.searchsorted.Tensor, _aten.searchsorted.Scalar),
     *(_aten.multinomial.default, _aten.normal.float_Tensor, _aten.normal.Tensor_Tensor, _aten._linalg_check_errors.default),
@@ -141,8 +141,8 @@ REJECTING: frozenset[Op] = frozenset({
 
 
 class Folding:
-    """Computes the results of an op on the CPU if all values of its arguments are known. If CUDA rejects such values as the CPU
-    does, the CPU's error is raised."""
+    """Computes the results of an op on the CPU if all values of its arguments are known. If an op in REJECTING fails on the
+    CPU, the CPU's error is raised, because CUDA raises the same error."""
 
     def __init__(self, func: Op, writes: tuple[tuple[int | str, bool], ...]) -> None:
         self._func = func

@@ -1,4 +1,4 @@
-"""Finds the truth value for which an `if` or `assert` in a script does not raise an error.
+"""Finds out whether the condition of an `if` or `assert` must be true or false to avoid an error in the script.
 
     assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False
@@ -24,8 +24,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the truth value for which the `if` or `assert` that the script executes does not raise an error. Return None if
-    both values are valid."""
+    """Return True or False, whichever lets the script's current `if` or `assert` continue without an error. Return None if both
+    values are valid."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

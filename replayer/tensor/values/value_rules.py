@@ -111,8 +111,8 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """After an op has changed tensors, mark their values as unknown. If a CUDA graph contains the op, mark the values again at
-    each launch of the graph."""
+    """After an op has changed tensors, mark their values as unknown. If a CUDA graph contains the op, each launch of the graph
+    marks the values as unknown again."""
     capture = gpu().launches.capture_of(stream)
     for allocation in _written(plan, args, kwargs):
         if capture is not None:
@@ -205,8 +205,8 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Assume how many comparisons are true. For example, `labels[:, None] == classes` has at most one true element per
-    label."""
+    """Find out from the shapes how many elements of a comparison can be true. In `labels[:, None] == classes`, for example, at
+    most one element per label can be true."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))
@@ -320,8 +320,8 @@ _ASSUMED: dict[Op, Assume] = {
 
 
 def fill_with_zeros(made: TorchAny, *_: TorchAny) -> None:
-    """Set all known values of new memory to zero. On a real GPU, new memory contains arbitrary values. Because of the zeros,
-    the replay still knows all values after the script writes a part of the memory."""
+    """Treat all values of new memory as zero. On a real GPU, new memory contains arbitrary values. If the script then writes
+    known values to a part of the memory, the replay still knows the values of the whole memory."""
     made.allocation.known = Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype)
 
 

@@ -60,7 +60,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add the GPU time of unrecorded ops to the timeline."""
+        """At the end of a phase, add the recorded kernels that have not run and the estimates for unrecorded ops to the
+        timeline."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -80,7 +81,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Called before the script waits for the GPU. Add GPU time for all ops of the script so far that match no recorded
+        """Called before the script waits for the GPU. Add GPU work to the timeline for the script's ops that match no recorded
         op."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():

@@ -481,7 +481,8 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        # `--strict` must not raise errors when the script exits.
+        # With `--strict`, ending a phase raises NotExact if recorded kernels have not run. The last phase of the script is then
+        # not ended.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())

@@ -120,7 +120,7 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return a table of module calls. The second result contains, for each op and each module call, the row of the
+        """Return a table of module calls, and the parents of all ops and module calls. A parent is the timeline row of the
         enclosing module call."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:

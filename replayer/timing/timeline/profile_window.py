@@ -325,8 +325,8 @@ def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], li
 def nesting_of(
     threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
 ) -> tuple[Column, Column]:
-    """Return the indices that sort the events by time. The second result contains, for each sorted event, the index of the
-    event that encloses it."""
+    """Return the indices that sort the events by time, and the parents of the sorted events. A parent is the index of the
+    enclosing event among the sorted events."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)
