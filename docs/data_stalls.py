@@ -38,8 +38,8 @@ CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
 
-# In the server of the paper on data stalls, eight GPUs share the CPU cores and the SSD. Each GPU has three cores and 1/8 of the
-# SSD's bandwidth.
+# In the paper on data stalls, the eight GPUs of a server share the CPU cores and the SSD. Each GPU has three cores and 1/8 of
+# the SSD's bandwidth.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)

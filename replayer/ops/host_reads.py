@@ -183,7 +183,8 @@ def wait_for_device(index: int) -> None:
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal` if it follows from the shapes, and otherwise None (ATen/native/cuda/Equal.cpp)."""
+    """Return the result of `torch.equal` if no values need to be compared: False for different shapes, True for the same memory
+    (ATen/native/cuda/Equal.cpp). Otherwise, return None."""
     if tuple(one.shape) != tuple(other.shape):
         return False
     if not (hasattr(one, "allocation") and hasattr(other, "allocation")):

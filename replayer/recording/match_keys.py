@@ -30,7 +30,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
-        # In some profiles of AMD GPUs, copies have no direction, such as CPU to GPU.
+        # Some profiles of AMD GPUs do not say whether a copy goes to the GPU or to the CPU.
         directions = set(directions_of(trace).values())
         self.has_directions = bool(directions)
         # In some recordings, copies between GPUs have the same name as copies within a GPU.

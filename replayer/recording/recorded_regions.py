@@ -109,7 +109,7 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # Dimensions that equal the old batch size by chance are replaced, too.
+                    # Sizes that equal the old batch size by chance are changed, too.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     # Inductor may compile a function again for a new size, even if Dynamo treats the size as variable. A

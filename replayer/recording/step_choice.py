@@ -164,7 +164,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step that provides values such as `loss.item()`."""
+        """Return the recorded step from which calls such as `loss.item()` take their values."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:

@@ -127,7 +127,8 @@ def _join_first(collect: TorchFunction, futures: list[TorchAny]) -> TorchAny:
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip DistributedDataParallel's time statistics, because PyTorch would warn about the device type."""
+    """Make DistributedDataParallel collect no time statistics, because PyTorch would warn about the virtual GPU's device
+    type."""
     if started() is None:
         collect(self)
 

@@ -276,8 +276,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows C++ warnings when the outermost C++ call ends. Call `run` from the C++ function `Tensor.map_`, which
-        # ends while the filter above still hides all warnings.
+        # PyTorch shows a C++ warning only after the outermost C++ call has returned. The outermost call is therefore
+        # `Tensor.map_` here: it returns before `finally` restores the filters, so its warnings are hidden.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

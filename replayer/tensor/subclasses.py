@@ -1,4 +1,4 @@
-"""Creates virtual versions of other tensor classes, such as nn.Parameter or torchvision's Image.
+"""Creates tensors on the virtual GPU that have a subclass of torch.Tensor, such as nn.Parameter or torchvision's Image.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 

@@ -164,7 +164,7 @@ class BoundaryEvents:
             return True
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Return the CUDA events of the last step, and the reason for missing events."""
+        """Return the CUDA events of the last step. If events are missing, also return the reason."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out

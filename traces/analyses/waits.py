@@ -118,8 +118,8 @@ def _host_waits(trace: Trace, rank: int, launched_ns: Column) -> HostWaits:
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
         mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
         mine &= own != NONE
-        # A wait for a CUDA event ends without waiting for kernels that were launched after the event. A copy waits only for
-        # earlier work on the same stream.
+        # A wait for a CUDA event does not include kernels that were launched after the event. A copy waits only for earlier
+        # work on the same stream.
         any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
         queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last work launched before the call
         ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last work that ended before the call returned

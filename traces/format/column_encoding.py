@@ -69,8 +69,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Readers reject a table if every column takes less than one byte per row (FORMAT.md). If all columns are constant, one
-        # of these columns is therefore stored with a value for each row.
+        # For safety, a reader rejects a table whose columns all take less than one byte per row, because it may unpack to a
+        # huge size (FORMAT.md). If all columns are constant, one column is therefore stored with a value for each row.
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

@@ -40,7 +40,7 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Column, Table, Trace, TraceFormatError, TraceWriteError
 
-# Small tables share a frame, because the head of a frame takes 19 bytes.
+# To save space, small tables share a frame of the file, because each frame begins with a header of 19 bytes.
 _SHARED_BYTES = 32 << 10
 # Data of up to 4 KiB is not compressed, because creating a compressor takes too long.
 _STORED_BYTES = 4 << 10

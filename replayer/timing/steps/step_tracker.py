@@ -190,7 +190,7 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """Return the index of the recorded step that provides values such as `loss.item()`."""
+        """Return the index of the recorded step from which calls such as `loss.item()` take their values."""
         if self._follows and self.number < len(self.recording.steps):
             return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
@@ -481,8 +481,8 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        # With `--strict`, ending a phase raises NotExact if recorded kernels have not run. The last phase of the script is then
-        # not ended.
+        # With `--strict`, a phase that ends too early raises NotExact: some of its recorded kernels have not run. The script
+        # may stop in the middle of a phase, so its last phase is then not ended.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())

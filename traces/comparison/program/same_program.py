@@ -125,7 +125,8 @@ def _compared(a: _Side, b: _Side, ours: list[device_ops.DeviceOp], theirs: list[
         if {call.canonical for call in ours} == {call.canonical for call in theirs}:
             reason = other_numbers(ours, theirs, steps) or reason
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
-    # Compare the shapes of all inputs, because the largest input may be a weight, which has the same shape at all batch sizes.
+    # Compare the shapes of all inputs. The largest input alone is not enough, because it may be a weight, and weights have the
+    # same shape at all batch sizes.
     all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
     if min(shapes, all_shapes) < SAME_SHAPES and (sizes := batch_sizes(ours, theirs)) is not None:
         reason = f"same ops, another batch size: {sizes[0]} in the first trace, {sizes[1]} in the second"

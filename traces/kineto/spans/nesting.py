@@ -37,8 +37,8 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
-    """Return the parent and the corrected end time of each event, and the number of events that partially overlap other events.
-    The events must be sorted by `nesting_order`."""
+    """Return the parent of each event, the number of events that partially overlap other events, and the end time of each
+    event. If an event ends after its parent, its end time is corrected. The events must be sorted by `nesting_order`."""
     # see Note [Rounded ends], Note [Frames that never end]
     parent: list[int] = []
     overlaps = 0
