@@ -573,12 +573,18 @@ def revealed() -> list[str]:
 def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
     """docs/reliability.md."""
     lines = ["# Reliability tests and their results", ""]
+    tests, found = sum(sum(row.outcomes.values()) for row in rows), sum(len(row.faults) for row in rows)
     lines += [
-        f"This page was written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. The script"
+        "Does `trace` fail safely if a file is damaged, a disk is full, or a process is killed? The benchmark tries these",
+        "and other faulty conditions. It counts a fault if a command prints a Python traceback, writes an incomplete",
+        "file, exits with a wrong code, or needs more time or memory than [Bounds](#bounds) allows.",
+        "",
+        f"Result: {tests:,} tests, {found} faults. To repeat the tests, run `python benchmarks/reliability.py --seed {seed}"
+        " --write docs/reliability.md`.",
+        "",
+        'In the column "what happened", `one line` means that the command printed an error message of one line.',
+        "",
     ]
-    lines += ["counts a fault if a command prints a Python traceback, writes an incomplete file, exits with a wrong code, or"]
-    lines += ["needs more time or memory than [Bounds](#bounds) allows."]
-    lines += [""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:
         happened = "; ".join(f"{count} x {outcome}" for outcome, count in row.outcomes.most_common())

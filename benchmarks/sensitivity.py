@@ -187,7 +187,7 @@ def failed_tests() -> dict[str, list[str]]:
     return plugin.failed
 
 
-HEADER = ("threshold", "value", "origin", "moved", "changed conclusions", "twin tests that fail")
+HEADER = ("threshold", "value", "origin", "moved", "changed conclusions", "failed tests")
 
 
 def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[str, ...]:
@@ -204,17 +204,21 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
     lines = [
         "# What a threshold changes",
         "",
-        '`trace` draws conclusions about recordings, such as "the host limits the step time". Each conclusion compares',
-        "measured values with thresholds from [constants.md](constants.md). The benchmark changed one threshold at a time",
-        "by 20 %, and repeated all comparisons and tests. Each row of the table shows a raised or lowered",
-        "threshold, the conclusions that changed, and the tests that failed. The page was written by",
-        "`python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`.",
+        '`trace` draws conclusions about recordings, such as "the host limits the step time". To draw a conclusion,',
+        "`trace` compares measured values with the thresholds in [constants.md](constants.md). Would a slightly different",
+        "threshold lead to a different conclusion?",
         "",
-        f"The benchmark compares pairs of traces, and draws {figures} conclusions about them. Each conclusion answers one of",
-        "these questions: Did both traces run the same program? Do their times agree? What limits a trace's step time? What is",
-        "the largest difference?",
-        f"The benchmark was repeated {len(rows)} times, each time with one changed threshold. In {steps} of the {len(rows)}",
-        "runs, `trace` drew a different conclusion about a pair of traces.",
+        f"In {steps} of {len(rows)} cases, it would. The benchmark changed one threshold at a time by 20 %, and then drew",
+        f"{figures} conclusions about pairs of traces again. Each conclusion answers one of these questions: Did both",
+        "traces run the same program? Do their times agree? What limits a trace's step time? What is the largest",
+        "difference?",
+        "",
+        "To repeat the benchmark, run `python benchmarks/fidelity.py --runs 1 --keep FOLDER` and then `python",
+        "benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`.",
+        "",
+        "Each row of the table shows one changed threshold: its changed value, how the original value was found",
+        "(`origin`), and whether the benchmark raised the threshold (`up`) or lowered it (`down`). The last two columns",
+        "show the conclusions that changed, and the tests that failed with the changed threshold.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),
