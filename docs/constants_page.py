@@ -22,10 +22,20 @@ ROOMS = ("replayer", "trace_replay", "tracer", "traces", "tui")
 PAGE = DOCS / "constants.md"
 HEAD = """# Numbers that decide a verdict or an estimate
 
-This page lists the thresholds of comparisons (`traces/comparison/thresholds.py`) and the constants of estimates
-(`replayer/cost_model/constants.py`). `docs/constants_page.py` writes this page. The column `origin` shows how each number was
-found. **Bold** origins mark numbers that were chosen after benchmark results were known. The page
+Which numbers decide whether two traces agree, what limits a training step, or how long an operation takes? This page lists
+the thresholds of comparisons (`traces/comparison/thresholds.py`) and the constants of estimates
+(`replayer/cost_model/constants.py`). To write the page again, run `python docs/constants_page.py`. The page
 [sensitivity.md](sensitivity.md) shows what changes if a threshold is a fifth higher or lower.
+
+The column `origin` shows how we found each number:
+
+* *published*: the number comes from a data sheet, a paper or another program.
+* *measured*: a benchmark or a recording shows the number.
+* *chosen*: we chose the number for the reason given.
+* **chosen after seeing results**: we chose the number after we saw the results of a benchmark.
+
+The tables use these words: The *pace* is the step time. A *clean* step was recorded without the profiler. A *phase* is a part
+of a step, such as the forward pass.
 
 ## Verdicts
 

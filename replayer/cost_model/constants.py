@@ -34,14 +34,14 @@ SHORT_KERNEL_NS = 20_000  # ns
 # published: github.com/Yinghan-Li/YHs_Sample/issues/4: 29.2 of 40.1 TFLOP/s on an RTX 4070 Ti
 SHARED_LANES_REACHED = 0.75  # share of peak FLOP/s
 
-# efficiency of a matrix product or convolution on tensor cores relative to a matrix product in fp32; see Note [Units that
-# were not measured] in op_costs.py
+# efficiency of tensor cores for products and convolutions, relative to an fp32 product; see Note [Units that were not measured]
+# in op_costs.py
 # chosen after seeing results: recordings of an H100: language models and a U-Net
 TENSOR_CORES_REACHED: Mapping[str, float] = {"matmul": 0.9, "conv": 0.7, "conv_weight": 0.7}  # share
 
 # efficiency of fused attention on tensor cores
-# chosen after seeing results: recordings of an H100 and an H200, with 197 to 1 024 tokens, causal or not: 0.6 to 1.2 times
-# the estimate
+# chosen after seeing results: recordings of an H100 and an H200 took 0.6 to 1.2 times the estimate (197 to 1 024 tokens, causal
+# or not)
 ATTENTION_REACHED = 0.45  # share of peak FLOP/s
 
 # work of fused attention outside the tensor cores; it limits the speed with few keys
@@ -53,8 +53,8 @@ FLOPS_PER_QUERY = 230  # FLOPs of fp32 per element of the queries and matrix pro
 UNALIGNED_SLOWER = 2.0  # times as long
 
 # duration of memory-bound kernels, by kind of work
-# chosen after seeing results: batch norm: ResNet-50 on a V100, and VGG with and without batch norm; bias: networks with
-# biases; transpose: ResNet-50 on an H100; memory: rule of thumb
+# chosen after seeing results: batch norm: ResNet-50 on a V100, VGG with and without it; bias: networks with biases; transpose:
+# ResNet-50 on an H100; memory: rule of thumb
 SLOWER_BY_BYTES: Mapping[str, float] = {
     "batch_norm": 1.3, "bias": 2.5, "transpose": 1.3, "memory": 1.6,
 }  # times as long as at memory bandwidth
@@ -87,7 +87,7 @@ RECURRENT_TILE = 64  # rows or columns
 # published: CUDA's programming guide
 MOST_THREADS = 1024  # threads
 
-# threads share the sums of a softmax if at most this many sums are side by side, and each has at least this many elements
+# threads share a softmax's sums if at most this many sums are adjacent, each of at least this many elements
 # published: aten/src/ATen/native/cuda/SoftMax.cu in PyTorch
 SHARED_SUMS = 64  # sums or elements
 
@@ -128,8 +128,8 @@ SLOT_POWERED: Mapping[str, tuple[int, str, int]] = {
 # --- estimates of unrecorded ops from recorded ops
 
 # weight of the learned curve in a convolution's growth with the batch size; rest: a power law
-# chosen after seeing results: in cross-validation, this was the best of four formulas in each of six folds
-# (benchmarks/what_if.py, row `folds`)
+# chosen after seeing results: the best of four formulas in all six folds of a cross-validation (benchmarks/what_if.py, row
+# `folds`)
 CURVE_COUNTS = 0.25  # weight
 
 # exponent of the power law for how a convolution's time grows with the batch
@@ -187,7 +187,7 @@ GLOO_LATENCY_NS = 100_000  # ns
 GLOO_BYTES_PER_S = 1.5e9  # bytes/s
 
 # latency of a small NCCL operation, without the time for hops between GPUs
-# published: NCCL 2.19, src/graph/tuning.cc, baseLat of ring and LL; this gives 7.8 us for two A100s, and 7.6 us were recorded
+# published: NCCL 2.19, src/graph/tuning.cc, baseLat of ring and LL; two A100s: computed 7.8 us, recorded 7.6 us
 BASE_LATENCY_NS = 6_600  # ns
 
 # links of at least this bandwidth connect each GPU with every other GPU (NVSwitch, xGMI)

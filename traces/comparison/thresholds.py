@@ -9,7 +9,7 @@ change if a threshold changes by 20 %.
 
 # --- pace and what limits the pace
 
-# the host runs ahead if a step's GPU pace exceeds its host pace by this share and by more than the GPU waits
+# the host runs ahead if the GPU takes this much longer per step, and longer by more than it waits
 # chosen: steps of one program vary by about 1 %
 RUNS_AHEAD = 0.02  # share of the host pace
 
@@ -25,7 +25,7 @@ CAUGHT_UP_SHARE = 0.02  # share of the phase
 # chosen: even a fully loaded GPU is idle for some microseconds between kernels
 ALWAYS_BUSY = 0.9  # share of the pace
 
-# if the GPU is busy for more than this share, `trace info` says how busy it is; if for less, `trace predict` does
+# `trace info` mentions a GPU that is busy for more than this share, and `trace predict` a less busy one
 # chosen: the GPU works longer than it waits
 MOSTLY_BUSY = 0.5  # share of the pace
 
@@ -57,7 +57,7 @@ MOSTLY_MARKED = 0.5  # share of launched work
 # chosen: batches of one model differ only in ops that depend on the data
 MOST_OPS_OF_A_BATCH = 2  # times
 
-# GPU time is compared in the replayed steps with at least this share of recorded times, or else in all steps
+# GPU time is compared only in replayed steps with at least this share of recorded times, if there are any
 # chosen: more than 95 % of a replayed step usually has recorded times
 MATCHED_STEP = 0.9  # share of the step's GPU time
 
@@ -69,8 +69,8 @@ MUCH_LATE = 0.1  # share of the pace
 # chosen: rule of thumb
 MUCH_IN_ONE_CALL = 0.25  # share of idle time
 
-# if steps vary by at least this share (half the interquartile range), `trace info` warns or describes the mean step instead
-# of the median, and `trace diff` compares means
+# if half the interquartile range of steps reaches this share, `trace info` warns or shows the mean step; `trace diff` compares
+# means
 # chosen: steps of one program usually vary by about 1 %
 MUCH_SPREAD = 0.15  # share of the pace
 
@@ -140,12 +140,12 @@ CLOCK_NS = 10_000  # ns
 # chosen: much longer than CLOCK_NS, and as long as a short step
 CLOCKS_APART_NS = 1_000_000  # ns
 
-# the GPU's clock is late if at least this many launches on an idle GPU all seem to take longer than CLOCKS_APART_NS
-# chosen: a launch on an idle GPU takes microseconds (in 60 public recordings, the fastest launch took at most 15 us)
+# the GPU's clock is late if all launches on an idle GPU, at least this many, exceed CLOCKS_APART_NS
+# chosen: a launch on an idle GPU takes microseconds: the fastest took at most 15 us in 60 public recordings
 LEAST_IDLE_LAUNCHES = 3  # launches
 
 # a shorter call counts as a wait only if CUDA's documentation says that the call waits
-# chosen after seeing results: if kernels of 5 us run one after another, any short call happens to return just after a kernel
+# chosen after seeing results: between successive kernels of 5 us, any short call returns just after some kernel
 LEAST_WAIT_NS = 50_000  # ns
 
 # a call waits for a kernel that ends in the last of this many parts of the call
@@ -164,13 +164,12 @@ LONG_LAUNCH_NS = 100_000  # ns
 # measured: a Tesla V100 never had more than 1022 pending launches (recording v100_absolute_ns)
 FULL_QUEUE = 1000  # launches
 
-# the host may have waited for space in the launch queue if a phase begins or ends with at least this many queued launches
-# chosen after seeing results: an H100's full launch queue was estimated to contain 940 to 1160 launches (ResNet-50, batch
-# 128)
+# the host may have waited for the launch queue if this many launches are queued when a phase begins or ends
+# chosen after seeing results: an H100's full launch queue held an estimated 940 to 1160 launches (ResNet-50, batch 128)
 NEARLY_FULL = 0.9  # of FULL_QUEUE
 
-# if the indices of an op were not recorded, its bytes are computed from its kernel's grid of at least this many blocks
-# chosen after seeing results: a partly filled last block then changes the result by at most 5 % (DEFAULT_TOLERANCE)
+# if indices were not recorded, an op's bytes are computed only from a grid of at least this many blocks
+# chosen after seeing results: a partly filled last block changes the result by at most 5 % (DEFAULT_TOLERANCE)
 INDEX_BLOCKS = 20  # blocks
 
 # --- import
@@ -190,8 +189,7 @@ ROUNDING_NS = 1000  # ns
 # --- what the profiler costs
 
 # profiler overhead by kind of event: op with shapes, op without shapes, range, module, runtime call, launch, memory event
-# measured: benchmarks/profiler_cost.py with torch 2.13 and 2.14; the values of ops without shapes and of runtime calls are
-# chosen
+# measured: benchmarks/profiler_cost.py with torch 2.13 and 2.14; the values of ops without shapes and runtime calls are chosen
 EVENT_COSTS = (1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14)  # times the overhead of an op with shapes
 
 # spread of the profiler's overhead between machines and torch releases
@@ -207,16 +205,14 @@ LEAST_GAP_NS = 100  # ns
 FEWEST_ALIKE = 3  # phases with the same events
 
 # a profiled phase that takes longer than this is not typical, and gets the time of other profiled phases
-# chosen: phases with the same name rarely differ by a factor of 3, but saving a checkpoint or starting workers takes much
-# longer
+# chosen: phases of one name rarely differ by a factor of 3; saving a checkpoint or starting workers takes much longer
 OUTLIER_TIMES = 3  # times the longest clean phase
 
-# if a step has several phases with the same name, each gets its own factor, unless the step has more phases than this
+# phases of the same name get separate factors if the step has at most this many phases
 # chosen: equal to LONGEST_PERIOD
 MOST_NUMBERED_PHASES = 32  # phases of a step
 
-# a clean step is compared with the last profile that began before it or at most this many steps after it, and a replayed step
-# takes its times from this profile
+# a clean step and its replay use the last profile that began at most this many steps after the step
 # chosen: the recorder notices a new kind of step after two steps, and starts the profiler in the third
 STEPS_BEFORE_WINDOW = 3  # steps
 
@@ -224,9 +220,8 @@ STEPS_BEFORE_WINDOW = 3  # steps
 # chosen: steps of one program vary by about 1 %
 LEAST_NOISE = 0.01  # share of a step
 
-# if the recorder saw less than this of a phase of profiled steps, the phase begins elsewhere in the profile and is compared
-# together with the phase before it
-# chosen: a phase that begins at the same place in the recording and in the profile has the same length
+# if the recorder saw less than this share of a profiled phase, the phase is compared together with the previous phase
+# chosen: a phase that begins at the same place in recording and profile has the same length
 SEEN_SHARE = 0.5  # share of the phase
 
 # --- same program?
@@ -243,7 +238,7 @@ SAME_NAMES = 0.9  # similarity
 # chosen after seeing results: adding one layer to 24 layers changes the number of calls by 0.04
 SAME_NUMBERS = 0.03  # share of the calls
 
-# half-precision work of two runs of one program differs at most by this share, if only kernel names show dtypes
+# two runs of one program differ at most by this share of half-precision work (if only kernel names show dtypes)
 # chosen: mixed precision uses both dtypes
 OTHER_HALF_SHARE = 0.5  # share of the kernels
 
