@@ -19,7 +19,7 @@ _LINES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlin
 _GROUPS = dict(line.split(": ") for line in _LINES)
 _CANONICAL = {name: group for group, names in _GROUPS.items() for name in names.split()}
 CANONICAL_OPS = frozenset(_GROUPS)
-_ON_TENSOR_LISTS = {"rnn", "rnn_backward", "chunk_cat"}  # all names of these ops take the same lists of tensors
+_ON_TENSOR_LISTS = {"rnn", "rnn_backward", "chunk_cat"}  # all names of these ops take the same lists of large tensors
 _LENGTH, _ANONYMOUS = re.compile(r"\d+"), "_GLOBAL__N_1"  # each part of a mangled name begins with its length
 
 
@@ -37,18 +37,21 @@ def canonical_shapes(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
     Repeated shapes are kept, because `_foreach_add_` of 36 tensors does more work than `_foreach_add_` of 28 tensors. If an op
     has several names, repeated shapes are removed, because the number of inputs may depend on the name: `copy_` has two inputs,
-    and `_to_copy` has one.
+    and `_to_copy` has one. Buffers of cuDNN have one dimension, and only some calls of an RNN have them.
     """
-    if op in _GROUPS and op not in _ON_TENSOR_LISTS:
-        return distinct_shapes(shapes)
-    return tuple(sorted(filter(None, shapes)) or shapes)
+    if op in _ON_TENSOR_LISTS:
+        return tuple(_with_two_dimensions(shapes))
+    return distinct_shapes(shapes) if op in _GROUPS else tuple(sorted(filter(None, shapes)) or shapes)
 
 
 def distinct_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return each shape with at least two dimensions once. If no shape has two dimensions, return each shape with one dimension
     once."""
-    wide = {shape for shape in shapes if len(shape) > 1}
-    return tuple(sorted(wide or set(filter(None, shapes))))
+    return tuple(dict.fromkeys(_with_two_dimensions(shapes)))
+
+
+def _with_two_dimensions(shapes: tuple[Shape, ...]) -> list[Shape]:
+    return sorted(shape for shape in shapes if len(shape) > 1) or sorted(filter(None, shapes))
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
