@@ -194,10 +194,13 @@ def page(cost: Cost) -> Iterator[str]:
     model = Model(cost.cpu_ns_per_sample)
     yield "# Data stalls\n"
     yield (
-        'This page shows how long a training step waits for data. The figures reproduce experiments of the paper '
-        '"Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021) without a GPU. `python '
-        "docs/data_stalls.py` writes this page. To measure how long your own script "
-        "waits for data, run `trace stalls SCRIPT --gpu v100`.\n"
+        'This page shows how long a training step waits for data, and repeats the experiments of the paper "Analyzing and '
+        'Mitigating Data Stalls in DNN Training" (VLDB 2021) without a GPU. In short, training waits if the CPU cores '
+        "prepare fewer images per second than the GPU trains, or if the disk is too slow. The last section shows [what "
+        "agrees with the paper, and what does not](#what-agrees-and-what-does-not). Figure numbers in headings are those "
+        "of the paper.\n\n"
+        "To repeat the experiments, run `python docs/data_stalls.py`. To measure how long your own script waits for data, "
+        "run `trace stalls SCRIPT --gpu v100`.\n"
     )
     yield "![Stalls, throughput, epoch times and pinning times by network](data_stalls.svg)\n"
     yield (
@@ -211,28 +214,45 @@ def page(cost: Cost) -> Iterator[str]:
     )
     yield from _validation(cost)
     yield "\n## Throughput by CPU cores per GPU (figure 5), images/s\n"
+    yield (
+        "The columns `1` to `24` show how many images per second a script trains with this number of CPU cores. The last "
+        "column shows the rate of the GPU without waits for data.\n"
+    )
     yield f"| network | | {' | '.join(map(str, CORES))} | GPU alone |\n|{'---|' * (len(CORES) + 3)}"
     for network, points in PUBLISHED_CPU.items():
         rates = [f"{model.rate(network, cores):.0f}" for cores in CORES]
         yield f"| {network} | ours | {' | '.join(rates)} | {BATCH / gpu_ns(network) * 1e9:.0f} |"
         yield f"| | published | {' | '.join(f'{point:.0f}' for point in points)} | |"
     yield f"\n## Preparation stall, {CORES_PER_GPU} cores per GPU (figure 6), share of a step\n"
+    yield (
+        "A preparation stall is the share of a step in which the GPU waits for CPU cores to prepare images. One "
+        "column assumes that a core is as slow as in the paper.\n"
+    )
     theirs = Model(PUBLISHED_CPU_NS)
     yield "| network | ours | ours, with the paper's core speed | paper |\n|---|---|---|---|"
     for network, share in PUBLISHED_PREPARATION.items():
         stalls = f"{model.preparation_stall(network):.0%} | {theirs.preparation_stall(network):.0%}"
         yield f"| {network} | {stalls} | {share:.0%} |"
     yield "\n## Fetch stall with 35 % cached (figure 3), share of a step\n"
+    yield (
+        "A fetch stall is the share of a step in which the GPU waits for files from the disk. The cache holds 35 % of the "
+        "data.\n"
+    )
     yield "| network | ours | reproduced by GPEmu | paper |\n|---|---|---|---|"
     for network, (reproduced, paper) in PUBLISHED_FETCH.items():
         yield f"| {network} | {model.fetch_stall(network):.0%} | {reproduced:.0%} | {paper:.0%} |"
     yield f"\n## Epoch of {EPOCH_SAMPLES:,} images by cached share, ResNet-18 (figure 4), seconds\n"
+    yield (
+        "A page cache evicts the files that were not read for the longest time. MinIO, the cache of the paper, never "
+        "evicts files. The last column shows how long fetching took in the published experiment.\n"
+    )
     yield "| cached | SSD, page cache | SSD, MinIO | HDD, page cache | HDD, MinIO | published fetching, HDD |"
     yield "|---|---|---|---|---|---|"
     for cached in CACHED:
         cells = [model.epoch_s(disk, cached, policy) for disk in (SSD, HDD) for policy in CachePolicy]
         yield f"| {cached:.0%} | {' | '.join(f'{value:.0f}' for value in cells)} | {PUBLISHED_CACHE[cached]:.0f} |"
     yield f"\n## Larger batches, MobileNetV2 on {CORES_PER_GPU} cores (figure 9), seconds per epoch\n"
+    yield "`GPU computes` is the time in which the GPU works in an epoch. `epoch` also includes waits for data.\n"
     yield "| batch | GPU computes | epoch | epoch with the paper's core speed |\n|---|---|---|---|"
     for batch in BATCHES:
         computes, whole = model.epoch_by_batch(batch)
@@ -328,12 +348,12 @@ def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str,
 def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
-        "`trace stalls` predicts when a script receives each batch from the DataLoader. The prediction depends on the "
-        "number of DataLoader workers and the number of CPU cores. `trace stalls` measures the CPU time of each batch, "
-        "the step time, the GPU time, and the CPU time of other programs. The prediction takes into account that "
-        "the script and the workers share CPU cores, and that workers load batches in advance. The tables show images per "
-        "second, not counting the first steps of each run. Each row of the tables "
-        f"describes one run with {BATCH} images per batch.\n"
+        "`trace stalls` predicts when a script receives each batch from the DataLoader. It measures the CPU time of each "
+        "batch, the step time, the GPU time, and the CPU time of other programs. The prediction also depends on the "
+        "number of DataLoader workers and of CPU cores: the script and the workers share the cores, and workers load "
+        "batches in advance. The tables show images per second, not counting the first steps of each run. Each row of the "
+        f"first table shows one run with {BATCH} images per batch, and names the number of workers and the network. The "
+        "second table shows medians of these runs.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"
     yield "|---|---|---|---|---|"
@@ -353,6 +373,10 @@ def _validation(cost: Cost) -> Iterator[str]:
 
 def _pinning(cost: Cost) -> Iterator[str]:
     yield "\n## Pinning a batch, ms\n"
+    yield (
+        "Pinning copies a batch into locked memory pages, from which the GPU can read directly. The row `ours, core time` "
+        "shows CPU time.\n"
+    )
     yield f"| batch | {' | '.join(map(str, PUBLISHED_PIN))} |\n|{'---|' * (len(PUBLISHED_PIN) + 1)}"
     yield f"| ours, core time | {' | '.join(f'{cost.pin_ms[batch]:.1f}' for batch in PUBLISHED_PIN)} |"
     yield f"| published | {' | '.join(f'{ms:.1f}' for ms in PUBLISHED_PIN.values())} |"

@@ -133,23 +133,22 @@ def cells(recording: Path, results: Path) -> Cells:
 def page(found: Cells) -> Iterator[str]:
     yield "# One GPU or two\n"
     yield (
-        "This page shows which networks fit on one and on two GPUs, and which setup is faster. The command `python "
-        "docs/ddp_poster.py RECORDING` runs examples/train_vit.py on virtual GPUs. Each step "
-        "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The page compares three ways to run "
-        "the script: on one GPU, on two GPUs with DistributedDataParallel, and with the layers split over two GPUs.\n"
+        "Does a network fit on one GPU, and is training on two GPUs faster? This page compares three ways to run "
+        "examples/train_vit.py on virtual GPUs: on one GPU, on two GPUs with DistributedDataParallel (NCCL or gloo), and "
+        "with the layers split over two GPUs. Each step trains 128 images of 28 x 28 pixels in total, with Adam in fp32. "
+        "To repeat the runs, use `python docs/ddp_poster.py RECORDING`.\n"
         "\n"
-        "The figures on this page are estimates for a GPU with 7.79 GiB of memory, not measurements. "
-        "The kernel times and the CPU time per operation come from a recording of a V100. If the recording contains no "
-        "tensor of the same size, a kernel time is estimated. The times of transfers between GPUs are estimated from data "
-        "sheets. The backend "
-        "gloo is slow, because it sends data over TCP and through host memory. "
-        "The virtual GPU follows PyTorch's rules for memory allocation and out-of-memory errors. "
-        "Losses are computed on the CPU. The last section compares the bytes sent per epoch with published figures.\n"
+        "The figures on this page are estimates for a GPU with 7.79 GiB of memory, not measurements. The kernel times and "
+        "the CPU time per operation come from a recording of a V100. If the recording contains no tensor of the same "
+        "size, a kernel time is estimated. The times of transfers between GPUs are estimated from data sheets. The "
+        "backend gloo is slow, because it sends data over TCP and through host memory. The virtual GPU follows PyTorch's "
+        "rules for memory allocation and out-of-memory errors. The last section compares the bytes sent per epoch with "
+        "published figures.\n"
     )
     yield "![Step time and peak memory by network size, on one GPU and on two](ddp_poster.svg)\n"
+    yield from _sentences(found)
     for net in NETS:
         yield from _table(found, net)
-    yield from _sentences(found)
     yield from _losses(found)
     yield from _bytes(found)
 
@@ -157,6 +156,11 @@ def page(found: Cells) -> Iterator[str]:
 def _table(found: Cells, net: str) -> Iterator[str]:
     (depths, widths), modes = NETS[net], MODES[net]
     yield f"## {NAMES[net]}: step time and peak memory per GPU\n"
+    yield (
+        "Each cell shows the step time and the peak memory of one GPU. `-` means that there is no figure. Depth is the "
+        "number of layers, and width is their size. The last column is the size of the gradients that each step adds up "
+        "across the GPUs.\n"
+    )
     yield f"| depth | width | {' | '.join(modes)} | gradients per step |\n|---|---|{'---|' * (len(modes) + 1)}"
     for depth in depths:
         for width in widths:
@@ -207,9 +211,9 @@ def _names(runs: list[Run]) -> str:
 def _losses(found: Cells) -> Iterator[str]:
     yield "## Losses after 20 steps\n"
     yield (
-        "This table compares the losses of small networks, with values computed on the CPU. Two GPUs "
-        "train on the same batch as one GPU, so the losses differ only because of rounding and dropout. The "
-        "backends NCCL and gloo add up the same numbers, so they give the same losses.\n"
+        "The table compares training losses on one GPU and on two GPUs, with values computed on the CPU. Two GPUs train "
+        "on the same batch as one GPU, so the losses differ only because of rounding and dropout. The backends NCCL and "
+        "gloo add up the same numbers, so they give the same losses.\n"
     )
     yield f"| network | {' | '.join((ONE, NCCL, GLOO))} |\n|---|---|---|---|"
     for net in NETS:
@@ -221,8 +225,9 @@ def _losses(found: Cells) -> Iterator[str]:
 def _bytes(found: Cells) -> Iterator[str]:
     yield "## Bytes per step, and per epoch of MNIST\n"
     yield (
-        "The network has 5 322 parameters. A replay counted how many bytes each step sends between the GPUs. The number "
-        "of bytes per epoch is the number of bytes per step times the number of steps in an epoch (60 000 images).\n"
+        "The network has 5 322 parameters. A replay counted how many bytes each step sends between the GPUs: the "
+        "gradients and the loss. The number of bytes per epoch is the number of bytes per step times the number of steps "
+        "in an epoch (60 000 images). Each column `published` belongs to the column on its left.\n"
     )
     yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"
     yield "|---|---|---|---|---|---|---|"
