@@ -231,7 +231,7 @@ def raw_mutations(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def sealed_mutations(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Content changed, with matching checksums"""
+    """Changed content with correct checksums"""
     trace = training(steps=3)
     contents = [*text_items(trace), *number_items(trace)]
     files = []
@@ -345,7 +345,7 @@ def strange_names(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def closed_pipes(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """stdout is an unread pipe, a full device, or closed; stderr closed; stdin closed"""
+    """stdout goes to a pipe that nobody reads, to a full device, or is closed; stderr or stdin is closed"""
     save(training(steps=3), folder / "a.msgpack")
     row = Row("")
     for words in (["info", "a.msgpack"], ["diff", "a.msgpack", "a.msgpack", "--json"], ["view", "a.msgpack"], ["--help"]):
@@ -367,7 +367,7 @@ def closed_pipes(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def full_disks(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Files limited to k bytes, for many k; a full device or missing folders as outputs"""
+    """Output files with a size limit, on a full device, or in a missing folder"""
     save(training(steps=3), folder / "a.msgpack")
     (folder / "r.json").write_bytes(next(data for name, data in recordings(200) if name == "names"))
     row = Row("")
@@ -404,7 +404,7 @@ def _full_device(folder: Path) -> list[str]:
 
 
 def few_descriptors(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """32 file descriptors"""
+    """At most 32 open files"""
     (folder / "s.py").write_text(SCRIPT)
     (folder / "r.json").write_bytes(next(data for name, data in recordings(200) if name == "names"))
     row = Row("")
@@ -495,7 +495,7 @@ def _ended(words: list[str], folder: Path, number: signal.Signals, after_s: floa
 
 
 def odd_endings(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Replayed and recorded scripts that end by os._exit, execv, abort, kill -9, closed descriptors, daemons, forks"""
+    """Replayed and recorded scripts that call os._exit, execv, abort or kill -9, close descriptors, fork, or start daemons"""
     row = Row("")
     for name, ending in list(ENDINGS.items())[: 1 if quick else None]:
         (folder / "s.py").write_text(SCRIPT.replace('print("done")', ending))
@@ -513,7 +513,7 @@ def odd_endings(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def names_like_ours(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Scripts, and modules next to them, named like our packages or their imports"""
+    """Scripts, and modules next to them, with the names of our packages or of packages that we import"""
     row = Row("")
     names = ("traces", "tui", "tracer", "replayer", "trace", "msgpack", "typer")
     for name in names[:1] if quick else names:

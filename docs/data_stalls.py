@@ -308,28 +308,32 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
     per_image = [cost.pin_ms[batch] / batch for batch in PUBLISHED_PIN]
     yield "| expected agreement with the publication | result on this machine | verdict |\n|---|---|---|"
     for what, here, agrees in (
-        ("many cores: throughput is the GPU's rate (figure 5)", f"differs by at most {off:.1%}", off < 0.01),
+        ("with many cores, the throughput equals the GPU's rate (figure 5)", f"differs by at most {off:.1%}", off < 0.01),
         (
-            "many cores: throughput is as published (figure 5)",
+            "with many cores, the throughput is as published (figure 5)",
             f"differs by at most {far:.0%}, on another V100",
             far < 0.15,
         ),
         (
-            "order of networks by preparation stall (figure 6), with the paper's core speed",
+            "same order of networks by preparation stall, with the paper's core speed (figure 6)",
             *_in_order(preparing, PUBLISHED_PREPARATION),
         ),
-        ("order of networks by fetch stall, as reproduced by GPEmu (figure 3)", *_in_order(fetching, fetch)),
-        ("order of networks by fetch stall, as in the paper (figure 3)", *_in_order(fetching, paper)),
+        ("same order of networks by fetch stall as reproduced by GPEmu (figure 3)", *_in_order(fetching, fetch)),
+        ("same order of networks by fetch stall as in the paper (figure 3)", *_in_order(fetching, paper)),
         ("more cached data make an epoch shorter (figure 4)", "true for each disk and cache", falls),
         ("a cache that never evicts is not slower (figure 4)", "true for each disk and cached share", minio),
         (
             "larger batches reduce the GPU time of an epoch (figure 9)",
-            f"{computes[0]:.0f} to {computes[-1]:.0f} s",
+            f"from {computes[0]:.0f} to {computes[-1]:.0f} s",
             computes[0] > computes[-1],
         ),
-        ("the epoch time stays flat (figure 9), with the paper's core speed", f"within {spread:.1%}", spread < 0.02),
         (
-            "the pinning time depends only on the bytes",
+            "larger batches do not change the epoch time, with the paper's core speed (figure 9)",
+            f"differs by at most {spread:.1%}",
+            spread < 0.02,
+        ),
+        (
+            "the pinning time depends only on the number of bytes",
             f"{min(per_image) * 1e3:.0f} to {max(per_image) * 1e3:.0f} µs per image",
             max(per_image) < 1.2 * min(per_image),
         ),
@@ -341,7 +345,7 @@ def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str,
     """Check whether our results rank the networks in the published order. Differences up to 0.02 are ignored."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
-    but = f", except {'; '.join(other)}" if other else ""
+    but = f"; different order: {'; '.join(other)}" if other else ""
     return f"{len(pairs) - len(other)} of {len(pairs)} pairs of networks{but}", not other
 
 
