@@ -53,8 +53,8 @@ FLOPS_PER_QUERY = 230  # FLOPs of fp32 per element of the queries and matrix pro
 UNALIGNED_SLOWER = 2.0  # times as long
 
 # duration of memory-bound kernels, by kind of work
-# chosen after seeing results: batch norm: ResNet-50 on a V100, VGG with and without it; bias: networks with biases; transpose:
-# ResNet-50 on an H100; memory: rule of thumb
+# chosen after seeing results: batch norm: ResNet-50 on a V100, VGG with and without batch norm; bias: networks with biases;
+# transpose: ResNet-50 on an H100; memory: rule of thumb
 SLOWER_BY_BYTES: Mapping[str, float] = {
     "batch_norm": 1.3, "bias": 2.5, "transpose": 1.3, "memory": 1.6,
 }  # times as long as at memory bandwidth

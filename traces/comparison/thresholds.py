@@ -9,7 +9,7 @@ change if a threshold changes by 20 %.
 
 # --- pace and what limits the pace
 
-# the host runs ahead if the GPU takes this much longer per step, and longer by more than it waits
+# the host runs ahead if the GPU takes this much longer per step, and the difference exceeds the GPU's waits
 # chosen: steps of one program vary by about 1 %
 RUNS_AHEAD = 0.02  # share of the host pace
 
@@ -145,7 +145,7 @@ CLOCKS_APART_NS = 1_000_000  # ns
 LEAST_IDLE_LAUNCHES = 3  # launches
 
 # a shorter call counts as a wait only if CUDA's documentation says that the call waits
-# chosen after seeing results: between successive kernels of 5 us, any short call returns just after some kernel
+# chosen after seeing results: while kernels of 5 us run one after another, any short call returns just after a kernel by chance
 LEAST_WAIT_NS = 50_000  # ns
 
 # a call waits for a kernel that ends in the last of this many parts of the call
@@ -168,7 +168,7 @@ FULL_QUEUE = 1000  # launches
 # chosen after seeing results: an H100's full launch queue held an estimated 940 to 1160 launches (ResNet-50, batch 128)
 NEARLY_FULL = 0.9  # of FULL_QUEUE
 
-# if indices were not recorded, an op's bytes are computed only from a grid of at least this many blocks
+# if indices were not recorded, an op's bytes are computed only from a launch grid of at least this many blocks
 # chosen after seeing results: a partly filled last block changes the result by at most 5 % (DEFAULT_TOLERANCE)
 INDEX_BLOCKS = 20  # blocks
 
@@ -212,7 +212,7 @@ OUTLIER_TIMES = 3  # times the longest clean phase
 # chosen: equal to LONGEST_PERIOD
 MOST_NUMBERED_PHASES = 32  # phases of a step
 
-# a clean step and its replay use the last profile that began at most this many steps after the step
+# a clean step is compared with the last profile that began at most this many steps after it; its replay uses this profile
 # chosen: the recorder notices a new kind of step after two steps, and starts the profiler in the third
 STEPS_BEFORE_WINDOW = 3  # steps
 
