@@ -472,6 +472,16 @@ def _of_vision() -> list[Program]:
     ]
 
 
+def _small_gpt2(file: str) -> tuple[tuple[str, str, str], ...]:
+    """Return edits that make a GPT-2 script train a small model on a fixed sequence of tokens, instead of a downloaded one."""
+    return (
+        (file, "n_layer=12, n_head=12, n_embd=768", "n_layer=2, n_head=2, n_embd=64"),
+        (file, "sorted(glob.glob(filename_pattern))", '["tokens"]'),
+        (file, "_peek_data_shard(fname)", "9999"),
+        (file, "_load_data_shard(self.files[self.current_shard])", "np.arange(9999) % 65"),
+    )
+
+
 def _of_llmc() -> list[Program]:
     file = "train_gpt2.py"
     words = (
@@ -479,10 +489,7 @@ def _of_llmc() -> list[Program]:
         " --write_tensors 0 --overfit_single_batch 0"
     )
     edits = (
-        (file, "n_layer=12, n_head=12, n_embd=768", "n_layer=2, n_head=2, n_embd=64"),
-        (file, "sorted(glob.glob(filename_pattern))", '["tokens"]'),
-        (file, "_peek_data_shard(fname)", "9999"),
-        (file, "_load_data_shard(self.files[self.current_shard])", "np.arange(9999) % 65"),
+        *_small_gpt2(file),
         (file, 'tiktoken.get_encoding("gpt2")', "None"),
         (file, "assert torch.cuda.is_available(),", "assert True,"),
     )
@@ -507,10 +514,7 @@ def _of_tutorials() -> list[Program]:
             nanogpt,
             edits=(
                 *((nanogpt, f"    {name} : int = {value}", f"    {name} : int = {by}") for name, value, by in shorter),
-                (nanogpt, "n_layer=12, n_head=12, n_embd=768", "n_layer=2, n_head=2, n_embd=64"),
-                (nanogpt, "sorted(glob.glob(filename_pattern))", '["tokens"]'),
-                (nanogpt, "_peek_data_shard(fname)", "9999"),
-                (nanogpt, "_load_data_shard(self.files[self.current_shard])", "np.arange(9999) % 65"),
+                *_small_gpt2(nanogpt),
                 (nanogpt, "['nvidia-smi']", "['true']"),
                 (nanogpt, "assert torch.cuda.is_available()", ""),
                 (nanogpt, "dtype=torch.bfloat16", "enabled=False"),
