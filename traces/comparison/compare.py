@@ -159,7 +159,7 @@ def compare(
 
 
 def _passes(*sides: tuple[Trace, Column]) -> Both[int] | None:
-    counts = [np.unique(measure.passes_of_steps(trace)[rows] >> 32) for trace, rows in sides]
+    counts = [np.unique(measure.phases_per_step(trace, "backward")[rows]) for trace, rows in sides]
     if any(len(of) != 1 or not of[0] for of in counts) or counts[0] == counts[1]:
         return None
     return Both(*(int(of[0]) for of in counts))

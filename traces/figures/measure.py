@@ -167,12 +167,13 @@ def evaluation_steps(trace: Trace) -> Column:
 
 def passes_of_steps(trace: Trace) -> Column:
     """Return one integer per step: the number of backward passes times 2**32, plus the number of optimizer updates."""
-    phases, steps = trace.phases, len(trace.steps)
-    found = np.zeros(steps, "i8")
-    for name in ("backward", "optimizer"):
-        rows = phases.step[phases.name == trace.strings.find(name)]
-        found = (found << 32) + np.bincount(rows, minlength=steps)
-    return found
+    return (phases_per_step(trace, "backward") << 32) + phases_per_step(trace, "optimizer")
+
+
+def phases_per_step(trace: Trace, name: str) -> Column:
+    """Return how many phases of this name each step has."""
+    of_name = trace.phases.name == trace.strings.find(name)
+    return np.bincount(trace.phases.step[of_name], minlength=len(trace.steps))
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
