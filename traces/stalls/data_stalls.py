@@ -194,7 +194,7 @@ def stalls_of(
 
 
 def _notes(ready: Pace, loading: Pace, late: Pace | None, cached: Loading, cold: Loading | None) -> list[str]:
-    """Return warnings about the measurement, for example that the machine was busy or that some reads were not counted."""
+    """Return warnings about the measurement. Examples: the machine was busy; some reads were not counted."""
     notes = []
     if ready.step_ns > loading.step_ns * (1 + BUSY_MACHINE):
         notes.append("Steps with a ready batch took longer than steps with loading: this machine was busy. Run again.")
