@@ -1,79 +1,102 @@
-"""Prints for how much GPU time of each recording the FLOP rate or byte rate is known, and which ops seem to be faster than the
-data sheet allows.
+"""Prints for how much GPU time of each recording a rate (FLOP/s or bytes/s) is known.
+
+It also prints how much GPU time ops take that seem to be faster than the data sheet allows.
 
     python benchmarks/rates.py ../shared/traces
+    mkdir old; git archive 76b9de10 traces | tar x -C old       # the first commit that computes rates
+    python benchmarks/rates.py ../shared/traces --before old --markdown docs/peers.md
 
-For each recording, the table shows the GPU time of work with a known op, the fractions with a known byte rate and FLOP rate,
-and all ops with a rate above the GPU's peak. An op may exceed the peak only if all its data fits in the GPU's cache. Rows with
-such ops contain "in cache" and are not counted.
+An op may exceed the data sheet only if all its data fits in the GPU's cache. Such ops are not counted as too fast. With
+`--before`, the table also shows the figures that an older version of trace-replay computes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.page_tables import with_tables
+
+BEGIN, END = "<!-- rates -->", "<!-- end of rates -->"
+# Runs with the code of any version, so it lists where the versions keep their functions. GPU time is that of all GPU work.
+_SHARES = """
+import json, sys
+from pathlib import Path
+try:
+    from traces.figures.measure import work_rows
+    from traces.rates.achieved_rates import achieved
+except ImportError:
+    from traces.measure import work_rows
+    from traces.achieved import achieved
 from traces.kineto import read_kineto
-from traces.model.trace import Trace, TraceError
-from traces.rates.achieved_rates import OpRates, achieved
+
+found = {}
+for name in sys.argv[1:]:
+    trace = read_kineto(Path(name))
+    total_ns = int(trace.device.duration_ns[work_rows(trace)].sum())
+    rows = achieved(trace, by_shape=True)
+    rated = [row for row in rows if row.gbps or row.tflops]
+    rated_ns = sum(max(getattr(row, name, row.device_ns) for name in ("bytes_ns", "flops_ns")) for row in rated)
+    above = [row for row in rated if max(row.flops_share or 0, 0 if getattr(row, "cached", "") else row.bytes_share or 0) > 1]
+    if total_ns:
+        found[Path(name).name.partition(".")[0]] = [rated_ns / total_ns, sum(row.device_ns for row in above) / total_ns]
+print(json.dumps(found))
+"""
+
+
+class Shares(NamedTuple):
+    """Shares of a recording's GPU time."""
+
+    rated: float  # in ops with a known rate
+    too_fast: float  # in ops that are faster than the data sheet allows
 
 
 def recordings(folder: Path) -> list[Path]:
-    """The arguments are files of one process, and folders of several ranks."""
-    files = [path for path in sorted(folder.iterdir()) if path.name.endswith((".json", ".json.gz"))]
-    return files + [path for path in sorted(folder.iterdir()) if path.is_dir() and any(path.glob("*.json.gz"))]
+    """Return the files of one process, and the folders of several ranks."""
+    paths = sorted(folder.iterdir())
+    files = [path for path in paths if path.name.endswith((".json", ".json.gz"))]
+    return files + [path for path in paths if any(path.glob("rank*.json.gz"))]
 
 
-def figures(trace: Trace) -> dict[str, object]:
-    """Times are in nanoseconds."""
-    rows = achieved(trace, by_shape=True)
-    total_ns = sum(row.device_ns for row in rows)
-    return {
-        "device_ns": total_ns,
-        "bytes_known_ns": sum(row.device_ns for row in rows if row.gbps is not None),
-        "flops_known_ns": sum(row.device_ns for row in rows if row.tflops is not None),
-        "above": [_text(row) for row in rows if _is_above(row)],
-    }
+def shares(source: Path, folder: Path) -> dict[str, Shares]:
+    """Return the shares of each recording that has GPU work, as the code in the folder `source` computes them."""
+    command = [sys.executable, "-c", _SHARES, *map(str, recordings(folder))]
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(command, env=environment, cwd=source, check=True, stdout=subprocess.PIPE)
+    return {name: Shares(*of) for name, of in json.loads(done.stdout).items()}
 
 
-def _is_above(row: OpRates) -> bool:
-    in_cache = bool(getattr(row, "cached", ""))
-    return ((row.bytes_share or 0) > 1 and not in_cache) or (row.flops_share or 0) > 1
+def table(columns: dict[str, dict[str, Shares]]) -> str:
+    names = [name for name in next(iter(columns.values())) if any(of[name].rated > 0.001 for of in columns.values())]
+    heads = [f"{what}, {version}" for what in ("has a rate", "too fast for the GPU") for version in columns]
+    lines = ["| recording | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
+    kinds = [[of[name][kind] for name in names] for kind in (0, 1) for of in columns.values()]
+    rows = {name: [each[place] for each in kinds] for place, name in enumerate(names)}
+    rows |= {"**lowest**": [min(each) for each in kinds], "**median**": [median(each) for each in kinds]}
+    lines += ["| " + " | ".join([name, *(f"{100 * share:.1f} %" for share in of)]) + " |" for name, of in rows.items()]
+    return "\n".join(lines)
 
 
-def _text(row: OpRates) -> str:
-    return f"{row.op} {row.shapes} {row.dtype}: bytes {row.bytes_share or 0:.0%}, FLOPs {row.flops_share or 0:.0%}"
-
-
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--before", type=Path, metavar="FOLDER", help="also use the older code in this folder")
+    parser.add_argument("--markdown", type=Path, help="replace the table on this page")
     args = parser.parse_args()
-    found = {}
-    for path in recordings(args.folder):
-        try:
-            found[path.name.partition(".")[0]] = figures(read_kineto(path))
-        except TraceError as error:
-            print(error, file=sys.stderr)
-    if args.json:
-        print(json.dumps(found, indent=1))
-        return 0
-    print(f"{'recording':40} {'GPU ms':>9} {'bytes':>7} {'FLOPs':>7}  above the data sheet")
-    for name, of in found.items():
-        total_ns = int(str(of["device_ns"])) or 1
-        shares = [int(str(of[key])) / total_ns for key in ("bytes_known_ns", "flops_known_ns")]
-        above = of["above"]
-        assert isinstance(above, list)
-        print(f"{name:40} {total_ns / 1e6:9.3f} {shares[0]:7.1%} {shares[1]:7.1%}  {len(above)}")
-        for text in above:
-            print(f"    {text}")
-    sums = [sum(int(str(of[key])) for of in found.values()) for key in ("device_ns", "bytes_known_ns", "flops_known_ns")]
-    print(f"{'all':40} {sums[0] / 1e6:9.3f} {sums[1] / max(sums[0], 1):7.1%} {sums[2] / max(sums[0], 1):7.1%}")
-    return 0
+    sources = {"before": args.before, "today": Path(__file__).parents[1]}
+    found = table({name: shares(of.resolve(), args.folder.resolve()) for name, of in sources.items() if of is not None})
+    print(found)
+    if args.markdown:
+        args.markdown.write_text(with_tables(args.markdown.read_text(encoding="utf-8"), found, BEGIN, END), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
