@@ -17,14 +17,17 @@ from tracer.device.boundary_events import BoundaryEvents
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import DeviceAccess
 from tracer.device.torch_cuda import TorchCuda
+from tracer.own_cost import OwnCost
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
 from tracer.recorder import Recorder
+from tracer.recording_writer import RecorderParts
 from tracer.schedule import Schedule
 from tracer.surfaces import install_all
 from tracer.surfaces.torch_nn_module import ModuleRanges, as_nested_module
 from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import RecordingFile
+from tracer.writing.thread_rows import ThreadRows
 from traces.model.typed_json import from_json
 from traces.script.configuration import RecordSession
 from traces.script.deferred_signals import at_exit, at_script_end
@@ -51,19 +54,16 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     cuda = TorchCuda(torch)
     access = DeviceAccess(cuda, state.captures(), state.script_profiles())
     events = BoundaryEvents(cuda, clock, access)
-    recorder = Recorder(
-        output=RecordingFile(path, clock),
-        events=events,
-        access=access,
-        schedule=Schedule(config.warmup, config.clean, config.profiled if in_depth else 0),
-        profiler=Profiler(torch, profile, access, clock, lambda: events.devices, config.stacks, ModuleRanges(torch)),
+    parts = RecorderParts(
         facts=ProcessFacts(torch, rank, config),
-        clock=clock,
-        rank=rank,
-        optimizers=state.optimizers(),
+        events=events,
+        profiler=Profiler(torch, profile, access, clock, lambda: events.devices, config.stacks, ModuleRanges(torch)),
+        threads=ThreadRows(rank),
+        cost=OwnCost(clock),
         flight=FlightRecorder(torch, clock) if distributed and not in_depth else None,
-        autograd_nodes=torch.autograd._get_sequence_nr,
     )
+    schedule = Schedule(config.warmup, config.clean, config.profiled if in_depth else 0)
+    recorder = Recorder(RecordingFile(path, clock), parts, schedule, state.optimizers(), torch.autograd._get_sequence_nr)
     if distributed and torch.distributed.is_initialized():
         recorder.communication.joined_group(torch.distributed.get_rank())
     recorder.cost.measure_wrappers(partial(as_nested_module, torch))

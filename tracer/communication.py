@@ -9,31 +9,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
-from tracer.device.device_access import DeviceAccess
-from tracer.own_cost import OwnCost, counted_as_cost
-from tracer.provenance import ProcessFacts
-from tracer.recording_writer import RecordingWriter
+from tracer.device.boundary_events import BoundaryEvent
+from tracer.own_cost import counted_as_cost
+from tracer.recording_writer import RecorderParts, RecordingWriter
 from tracer.writing.collectives import CollectiveCall, PendingCollective
-from tracer.writing.flight_recorder import FlightRecorder
 from traces.model.trace import NONE, Ending
 
 
 class CommunicationRecorder:
     """Any thread may call the public methods."""
 
-    def __init__(
-        self,
-        writer: RecordingWriter,
-        events: BoundaryEvents,
-        access: DeviceAccess,
-        facts: ProcessFacts,
-        flight: FlightRecorder | None,
-        cost: OwnCost,
-    ) -> None:
-        self.cost = cost
+    def __init__(self, writer: RecordingWriter, parts: RecorderParts) -> None:
+        self.cost = parts.cost
         self.has_flight = False  # True once the flight recorder may have entries
-        self._writer, self._events, self._access, self._facts, self._flight = writer, events, access, facts, flight
+        self._writer, self._events, self._access = writer, parts.events, parts.events.access
+        self._facts, self._flight = parts.facts, parts.flight
 
     @counted_as_cost
     def joined_group(self, rank: int) -> None:
@@ -65,12 +55,12 @@ class CommunicationRecorder:
         self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
         end = None if begin is None else self._events.take_on(stream)
-        self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
+        self._writer.collectives.add(call, begin, end, ending)
         self._write_done()
 
     @counted_as_cost
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        return self._writer.collectives.open(call, self._writer.rank, begin, works)
+        return self._writer.collectives.open(call, begin, works)
 
     @counted_as_cost
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
@@ -91,12 +81,12 @@ class CommunicationRecorder:
         if self._flight is None or (self._access.is_used and self._access.closed is not None):
             return
         began_ns = self.cost.clock.perf_ns()
-        write, rank = self._writer.collectives.write, self._writer.rank
+        write = self._writer.collectives.write
         for call, duration_ns in self._flight.read(last):
             if duration_ns == NONE:
-                write(call, rank, 0, Ending.UNSEEN)
+                write(call, 0, Ending.UNSEEN)
             else:
-                write(call, rank, duration_ns, Ending.SEEN, self._facts.current_device_row())
+                write(call, duration_ns, Ending.SEEN, self._facts.current_device_row())
         self._flight.spent_ns += self.cost.clock.perf_ns() - began_ns
 
     def _write_done(self) -> None:

@@ -130,7 +130,7 @@ class Profiler:
         if self._profile is not None and (action == "" or (action == "prepare" and self._tracing)):
             self.stop()
         if self.wanted and action == "prepare" and self._profile is None and not (self.must_wait or self._access.device_lost):
-            if self._access.is_script_profiling:  # see Note [Profiles of the script]
+            if self._access.script_profiles:  # see Note [Profiles of the script]
                 self._why_not = "the script was already profiling itself"
             else:
                 self._attempt(self._prepare)

@@ -50,7 +50,7 @@ class ProcessFacts:
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
         self._torch = torch
-        self._rank = rank
+        self.rank = rank
         self._config = config
         self._is_distributed = False
         self._models: list[weakref.ref[Any]] = []
@@ -70,7 +70,7 @@ class ProcessFacts:
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined_group(self, rank: int) -> None:
-        self._rank = rank
+        self.rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
 
@@ -90,7 +90,7 @@ class ProcessFacts:
         properties = self._torch.cuda.get_device_properties(index)  # cached by torch, so the device is not called
         known = DeviceProperties.of({name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")})
         self._versions = self._versions or _versions(self._torch)
-        self.devices.append(Device(self._rank, index, properties.name, properties.total_memory, known))
+        self.devices.append(Device(self.rank, index, properties.name, properties.total_memory, known))
         return len(self.devices) - 1
 
     def current_device_row(self) -> int:
@@ -98,7 +98,7 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
+        return self.rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
         number = self._loader_numbers.get(loader)

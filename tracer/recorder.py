@@ -21,19 +21,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tracer.communication import CommunicationRecorder
-from tracer.device.boundary_events import BoundaryEvents
-from tracer.device.clock import EpochClock
-from tracer.device.device_access import DeviceAccess
-from tracer.own_cost import OwnCost, counted_as_cost
-from tracer.profile import Profiler
-from tracer.provenance import ProcessFacts
-from tracer.recording_writer import HeaderSources, RecordingWriter
+from tracer.own_cost import counted_as_cost
+from tracer.recording_writer import RecorderParts, RecordingWriter
 from tracer.repeated_steps import ENTER, EXHAUSTED, LEAVE, MODULE, OP, RECORDED, STEPPED
 from tracer.schedule import Schedule
 from tracer.step_recorder import CapturedReports, StepRecorder
-from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import FLUSH_NS, RecordingFile
-from tracer.writing.thread_rows import ThreadRows
 from traces.model.layouts import Shape
 from traces.model.run import LoaderSettings
 from traces.model.trace import BatchKind, shapes_text
@@ -52,32 +45,22 @@ class Recorder:
     def __init__(
         self,
         output: RecordingFile,
-        events: BoundaryEvents,
-        access: DeviceAccess,
+        parts: RecorderParts,
         schedule: Schedule,
-        profiler: Profiler,
-        facts: ProcessFacts,
-        clock: EpochClock,
-        rank: int,
         optimizers: Optimizers,
-        flight: FlightRecorder | None = None,
         autograd_nodes: Callable[[], int] = int,
     ) -> None:
-        self.clock = clock
-        self.cost = OwnCost(clock)
+        self.cost = parts.cost
+        self.clock = parts.cost.clock
         self.module_marks = None  # module calls are recorded as profiler ranges (surfaces/torch_nn_module.py)
         self.closed = False
         self._until_close = threading.Lock()  # held until `close`; a lock wakes a thread faster than an event
         self._until_close.acquire()
-        self._output, self._access, self._profiler, self._facts = output, access, profiler, facts
-        self._events = events
-        self._threads = ThreadRows(rank)
-        sources = HeaderSources(self._threads, profiler, flight, lambda: self.workload.signature, self.cost)
-        self._writer = RecordingWriter(rank, output, facts, events, access, sources)
-        self.communication = CommunicationRecorder(self._writer, events, access, facts, flight, self.cost)
-        self.steps = StepRecorder(
-            optimizers, events, schedule, profiler, self._writer, self.communication, self._threads, self.cost, facts.failed
-        )
+        self._output, self._events, self._access = output, parts.events, parts.events.access
+        self._profiler, self._facts = parts.profiler, parts.facts
+        self._writer = RecordingWriter(output, parts, lambda: self.workload.signature)
+        self.communication = CommunicationRecorder(self._writer, parts)
+        self.steps = StepRecorder(parts, optimizers, schedule, self._writer, self.communication)
         self.workload = self.steps.script.workload
         self._schedule, self._autograd_nodes = schedule, autograd_nodes
         if schedule.compares_work:

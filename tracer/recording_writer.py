@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents, EventStream
-from tracer.device.device_access import PATIENCE_NS, DeviceAccess
+from tracer.device.device_access import PATIENCE_NS
 from tracer.own_cost import OwnCost
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
@@ -48,23 +48,24 @@ _BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # colum
 
 
 @dataclass(frozen=True)
-class HeaderSources:
-    threads: ThreadRows
+class RecorderParts:
+    """Groups the parts that the recorder's writer, step recorder and communication recorder share."""
+
+    facts: ProcessFacts
+    events: BoundaryEvents
     profiler: Profiler
-    flight: FlightRecorder | None
-    workload: Callable[[], WorkloadSignature | None]
+    threads: ThreadRows
     cost: OwnCost
+    flight: FlightRecorder | None = None
 
 
 class RecordingWriter:
     def __init__(
-        self, rank: int, output: RecordingFile, facts: ProcessFacts, events: BoundaryEvents, access: DeviceAccess,
-        sources: HeaderSources,
-    ) -> None:  # fmt: skip
-        self.rank = rank
+        self, output: RecordingFile, parts: RecorderParts, workload: Callable[[], WorkloadSignature | None]
+    ) -> None:
         self.pending: deque[EndedStep] = deque()
         self.run: RepeatedRun | None = None  # the steps after `pending`
-        self.collectives = CollectiveWriter(output, facts)
+        self.collectives = CollectiveWriter(output, parts.facts)
         self.number = 0  # number of the next step
         self.steps_of_other_threads = 0  # of optimizers, while another thread runs the recorded steps
 
@@ -74,15 +75,15 @@ class RecordingWriter:
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
         self._read = 0  # number of steps at the last read of CUDA events
         self.due_ns = 0  # when collected data should be written, in Unix time
-        self._output, self._facts, self._events, self._access, self._from = output, facts, events, access, sources
-        self._step_writer = StepWriter(output, facts)
+        self._output, self._parts, self._workload = output, parts, workload
+        self._facts, self._events, self._access = parts.facts, parts.events, parts.events.access
+        self._step_writer = StepWriter(output, parts.facts)
         self._written_extent: tuple[Any, ...] = ()  # state of the last written header
         self._written_ns = 0
 
     def joined_group(self, rank: int) -> None:
-        self.rank = rank
         self._facts.joined_group(rank)
-        self._from.threads.joined_group(rank)
+        self._parts.threads.joined_group(rank)
 
     def add(self, step: EndedStep) -> None:
         self.number += 1
@@ -133,7 +134,7 @@ class RecordingWriter:
                     break
                 done += 1
         for _ in range(max(done, len(self.pending) - _PENDING_STEPS)):
-            self._step_writer.write(self.pending.popleft(), self.rank)
+            self._step_writer.write(self.pending.popleft())
         may_read = closed is None and not access.device_lost
         if run is not None and run.steps and not self.pending and (may_read or run.stream is None):
             self._write_run(run)
@@ -149,25 +150,25 @@ class RecordingWriter:
         if done:
             ends_ns = run.times_ns[plan.times - 1 : done * plan.times : plan.times]
             self._clean_ns.extend(map(sub, ends_ns, [run.start_ns, *ends_ns]))
-            self._step_writer.write_run(run, done, ticks_ns, self.rank)
+            self._step_writer.write_run(run, done, ticks_ns)
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
         """Write to the file now if a write will be due before the next step ends."""
         # see Note [The writing thread]
-        due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
+        due = self._parts.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else self.run.steps)
         if due or waiting >= TOGETHER:
             with deferred_signals():
-                self._flush(self._from.cost.clock.perf_ns, due)
+                self._flush(self._parts.cost.clock.perf_ns, due)
 
     def flush_in_thread(self) -> None:
         # see Note [The writing thread]
         self._events.enter_thread()
-        self._flush(self._from.cost.clock.thread_ns, True)  # wall time would include waits for Python's global lock
+        self._flush(self._parts.cost.clock.thread_ns, True)  # wall time would include waits for Python's global lock
 
     def _flush(self, timer: Callable[[], int], due: bool) -> None:
-        cost = self._from.cost
+        cost = self._parts.cost
         cost.steps_ended(self.number)
         began_ns = timer()
         self.write_done()
@@ -181,17 +182,17 @@ class RecordingWriter:
             self.due_ns = self._output.due_ns + cost.clock.offset_ns
 
     def _add_rows(self) -> None:
-        self._step_writer.add_rows(self.rank)
+        self._step_writer.add_rows()
         if self.batches:
             count = len(self.batches)
-            self._output.add_all("batches", [(_BATCH, self.rank, *batch) for batch in self.batches[:count]])
+            self._output.add_all("batches", [(_BATCH, self._facts.rank, *batch) for batch in self.batches[:count]])
             del self.batches[:count]
 
     @property
     def due_in_ns(self) -> int:
         if not self.number or not (self.has_steps or self.batches or self._output.has_rows or self._step_writer.has_steps):
             return FLUSH_NS
-        return max(self.due_ns - self._from.cost.clock.now_ns(), 0)
+        return max(self.due_ns - self._parts.cost.clock.now_ns(), 0)
 
     def read_last_events(self) -> None:
         """Wait for the last CUDA events, but only for a limited time, because the GPU may hang."""
@@ -206,20 +207,19 @@ class RecordingWriter:
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
         self.end_run()
         for step in self.pending:
-            self._step_writer.write(step, self.rank)
+            self._step_writer.write(step)
         self.pending.clear()
         self._events.read_finished(taken)  # does not wait, because another rank may never arrive
         self.collectives.write_done(at_end=True)
-        self._step_writer.write_reads(reads, NONE, self.rank)
-        self._step_writer.write_found(found, NONE, self.rank)
+        self._step_writer.write_values([(NONE, reads, found)])
         self._add_rows()
         self._output.flush(self._header())
         self._facts.at_end(self._access)
         self._output.close(self._header())
 
     def _changed_header(self) -> Trace | None:
-        of = self._from
-        extent = len(of.threads.threads), self._facts.extent, of.profiler.use(), of.workload(), self._access.device_lost
+        of = self._parts
+        extent = len(of.threads.threads), of.facts.extent, of.profiler.use(), self._workload(), self._access.device_lost
         now_ns = of.cost.clock.perf_ns()
         if extent == self._written_extent and now_ns < self._written_ns + FIGURES_NS:
             return None
@@ -227,7 +227,7 @@ class RecordingWriter:
         return self._header()
 
     def _header(self) -> Trace:
-        of = self._from
+        of = self._parts
         provenance = self._facts.provenance()
         lacks = self._facts.lacks(has_profile=bool(of.profiler.use().steps))
         if of.flight is not None:
@@ -241,10 +241,10 @@ class RecordingWriter:
             grain="phase",
             devices=self._facts.devices,
             threads=of.threads.threads,
-            machines={self.rank: self._facts.machine()},
-            runs={self.rank: run},
+            machines={of.facts.rank: of.facts.machine()},
+            runs={of.facts.rank: run},
             provenance=provenance,
-            workload=of.workload(),
+            workload=self._workload(),
             problems={"threads-train": self.steps_of_other_threads} if self.steps_of_other_threads else {},
             lacks=lacks,
         )

@@ -29,11 +29,10 @@ from traceback import walk_tb
 from typing import Any
 
 from tracer.communication import CommunicationRecorder
-from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents, EventStream
+from tracer.device.boundary_events import BoundaryEvent, EventStream
 from tracer.device.device_access import DEFAULT_STREAM
-from tracer.own_cost import SAMPLED, SLOW_NS, OwnCost, counted_as_cost
-from tracer.profile import Profiler
-from tracer.recording_writer import TOGETHER, RecordingWriter
+from tracer.own_cost import SAMPLED, SLOW_NS, counted_as_cost
+from tracer.recording_writer import TOGETHER, RecorderParts, RecordingWriter
 from tracer.repeated_steps import (
     BEGINS,
     CONTINUES,
@@ -54,7 +53,6 @@ from tracer.repeated_steps import (
 )
 from tracer.schedule import Schedule
 from tracer.writing.ended_steps import DataParallelStage, EndedStep, Found, Read
-from tracer.writing.thread_rows import ThreadRows
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.patching import OUR_MODULES
@@ -93,19 +91,15 @@ class StepRecorder:
 
     def __init__(
         self,
+        parts: RecorderParts,
         optimizers: Optimizers,
-        events: BoundaryEvents,
         schedule: Schedule,
-        profiler: Profiler,
         writer: RecordingWriter,
         communication: CommunicationRecorder,
-        threads: ThreadRows,
-        cost: OwnCost,
-        failed: Callable[[BaseException], None],
     ) -> None:
         self._optimizers = optimizers
         self.script = ScriptSplitter[int](self, optimizers)  # threads are identified by `threading.get_ident()`
-        self.cost = cost
+        self.cost = parts.cost
         self.has_returned = False  # True if a module has returned, but `script` does not know yet
         self.capture: CapturedReports | None = None  # in progress
         # True if the script captured a CUDA graph, or a report was interrupted, since the last step ended
@@ -115,9 +109,9 @@ class StepRecorder:
         self.reads: list[Read] = []  # values read since the last step ended
         self.found: list[Found] = []  # sizes found since the last step ended
         self.work = 0  # hash of the work of the outermost modules since the last step ended
-        self._events, self._schedule, self.profiler = events, schedule, profiler
-        self._writer, self._communication, self._threads = writer, communication, threads
-        self._clock, self._failed = cost.clock, failed
+        self._events, self._schedule, self.profiler = parts.events, schedule, parts.profiler
+        self._writer, self._communication, self._threads = writer, communication, parts.threads
+        self._clock, self._failed = parts.cost.clock, parts.facts.failed
         self._repeated = RepeatedSteps()
         self._state: tuple[object, ...] = ()  # of `script` when the current step began
         self._action = NOTHING  # what the current report has done
@@ -515,7 +509,7 @@ class StepRecorder:
         elif kind is StepKind.STEADY:
             if has_compiled:  # compiling takes longer than many steps
                 kind = StepKind.WARMUP
-            elif not self._events.access.is_after_profile:
+            elif not self._events.access.script_profiles.has_attached:  # see Note [Steps after a profile] in profile.py
                 self._clean_steps += 1
             elif self._clean_steps >= FEWEST_CLEAN_STEPS:
                 kind = StepKind.AFTER_PROFILE

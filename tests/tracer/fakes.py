@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 
 from tracer.device.boundary_events import BoundaryEvents
 from tracer.device.device_access import DeviceAccess
+from tracer.own_cost import OwnCost
 from tracer.recorder import Recorder
+from tracer.recording_writer import RecorderParts
 from tracer.schedule import Schedule
 from tracer.writing.flight_recorder import FlightRecord
 from tracer.writing.output import RecordingFile
+from tracer.writing.thread_rows import ThreadRows
 from traces.model.machine import Machine
 from traces.model.run import CompiledCode, LoaderSettings, ProfilerUse, RecorderNotes, Run
 from traces.model.trace import Device
@@ -196,6 +199,7 @@ class FakeFacts:
     def __init__(self) -> None:
         self.devices: list[Device] = []
         self.compiling_evaluations: list[int] = []
+        self.rank = 0
 
     def device_row(self, index: int) -> int:
         for row, device in enumerate(self.devices):
@@ -226,7 +230,8 @@ class FakeFacts:
 
     def read_reducers(self) -> None: ...
 
-    def joined_group(self, rank: int) -> None: ...
+    def joined_group(self, rank: int) -> None:
+        self.rank = rank
 
     def current_device_row(self) -> int:
         return self.device_row(0)
@@ -294,15 +299,11 @@ class Bench:
         self.access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
         self.recorder = Recorder(
             self.output,
-            BoundaryEvents(cuda, clock, self.access),
-            self.access,
+            RecorderParts(
+                facts, BoundaryEvents(cuda, clock, self.access), profiler, ThreadRows(rank=0), OwnCost(clock), any_flight
+            ),
             schedule or Schedule(warmup=1, clean=100, profiled=0),
-            profiler,
-            facts,
-            clock,
-            rank=0,
-            optimizers=optimizers,
-            flight=any_flight,
+            optimizers,
         )
         self.model = object()
         self.operation_ends_ns = 0  # of one that goes on beside the script

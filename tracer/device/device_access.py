@@ -70,16 +70,6 @@ class DeviceAccess:
         return self.closed is Untimed.CAPTURE
 
     @property
-    def is_script_profiling(self) -> bool:
-        # see Note [The script's own profiler]
-        return bool(self.script_profiles)
-
-    @property
-    def is_after_profile(self) -> bool:
-        # see Note [Steps after a profile] in tracer/profile.py
-        return self.script_profiles.has_attached
-
-    @property
     def closed(self) -> Untimed | None:
         """Return the reason for not calling CUDA now, or None if CUDA may be called."""
         closed = self.closed_to_all_streams
@@ -93,7 +83,7 @@ class DeviceAccess:
             return Untimed.NO
         if self.captures:
             return Untimed.CAPTURE
-        return Untimed.PROFILE if self.script_profiles else None  # a call would appear in the script's profile
+        return Untimed.PROFILE if self.script_profiles else None  # see Note [The script's own profiler]
 
     @property
     def is_current_stream_capturing(self) -> bool:

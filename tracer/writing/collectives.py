@@ -44,8 +44,8 @@ class PendingCollective:
     """Represents an asynchronous collective. The class stores no tensors or Work objects, because they would keep GPU memory
     allocated."""
 
-    def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
-        self.call, self.rank, self.begin = call, rank, begin
+    def __init__(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> None:
+        self.call, self.begin = call, begin
         self.works = works  # number of Work objects for which the script has not waited yet
         self.waits: list[tuple[BoundaryEvent | None, BoundaryEvent]] = []
 
@@ -67,20 +67,19 @@ class CollectiveWriter:
     def add(
         self,
         call: CollectiveCall,
-        rank: int,
         begin: BoundaryEvent | None,
         end: BoundaryEvent | None,
         ending: Ending = Ending.SEEN,
     ) -> None:
         if begin is None or end is None or begin.device != end.device:
-            self.write(call, rank, call.end_ns - call.start_ns, ending)
+            self.write(call, call.end_ns - call.start_ns, ending)
         else:
-            pending = PendingCollective(call, rank, begin, works=0)
+            pending = PendingCollective(call, begin, works=0)
             pending.waits.append((None, end))
             self._ended.append(pending)
 
-    def open(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> PendingCollective:
-        pending = PendingCollective(call, rank, begin, works)
+    def open(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
+        pending = PendingCollective(call, begin, works)
         self._open.add(pending)
         return pending
 
@@ -104,7 +103,7 @@ class CollectiveWriter:
         while self._ended and all(after.time_ns != NONE for _, after in self._ended[0].waits):
             ended = self._ended.popleft()
             device = self._facts.device_row(ended.begin.device)
-            self.write(ended.call, ended.rank, *ended.duration(), device=device)
+            self.write(ended.call, *ended.duration(), device=device)
         for pending in list(self._open) if at_end else ():
             self._write_unseen(pending)
 
@@ -112,13 +111,13 @@ class CollectiveWriter:
         if pending in self._open:
             self._open.discard(pending)
             call = pending.call
-            self.write(call, pending.rank, call.end_ns - call.start_ns, Ending.UNSEEN)
+            self.write(call, call.end_ns - call.start_ns, Ending.UNSEEN)
 
-    def write(self, call: CollectiveCall, rank: int, duration_ns: int, ending: Ending, device: int = NONE) -> None:
+    def write(self, call: CollectiveCall, duration_ns: int, ending: Ending, device: int = NONE) -> None:
         text = self._output.text
         self._output.add(
             "collectives",
-            rank=rank,
+            rank=self._facts.rank,
             name=text(call.name),
             dtype=text(call.dtype) if call.dtype else NONE,
             group=text(call.group),

@@ -56,7 +56,7 @@ class StepWriter:
     def has_steps(self) -> bool:
         return self._alike is not None
 
-    def write(self, step: EndedStep, rank: int) -> None:
+    def write(self, step: EndedStep) -> None:
         # see Note [Steps with one plan]
         taken, plan, begin = step.taken, step.plan, step.start
         of = None if begin is None else begin.of
@@ -74,22 +74,20 @@ class StepWriter:
             or len(taken) != plan.new_events
             or begin.ticks_ns == NONE
         ):
-            self.add_rows(rank)
-            self._write_rows(step, rank)
+            self.add_rows()
+            self._write_rows(step)
             return
         times_ns = step.times_ns
-        alike = self._alike_with(plan, begin.of, step.kind, step.number, times_ns[0], begin.ticks_ns, rank)
+        alike = self._alike_with(plan, begin.of, step.kind, step.number, times_ns[0], begin.ticks_ns)
         row = self._output.count("steps") + alike.steps
-        self.write_reads(step.reads, row, rank)
-        self.write_found(step.found, row, rank)
+        self.write_values([(row, step.reads, step.found)])
         alike.times_ns += times_ns[1:]
         alike.ticks_ns += passed_ns
         alike.steps += 1
 
     def _alike_with(
-        self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
-        rank: int,
-    ) -> _StepsOfOnePlan:  # fmt: skip
+        self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int
+    ) -> _StepsOfOnePlan:
         """Return the group to which this step is added. If the calls of the step differ from the calls of the previous step, a
         new group begins."""
         alike = self._alike
@@ -102,23 +100,20 @@ class StepWriter:
             or alike.times_ns[-1] != start_ns
             or alike.ticks_ns[-1] != start_ticks_ns
         ):
-            self.add_rows(rank)
+            self.add_rows()
             alike = self._alike = _StepsOfOnePlan(plan, stream, kind, number, [start_ns], [start_ticks_ns])
         return alike
 
-    def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
+    def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int]) -> None:
         start_ticks_ns = NONE if run.start is None else run.start.ticks_ns
-        alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns, rank)
+        alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns)
         row = self._output.count("steps") + alike.steps - run.number
-        done = {row + number: values for number, values in run.values.items() if number < run.number + count}
-        self._write_values([(step, reads) for step, (reads, _) in done.items()], rank)
-        for step, (_, found) in done.items():
-            self.write_found(found, step, rank)
+        self.write_values((row + number, *of) for number, of in run.values.items() if number < run.number + count)
         alike.times_ns += run.times_ns[: count * run.plan.times]
         alike.ticks_ns += ticks_ns
         alike.steps += count
 
-    def add_rows(self, rank: int) -> None:
+    def add_rows(self) -> None:
         alike, self._alike = self._alike, None
         if alike is None:
             return
@@ -134,13 +129,13 @@ class StepWriter:
                 "device_times_ns": [ticks_ns + offset_ns for ticks_ns in alike.ticks_ns],
             }
         times = plan.times, names, plan.begins, plan.ends, alike.times_ns
-        output.add_block(StepBlock(rank, alike.number, alike.kind, alike.steps, *times, **on_device))
+        output.add_block(StepBlock(self._facts.rank, alike.number, alike.kind, alike.steps, *times, **on_device))
 
-    def _write_rows(self, step: EndedStep, rank: int) -> None:
+    def _write_rows(self, step: EndedStep) -> None:
         output, times, text = self._output, self._device_times, self._output.strings.add
         segments = step.segments if step.plan is None else step.plan.segments(list(step.times_ns))
         begun_ns = step.start_ns
-        values = rank, step.number, begun_ns, step.end_ns - begun_ns, step.kind, step.untimed
+        values = self._facts.rank, step.number, begun_ns, step.end_ns - begun_ns, step.kind, step.untimed
         row = output.add_all("steps", [(_STEP, *values)])
         begins, begin = step.begins.values(), step.begins.get
         events = {event.host_ns: event for event in step.taken if event not in begins}
@@ -170,21 +165,15 @@ class StepWriter:
                 duration_ns=stage.end_ns - stage.start_ns,
                 **dict(zip(_ON_DEVICE, self._device_times(stage.begin, stage.end), strict=True)),
             )
-        self.write_reads(step.reads, row, rank)
-        self.write_found(step.found, row, rank)
+        self.write_values([(row, step.reads, step.found)])
 
-    def write_found(self, found: list[Found], step: int, rank: int) -> None:
-        for op, shapes, size in found:
-            self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
-
-    def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """Write values that the host read. `step` is NONE outside of steps."""
-        self._write_values([(step, reads)], rank)
-
-    def _write_values(self, steps: Iterable[tuple[int, list[Read]]], rank: int) -> None:
-        text = self._output.strings.add
+    def write_values(self, steps: Iterable[tuple[int, list[Read], list[Found]]]) -> None:
+        """Write the values and result sizes that the host read in each step. Outside of steps, the step's number is NONE."""
+        text, rank = self._output.strings.add, self._facts.rank
         rows: list[tuple[object, ...]] = []
-        for step, reads in steps:
+        for step, reads, found in steps:
+            for op_text, shapes, size in found:
+                self._output.add("sizes", rank=rank, step=step, op=op_text, shapes=shapes, size=size)
             for op, dtype, values in reads:
                 names = text(op), text(dtype)
                 rows += [(_VALUE, rank, step, self._reads, *names, value) for value in values]

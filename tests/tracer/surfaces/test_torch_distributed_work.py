@@ -68,7 +68,7 @@ def pending(works: int = 1) -> PendingCollective:
     nothing: Any = None
     begin = BoundaryEvent()
     begin.of = EventStream(FakeStream(3), DeviceClock(0))
-    return PendingCollective(nothing, 0, begin, works)
+    return PendingCollective(nothing, begin, works)
 
 
 def begin() -> Any:
