@@ -262,13 +262,10 @@ def replay(options: ReplayOptions) -> int:
     from tui.commands.replay import run
 
     if not (options.trace or options.gpu):
+        message = "Missing option '--trace' T (the recording to replay) or '--gpu' NAME (a GPU from the library)"
         if any(word.partition("=")[0] == "--gpu" for word in options.script):
             message = "--gpu was passed to the script; put options of trace replay before the script"
-            raise UsageError(message, get_current_context())
-        raise UsageError(
-            "Missing option '--trace' T (the recording to replay) or '--gpu' NAME (a GPU from the library)",
-            get_current_context(),
-        )
+        raise UsageError(message, get_current_context())
     return run(options)
 
 

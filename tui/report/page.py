@@ -113,7 +113,8 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
         figures = [("step time", [of.step_median_ns], time_text)]
         if of.compute_side_median_ns != of.step_median_ns:
             figures.append(("without data loading", [of.compute_side_median_ns], time_text))
-        figures.append(("GPU busy", [_busy(of)], share_text))
+        shares = of.busy_shares.values()
+        figures.append(("GPU busy", [sum(shares) / len(shares) if shares else None], share_text))
         peak_bytes = max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None)
         figures.append(("memory peak", [peak_bytes], size_text))
     cards = []
@@ -124,11 +125,6 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
             change = f"<small>{error_text(values[1] / values[0] - 1)}</small>"
         cards.append(f"<div><span>{label}</span><strong>{listed}</strong>{change}</div>")
     return f'<div class="cards">{"".join(cards)}</div>'
-
-
-def _busy(summary: Summary) -> float | None:
-    shares = summary.busy_shares.values()
-    return sum(shares) / len(shares) if shares else None
 
 
 def _differences(comparison: Comparison, labels: Sequence[str]) -> Iterable[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.formatting import ABSENT, count_text, error_text, share_text, size_text, time_text
+from tui.formatting import count_text, error_text, share_text, size_text, time_text
 
 if TYPE_CHECKING:
     from traces.comparison.gate import Check, GateResult
@@ -26,8 +26,9 @@ def check_words(of: Check) -> str:
     between = "of" if of.passed else "under" if of.name == "matched" else "over"
     if of.name == "same_program":
         return "same_program " + ("unknown" if of.value is None else "yes" if of.value else "no")
-    value = ABSENT if of.value is None else _text(of.name, of.value)
-    return f"{of.name} {value} {between} {_text(of.name, of.budget)}" if of.value is not None else f"{of.name} is unknown"
+    if of.value is None:
+        return f"{of.name} is unknown"
+    return f"{of.name} {_text(of.name, of.value)} {between} {_text(of.name, of.budget)}"
 
 
 def _text(name: str, value: float) -> str:

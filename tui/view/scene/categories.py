@@ -84,8 +84,7 @@ def of_device(trace: Trace, rows: Column) -> Column:
 
 
 def of_host(trace: Trace, rows: Column) -> Column:
-    table = np.zeros(256, dtype=np.uint8)
-    table[:] = Category.OTHER
+    table = np.full(256, Category.OTHER, dtype=np.uint8)
     table[HostKind.OP], table[HostKind.RUNTIME] = Category.OP, Category.RUNTIME
     table[HostKind.ANNOTATION], table[HostKind.PYTHON] = Category.ANNOTATION, Category.PYTHON
     kinds = trace.host.kind[rows]

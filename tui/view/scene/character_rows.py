@@ -82,13 +82,10 @@ def busy(lane: Lane, side: SlotTimes, edges_ns: Column) -> Busy:
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
     covered = lane.covered(pieces.from_ns, pieces.to_ns)
-    instants = np.zeros(columns, dtype=np.int64)
-    if len(lane.instants_ns):
-        instants = lane.instants(pieces.from_ns, pieces.to_ns)
+    instants = lane.instants(pieces.from_ns, pieces.to_ns)
     if len(pieces.column) > columns:
         covered = {kind: sum_by(pieces.column, ns, columns) for kind, ns in covered.items()}
-        if len(lane.instants_ns):
-            instants = sum_by(pieces.column, instants, columns)
+        instants = sum_by(pieces.column, instants, columns)
     total = np.zeros(columns, dtype=np.int64)
     for ns in covered.values():
         total += ns

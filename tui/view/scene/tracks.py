@@ -78,10 +78,8 @@ def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Callable[[
 
 
 def quick_tracks(trace: Trace) -> Tracks:
-    found: Tracks = {}
-    for tracks in (phase_tracks, gpu_tracks, collective_tracks, loader_tracks, part_tracks, memory_tracks):
-        found.update(tracks(trace))
-    return found
+    kinds = phase_tracks, gpu_tracks, collective_tracks, loader_tracks, part_tracks, memory_tracks
+    return {key: track for tracks in kinds for key, track in tracks(trace).items()}
 
 
 def phase_tracks(trace: Trace) -> Tracks:

@@ -15,6 +15,7 @@ from traces.figures.spread import Spread
 from traces.figures.summary import Outline
 from tui.formatting import (
     ABSENT,
+    FEW_DEVICES,
     count_text,
     counted,
     error_text,
@@ -33,7 +34,6 @@ from tui.text.info import estimate_line
 from tui.view.scene.scene import Scene
 
 LINES = 4  # maximum number of lines
-_FEW_DEVICES = 4
 T = TypeVar("T", int, float)
 
 
@@ -80,7 +80,7 @@ def _pair_figures(of: Comparison) -> list[str]:
         most = max(shares, key=lambda share: share.recorded_busy or 0.0)
         figures.append(f"busy {share_text(most.recorded_busy)} → {share_text(most.replayed_busy)}")
     peaks = sorted(of.memory.items(), key=lambda item: -(item[1].recorded_peak_bytes or 0))
-    for device, peak in peaks[: 1 if len(peaks) > _FEW_DEVICES else None]:
+    for device, peak in peaks[: 1 if len(peaks) > FEW_DEVICES else None]:
         words = "memory" if len(peaks) == 1 else f"{device} memory"
         words = f"{words} rise within a step" if peak.rises_compared else words
         before, after = peak.compared_bytes
