@@ -227,7 +227,7 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
     return replace(replayed, device=replace(replayed.device, origin=origins), runs=runs)
 
 
-def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace, gpu_share: float) -> float:
+def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace, gpu_share: float) -> float | None:
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     of_origin = EXPECTED_ERROR
@@ -235,8 +235,10 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
         trains = bool((recorded.steps.kind != StepKind.EVALUATION).any())
         of_half = network_error("training" if trains else "inference", "half", conditions.gpu).error
         of_origin = EXPECTED_ERROR | dict.fromkeys((Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE), of_half)
-    estimated = expected_error(recorded)
-    of_recorded = estimated.error if estimated is not None else 0.0
+    estimated, run = expected_error(recorded), recorded.run_of(recorded.ranks[0])
+    of_recorded = run.expected_error if run.predicted else estimated.error if estimated is not None else 0.0
+    if of_recorded is None:
+        return None
     return gpu_share * (of_recorded + sum(of_origin[origin] * share for origin, share in shares.items())) + several
 
 
@@ -246,13 +248,12 @@ def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling
     given: dict[str, Json] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:
         given["length"] = list(conditions.length)
-    provenance = recorded.provenance | {"predicted": given}
     workload = recorded.workload
     if workload is not None and scaling.batch:
         workload = workload.at_batch(conditions.batch, scaling.batch)
-    machines = recorded.machines
     runs = {rank: replace(recorded.run_of(rank), predicted=True) for rank in recorded.ranks or [0]}
     host = replace(trace.host, shapes=scaling.host_shapes) if scaling.host_shapes is not None else trace.host
+    provenance, machines = recorded.provenance | {"predicted": given}, recorded.machines
     return replace(trace, devices=devices, provenance=provenance, workload=workload, machines=machines, runs=runs, host=host)
 
 
@@ -361,8 +362,10 @@ def _name_of_gpu(recorded: Trace) -> str:
 def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:
     found = pace(recorded)
     notes = [problem.text.removesuffix(".") for problem in serious_problems(recorded)]
-    if expected_error(recorded) is not None:
-        notes.append("the recording is a replay with estimated times; the expected error includes the error of these estimates")
+    predicted = recorded.run_of(recorded.ranks[0]).predicted
+    if predicted or expected_error(recorded) is not None:
+        what = "a prediction" if predicted else "a replay with estimated times"
+        notes.append(f"the recording is {what}; the expected error includes the error of these estimates")
     if found is not None and found.mean is not None:
         notes.append("the recorded steps vary a lot, so the step time is an average")
     known = _name_of_gpu(recorded)

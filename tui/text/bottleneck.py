@@ -146,7 +146,7 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
     return name if of.share is None else f"{name} (up to {share_text(of.share)} can be saved)"
 
 
-def lag_sentence(pace: StepPace | None, which: str = "The GPU") -> str:
-    if pace is None or not pace.falls_behind_ns:
+def lag_sentence(pace: StepPace | None, of: PaceLimit | None, which: str = "The GPU") -> str:
+    if pace is None or not pace.falls_behind_ns or (of is not None and of.limit == "unknown"):
         return ""
     return f"{which} falls {time_text(pace.falls_behind_ns)} further behind the host in each step."

@@ -166,8 +166,8 @@ def warning_sentences(comparison: Comparison) -> list[str]:
         sentences += loading_sentences(comparison) + compiling_sentences(comparison)
     sentences += comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
     sentences += _memory_differs(comparison)
-    lags = (comparison.paces.recorded, comparison.paces.replayed)
-    sentences += [text for name, of in zip(names, lags, strict=True) if (text := lag_sentence(of, f"The GPU of {name}"))]
+    lags = zip(names, comparison.paces, comparison.bottlenecks, strict=True)
+    sentences += [text for name, pace, of in lags if (text := lag_sentence(pace, of, f"The GPU of {name}"))]
     if _has_only_phases(comparison):
         sentences.append(
             "The recording has only phase times, no kernels: each phase took its recorded time, and GPU time is not compared."

@@ -217,7 +217,7 @@ def note_sentences(summary: Summary) -> list[str]:
         notes.insert(0, f"The steps vary by ±{share_text(noise)}: their median says little about a single step")
     if summary.slowdown is not None:
         notes.insert(0, summary.slowdown.sentence())
-    if lag := lag_sentence(summary.pace):
+    if lag := lag_sentence(summary.pace, summary.bottleneck):
         notes.insert(0, lag.rstrip("."))
     if summary.estimate_error is not None:
         notes.insert(0, f"ESTIMATE: at least some times are estimated. {summary.estimate_error.sentence().rstrip('.')}")

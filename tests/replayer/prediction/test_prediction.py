@@ -268,6 +268,16 @@ def test_a_prediction_from_an_estimate_has_a_larger_expected_error() -> None:
     assert note in two.notes and note not in one.notes
 
 
+def test_a_prediction_from_a_prediction_adds_both_expected_errors() -> None:
+    first, direct = predict(training(), Conditions(gpu="Tesla T4")), predict(training(), Conditions(gpu="V100"))
+    second = predict(first.trace, Conditions(gpu="V100"))
+    assert first.expected_error and direct.expected_error and second.expected_error
+    assert second.expected_error > max(first.expected_error, direct.expected_error)
+    assert second.notes[-1] == "the recording is a prediction; the expected error includes the error of these estimates"
+    first.trace.runs = {0: replace(first.trace.run_of(0), expected_error=None)}
+    assert predict(first.trace, Conditions(gpu="V100")).expected_error is None
+
+
 def test_no_time_in_a_replayed_prediction_counts_as_exact(tmp_path: Path) -> None:
     prediction = predict(training(), Conditions(gpu="Tesla T4"))
     replayed = training()

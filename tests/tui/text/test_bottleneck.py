@@ -45,8 +45,11 @@ def test_the_limit_of_the_training_speed_is_described_in_one_sentence(
 
 
 def test_info_warns_if_the_lag_of_the_gpu_grows() -> None:
-    assert lag_sentence(paced(falls_behind_ns=3 * US)) == "The GPU falls 3.0 µs further behind the host in each step."
-    assert lag_sentence(paced(falls_behind_ns=0)) == lag_sentence(None) == ""
+    device, unknown = PaceLimit("device", 20 * US, 0.2), PaceLimit("unknown", None, None, "an estimate has no host pace")
+    text = "The GPU falls 3.0 µs further behind the host in each step."
+    assert lag_sentence(paced(falls_behind_ns=3 * US), device) == text
+    assert lag_sentence(paced(falls_behind_ns=0), device) == lag_sentence(None, None) == ""
+    assert lag_sentence(paced(falls_behind_ns=3 * US), unknown) == ""
 
 
 def test_the_text_says_at_least_if_the_end_of_the_gpu_work_is_unknown() -> None:
