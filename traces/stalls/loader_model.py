@@ -66,74 +66,68 @@ def simulate_loader(
     return LoaderRun(round(span_ns / len(steps)), waited_ns // len(steps), (run.others_ns - begin_others_ns) / span_ns)
 
 
+@dataclass
 class _Simulation:
-    def __init__(
-        self,
-        costs: list[BatchCost],
-        workers: int,
-        cores: int,
-        step_ns: int,
-        hosts_ns: list[int],
-        disk: Disk | None,
-        prefetch: int,
-        others: float,
-    ) -> None:
-        self._costs, self._workers, self._cores, self._disk = costs, workers, cores, disk
-        self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
+    costs: list[BatchCost]
+    workers: int
+    cores: int
+    step_ns: int
+    hosts_ns: list[int]
+    disk: Disk | None
+    prefetch: int
+    others: float
+
+    def __post_init__(self) -> None:
         self.now_ns = self.others_ns = 0.0  # `others_ns`: time computed by other programs
 
         # Running processes share the CPU cores equally.
         self._work_ns = 0.0
         self._computing: list[tuple[float, int]] = []  # (work clock at the end of the part, worker)
         self._timed: list[tuple[float, int]] = []  # (time, worker) for the end of a read or of the GPU's part of a step
-        self._parts_left = [0] * workers
-        self._at = list(range(workers))
-        self._busy = [False] * workers
+        self._parts_left = [0] * self.workers
+        self._at = list(range(self.workers))
+        self._busy = [False] * self.workers
         self._ready: set[int] = set()
         self._open_ends = 0  # unfinished parts of the script's step: host work, GPU work
         self._asked_ns = 0.0
         self.got = 0
         self.ended_ns: list[int] = []
         self.waited_ns: list[int] = []
-        for worker in range(workers):
+        for worker in range(self.workers):
             self._begin(worker)
 
     def go_on(self) -> None:
-        rate = min(1.0, self._cores / max(len(self._computing) + self._others, 1))
+        rate = min(1.0, self.cores / max(len(self._computing) + self.others, 1))
         done_ns = self.now_ns + (self._computing[0][0] - self._work_ns) / rate if self._computing else float("inf")
         timed_ns = self._timed[0][0] if self._timed else float("inf")
         at_ns = min(done_ns, timed_ns)
         self._work_ns += (at_ns - self.now_ns) * rate
-        self.others_ns += (at_ns - self.now_ns) * rate * self._others
+        self.others_ns += (at_ns - self.now_ns) * rate * self.others
         self.now_ns = at_ns
-        if timed_ns <= done_ns:
-            _, worker = heapq.heappop(self._timed)
-            if worker == _SCRIPT:
-                self._end_of_step()
-            else:
-                self._compute(worker, self._cost(worker).cpu_ns / _PARTS)
+        is_timed = timed_ns <= done_ns
+        _, worker = heapq.heappop(self._timed if is_timed else self._computing)
+        if worker == _SCRIPT:
+            self._end_of_step()
+        elif is_timed:
+            self._compute(worker, self._cost(worker).cpu_ns / _PARTS)
         else:
-            _, worker = heapq.heappop(self._computing)
-            if worker == _SCRIPT:
-                self._end_of_step()
-            else:
-                self._part_done(worker)
+            self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        if not self._busy[worker] and self._at[worker] < self.got + self._ahead:
+        if not self._busy[worker] and self._at[worker] < self.got + self.prefetch * self.workers:
             self._busy[worker] = True
             self._parts_left[worker] = _PARTS
             self._read(worker)
 
     def _cost(self, worker: int) -> BatchCost:
-        return self._costs[self._at[worker] % len(self._costs)]
+        return self.costs[self._at[worker] % len(self.costs)]
 
     def _read(self, worker: int) -> None:
         cost = self._cost(worker)
         ready_ns = self.now_ns + cost.blocked_ns / _PARTS
-        if self._disk is not None and (cost.read_bytes or cost.seeks):
+        if self.disk is not None and (cost.read_bytes or cost.seeks):
             seeks = cost.seeks // _PARTS + (self._parts_left[worker] <= cost.seeks % _PARTS)
-            ready_ns = float(self._disk.read(round(ready_ns), cost.read_bytes // _PARTS, seeks))
+            ready_ns = float(self.disk.read(round(ready_ns), cost.read_bytes // _PARTS, seeks))
         heapq.heappush(self._timed, (ready_ns, worker))
 
     def _compute(self, worker: int, work_ns: float) -> None:
@@ -144,7 +138,7 @@ class _Simulation:
         if self._parts_left[worker]:
             return self._read(worker)
         self._ready.add(self._at[worker])
-        self._at[worker] += self._workers
+        self._at[worker] += self.workers
         self._busy[worker] = False
         self._begin(worker)
         self._get()
@@ -154,11 +148,11 @@ class _Simulation:
             return
         self._ready.remove(self.got)
         self.waited_ns.append(round(self.now_ns - self._asked_ns))
-        self._compute(_SCRIPT, self._hosts_ns[self.got % len(self._hosts_ns)])
+        self._compute(_SCRIPT, self.hosts_ns[self.got % len(self.hosts_ns)])
         self.got += 1
-        self._begin((self.got - 1) % self._workers)
+        self._begin((self.got - 1) % self.workers)
         self._open_ends = 2
-        heapq.heappush(self._timed, (self.now_ns + self._step_ns, _SCRIPT))
+        heapq.heappush(self._timed, (self.now_ns + self.step_ns, _SCRIPT))
 
     def _end_of_step(self) -> None:
         self._open_ends -= 1

@@ -22,6 +22,7 @@ import numpy as np
 
 from traces.kineto.reading.eras import TsUnit, microseconds_as_ns
 from traces.kineto.reading.event_rows import FIELDS, MISSING, CategoryEvents, Values, as_list
+from traces.kineto.reading.odd_events import args_of
 from traces.model.trace import NONE, Column, Strings
 from traces.names.profiler_json import ProfilerJson
 
@@ -234,8 +235,7 @@ def _mended(event: ProfilerJson, clock: TsUnit, problems: Counter[str]) -> Profi
     for key in ("pid", "tid"):
         value = event.get(key, 0)
         mended[key] = value if type(value) in (int, str) else _number(value, 0)
-    args = event.get("args")
-    return mended | {"name": name, "args": args if isinstance(args, dict) else {}}
+    return mended | {"name": name, "args": args_of(event)}
 
 
 def _finite(value: Any) -> int | float | None:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from traces.kineto.reading.eras import DEVICE_CATEGORIES, HOST_CATEGORIES
+from traces.kineto.reading.odd_events import args_of
 from traces.kineto.spans.shapes import NO_SHAPES, json_rows, keys_of, layouts_of
 from traces.model.trace import NONE, Column, HostKind
 from traces.names.launch_configs import CONFIG_ARGS
@@ -112,8 +113,7 @@ def event_fields(category: str, events: list[ProfilerJson]) -> EventFields:
     except (KeyError, TypeError):
         rows = list(zip(*([event.get(key, MISSING) for key in FIELDS] for event in events), strict=True))
         texts = [name if isinstance(name, str) else "" for name in rows[0]]
-        kept = [event.get("args") for event in events]
-        return [*rows, *_args_of_category(category, texts, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
+        return [*rows, *_args_of_category(category, texts, list(map(args_of, events)))]
 
 
 def _args_of_category(category: str, names: Sequence[str], args: Sequence[ProfilerJson]) -> EventFields:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from traces.chrome.export_notes import COUNTER
 from traces.kineto.reading.eras import COUNTER_CATEGORIES, KNOWN_CATEGORIES
 from traces.kineto.reading.event_rows import CategoryEvents, EventFields, event_fields
-from traces.kineto.reading.odd_events import joined_begin_and_end, with_category
+from traces.kineto.reading.odd_events import args_of, joined_begin_and_end, with_category
 from traces.names.profiler_json import ProfilerJson
 
 _FLOWS = ("s", "t", "f")
@@ -105,8 +105,8 @@ def _by_rank(events: list[Any]) -> dict[tuple[int, ...] | None, list[Any]]:
                 event["pid"] = pid % _PIDS_PER_RANK
             elif label := _label_of(event):
                 event["pid"] = int(label[2]) if label[2].isdecimal() else label[2]
-            args = event.get("args")
-            if isinstance(args, dict) and type(args.get("device")) is int and args["device"] >= _PIDS_PER_RANK:
+            args = args_of(event)
+            if type(args.get("device")) is int and args["device"] >= _PIDS_PER_RANK:
                 args["device"] %= _PIDS_PER_RANK
         by_rank[rank].append(event)
     return by_rank
@@ -117,8 +117,7 @@ def _rank_of(event: Any) -> tuple[int, ...] | None:
         return None
     if label := _label_of(event):
         return tuple(int(number[:9]) for number in re.findall(r"\d+", label[1]))
-    args = event.get("args")
-    rank = args.get("rank") if isinstance(args, dict) else None
+    rank = args_of(event).get("rank")
     return (rank,) if type(rank) is int and 0 <= rank < 1 << 31 else None
 
 
@@ -187,8 +186,7 @@ class Groups:
         """For each GPU and hardware counter, return the number of samples, their mean and their maximum."""
         values: dict[tuple[str, str], list[float]] = {}
         for event in self.counters:
-            args = event.get("args")
-            for name, value in args.items() if isinstance(args, dict) else ():
+            for name, value in args_of(event).items():
                 if type(value) in (int, float) and isinstance(name, str):
                     values.setdefault((str(event.get("pid", "")), name), []).append(value)
         figures: dict[str, dict[str, dict[str, float]]] = {}
@@ -200,12 +198,12 @@ class Groups:
     def thread_names(self) -> dict[tuple[Any, Any], str]:
         names: dict[tuple[Any, Any], str] = {}
         for event in self.metadata:
-            args = event.get("args")
-            if event.get("name") == "thread_name" and isinstance(args, dict) and isinstance(args.get("name"), str):
+            name = args_of(event).get("name")
+            if event.get("name") == "thread_name" and isinstance(name, str):
                 pid, tid = event.get("pid"), event.get("tid")
                 if isinstance(pid, int | str) and isinstance(tid, int | str):
-                    match = _THREAD_NAME.match(args["name"])
-                    names[pid, tid] = match[1] if match else args["name"].strip()
+                    match = _THREAD_NAME.match(name)
+                    names[pid, tid] = match[1] if match else name.strip()
         return names
 
 

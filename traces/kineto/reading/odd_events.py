@@ -26,7 +26,7 @@ def with_category(event: ProfilerJson) -> tuple[str, ProfilerJson]:
     """Guess the category of an event, because the profiler of Huawei's NPUs (torch_npu) writes no categories. The returned
     event has Kineto's argument names. On an NPU, a GPU event and the runtime call that launched it have the same
     "connection_id"."""
-    args = _args(event)
+    args = args_of(event)
     kind, stream = args.get("Task Type"), next((args[key] for key in _NPU_STREAMS if key in args), None)
     if isinstance(kind, str) and stream is not None:
         words = kind.upper()
@@ -41,12 +41,11 @@ def with_category(event: ProfilerJson) -> tuple[str, ProfilerJson]:
 
 def category_of(event: ProfilerJson) -> str:
     """Guess the category of an event from its name and arguments. Return "" if nothing fits."""
-    name, args = event.get("name"), event.get("args")
+    name, args = event.get("name"), args_of(event)
     if not isinstance(name, str):
         return ""
     if event.get("pid") == _AUTOGRAD:
         return "Operator"
-    args = args if isinstance(args, dict) else {}
     if type(args.get("device")) is int and type(args.get("stream")) is int and "correlation" in args:
         if "grid" in args and "block" in args:
             return "kernel"
@@ -73,7 +72,7 @@ def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tupl
         elif thread:
             begin = thread.pop(_place_of_begin(thread, event))
             span: ProfilerJson = {**event, **begin, "ph": "X", "dur": (event["ts"] - begin["ts"]) / stamps_per_us}
-            span["args"] = {**_args(begin), **_args(event)}
+            span["args"] = {**args_of(begin), **args_of(event)}
             category = span.get("cat")
             spans[category if isinstance(category, str) else category_of(span)].append(span)
         else:
@@ -86,9 +85,9 @@ def _place_of_begin(opened: list[ProfilerJson], end: ProfilerJson) -> int:
     if named:
         return named[-1]
     last = [place for place, begin in enumerate(opened) if begin["ts"] == opened[-1]["ts"]]
-    return next((place for place in last if "correlation" in _args(opened[place])), last[-1])
+    return next((place for place in last if "correlation" in args_of(opened[place])), last[-1])
 
 
-def _args(event: ProfilerJson) -> ProfilerJson:
+def args_of(event: ProfilerJson) -> ProfilerJson:
     args = event.get("args")
     return args if isinstance(args, dict) else {}
