@@ -12,6 +12,8 @@ import pytest
 
 from tests.traces.handmade import training
 from traces.format.trace_file import save
+from traces.library.cell_traces import blank_trace
+from traces.library.cells import Gpu
 from traces.model.run import REPLAY, LibraryCall, LibrarySteps, ReplayNotes, Run
 from traces.model.trace import StepKind, Trace, TraceError, TraceLibraryError
 from traces.script.configuration import ReplayConfig
@@ -60,6 +62,18 @@ def test_a_replay_is_an_estimate_if_only_its_evaluation_was_measured() -> None:
     assert not was_measured(trace)  # the trace has training steps, too
     trace.steps.kind[:] = StepKind.EVALUATION
     assert was_measured(trace)
+
+
+def test_measured_evaluation_does_not_count_as_training() -> None:
+    """GIVEN a replay that trains and evaluates THEN the trace with the library's times has only the training steps, so the
+    different length of an evaluation step is not noise. A replay that only evaluates keeps its steps."""
+    trace, gpu = played((4, 32, "measured")), Gpu("g9", "a GPU", 1 << 30)
+    run = trace.runs[0]
+    assert run.replay is not None
+    evaluation = LibrarySteps(4, {"forward": 10}, (LibraryCall("v100/net", 32, False, "training's forward pass"),))
+    for cells, step_ns in (((*run.replay.cells, evaluation), 1000), ((evaluation,), 10)):
+        trace.runs = {0: replace(run, replay=replace(run.replay, cells=cells))}
+        assert trace_of_library_steps(trace, gpu, blank_trace(gpu)).steps.duration_ns.tolist() == [step_ns]
 
 
 def test_more_than_four_batch_sizes_are_only_counted() -> None:

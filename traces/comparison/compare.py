@@ -103,7 +103,7 @@ def compare(
         verdict=verdict,
         replay=other.is_replay_of(recorded),
         steps_compared=Both(len(timed), len(timed_other)),
-        gpu_time_steps=len(theirs) if len(theirs) < min(len(repeating), len(timed_other)) else None,
+        gpu_time_steps=len(theirs) if not lacks_work and len(theirs) < min(len(repeating), len(timed_other)) else None,
         ranks=Both(len(recorded.ranks), len(other.ranks)),
         gpus=Both(measure.gpus_per_rank(recorded), measure.gpus_per_rank(other)),
         gpu_names=Both(*(", ".join(sorted({gpu.name for gpu in trace.devices})) for trace in (recorded, other))),

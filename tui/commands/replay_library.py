@@ -176,7 +176,9 @@ def trace_of_library_steps(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
     cells = sorted({call.cell for call in calls})
-    return trace_with_step_times(gpu, blank, [steps.phases_ns for steps in played], cells, replayed.workload if known else None)
+    training = [steps.phases_ns for steps in played if any(call.trains for call in steps.calls)]
+    phases_ns = training or [steps.phases_ns for steps in played]  # evaluation is not compared with training
+    return trace_with_step_times(gpu, blank, phases_ns, cells, replayed.workload if known else None)
 
 
 def library_messages(replayed: Trace) -> tuple[str, ...]:

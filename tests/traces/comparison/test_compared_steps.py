@@ -155,6 +155,7 @@ def test_gpu_time_is_compared_only_in_steps_without_estimated_times() -> None:
     assert compare(recorded, replay).gpu_busy.error == 0.0
     assert compare(recorded, replay).steps_compared == Both(6, 6) and compare(recorded, replay).gpu_time_steps == 2
     assert "GPU time is compared in 2 of 6 steps" in diff_text(compare(recorded, replay), "a", "b", details=False)
+    assert compare(replace(recorded, grain="phase"), replay).gpu_time_steps is None
     other = replace(replay, host=replace(replay.host, name=np.roll(replay.host.name, 3)))
     assert compare(recorded, other).verdict.same is False and compare(recorded, other).gpu_time_steps is None
     replay.device.origin[:] = Origin.SCALED
