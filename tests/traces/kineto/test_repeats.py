@@ -180,6 +180,18 @@ def test_each_repeated_sequence_that_begins_with_new_data_is_a_step(
     assert set(np.diff(trace.steps.start_ns).tolist()) <= {24 * US}
 
 
+@pytest.mark.parametrize(("reads_tokens", "count"), [(True, 5), (False, 1)], ids=["tokens are looked up", "layers"])
+def test_each_repeated_sequence_that_looks_up_tokens_is_a_step(reads_tokens: bool, count: int) -> None:
+    """GIVEN a loop that generates tokens, without marks, copies and shapes THEN each token is a step of 36 us"""
+    profile = Profile()
+    for _ in range(5):
+        profile.launch("aten::embedding" if reads_tokens else "aten::layer_norm", ["first"])
+        profile.launch("aten::linear", ["gemm"])
+        profile.launch("aten::argmax", ["reduce"])
+    trace = profile.read()
+    assert np.diff(trace.steps.start_ns).tolist() == [36 * US] * (count - 1)
+
+
 def test_if_launches_are_unknown_the_recording_includes_all_gpu_work() -> None:
     """GIVEN an op at 1000..1010 us and a kernel without launch at 5000..5300 WHEN imported THEN a step of 4300 us contains
     it."""

@@ -8,11 +8,11 @@
 Note [Repeated ops]
     If the whole recording repeats one sequence of ops at least twice, each repetition is a training step. Layers of a network
     also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
-    GPU. Otherwise it must begin with new data, while a layer begins with the output of the previous layer. The
-    kernels of an inference server depend on the number of requests, so a sequence that contains a copy between CPU and GPU is a
-    step even if only its ops repeat. The first iteration may run other ops than the following ones, for example to process a
-    prompt. If only launches of CUDA graphs repeat, training steps are found from these launches. In a recording without any
-    host events, the work of the stream with the most kernels and copies is searched instead of ops.
+    GPU, or a lookup of tokens in an embedding. Otherwise it must begin with new data, while a layer begins with the output of
+    the previous layer. The kernels of an inference server depend on the number of requests, so a sequence that contains a copy
+    between CPU and GPU is a step even if only its ops repeat. The first iteration may run other ops than the following ones,
+    for example to process a prompt. If only launches of CUDA graphs repeat, training steps are found from these launches. In a
+    recording without any host events, the work of the stream with the most kernels and copies is searched instead of ops.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
@@ -165,6 +165,7 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
     tops = np.unique(
         top[(host.thread == 0) & ((host.kind == HostKind.OP) | np.isin(np.arange(len(host)), device.launch[work]))]
     )
+    lookup = strings.find("aten::embedding")
     launches_graph = set(top[strings.matching(host.name, GRAPH_LAUNCHES.__contains__)].tolist())
     found = []
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")].tolist():
@@ -177,7 +178,7 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
                 int(host.start_ns[row]),
                 (int(host.name[row]), *names),
                 is_graph,
-                not once.isdisjoint(device.name[own].tolist()),
+                int(host.name[row]) == lookup or not once.isdisjoint(device.name[own].tolist()),
                 bool((device.kind[own] == DeviceKind.KERNEL).any()),
                 strings[shape].partition(";")[0] if (shape := int(host.shapes[row])) != NONE else "",
             )
