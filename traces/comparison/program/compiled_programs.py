@@ -25,7 +25,7 @@ from traces.rates.op_cost import MATMULS, RNN_PASSES
 # ops for which compiled code also calls libraries such as cuBLAS
 _PRODUCTS = MATMULS | RNN_PASSES.keys() | {"convolution", "attention"}
 
-_Products = list[tuple[tuple[Shape, ...], str | None]]  # input shapes and dtype of each product
+_Products = list[tuple[tuple[Shape, ...], str | None]]  # shapes of the matrices, without biases, and dtype of each product
 
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
@@ -93,5 +93,7 @@ def _verdict_of_products(ours: _Products, theirs: _Products, steps: tuple[int, i
 
 
 def _products(trace: Trace, steps: Column, other: Trace) -> _Products:
+    # Compiled code often adds the bias of a product in a fused kernel.
     op, step = launching_ops(trace, steps, other)
-    return [(call.shapes, call.dtype) for call in device_ops_of(trace, op, step) if call.canonical in _PRODUCTS]
+    calls = [call for call in device_ops_of(trace, op, step) if call.canonical in _PRODUCTS]
+    return [(tuple(shape for shape in call.shapes if len(shape) > 1), call.dtype) for call in calls]

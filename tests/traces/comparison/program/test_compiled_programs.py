@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.replayer.compiled.handmade_recording import running
+from tests.replayer.compiled.handmade_recording import Events, running
 from traces.comparison.compare import compare
 from traces.comparison.program.compiled_programs import otherwise_compiled
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature
@@ -36,6 +36,19 @@ def test_compiled_traces_with_different_numbers_of_matrix_products_are_different
     fused = [("triton_poi_fused_relu_0", 1)] * 20
     verdict = compare(running(("mm", 9), *fused), running(*[("mm", 9)] * 4, *fused)).verdict
     assert (verdict.sameness, verdict.reason[:26]) == (Sameness.OTHER_PROGRAM, "40 % of the matrix product")
+
+
+def test_matrix_products_are_compared_without_their_biases() -> None:
+    """GIVEN a layer that compilation divides into a matrix product and a fused addition THEN the products are the same."""
+    eager, compiled = Events(), Events()
+    eager.op("aten::addmm", 0, 20, [[16], [8, 4], [4, 16]])
+    eager.launch("cudaLaunchKernel", 5, ("gemm", 9))
+    compiled.op("aten::mm", 0, 20, [[8, 4], [4, 16]])
+    compiled.launch("cudaLaunchKernel", 5, ("gemm", 9))
+    compiled.op("triton_poi_fused_addmm_0", 50, 20, [[8, 16], [16]])
+    compiled.launch("cuLaunchKernel", 55, ("triton_poi_fused_addmm_0", 1))
+    verdict = compare(eager.trace(), compiled.trace()).verdict
+    assert (verdict.sameness, verdict.reason[:5]) == (Sameness.OTHER_COMPILATION, "100 %")
 
 
 @pytest.mark.parametrize(
