@@ -223,6 +223,12 @@ class Comparison(ComparedFigures):
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 
     @property
+    def unfused_changes(self) -> Changes:
+        """Return the changes that `fused` does not show."""
+        of = self.changes
+        return Changes(of.kernels.of_same_names(), of.ops.of_same_names()) if self.fused else of
+
+    @property
     def waits_for_data(self) -> bool:
         """Return True if a step waits for data in at least one trace."""
         steps, without = self.steps, self.compute_side

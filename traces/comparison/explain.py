@@ -310,10 +310,8 @@ def _of_fusion(fused: FusedOps, *, is_eager_first: bool) -> Reason:
 
 
 def _work(comparison: Comparison) -> Iterator[Reason]:
-    lists = comparison.changes.ops, comparison.changes.kernels
-    if comparison.fused:  # explains all work except kernels and ops with the same name in both traces
-        lists = lists[0].of_same_names(), lists[1].of_same_names()
-    ops, kernels = map(_by_size, lists)
+    changes = comparison.unfused_changes
+    ops, kernels = _by_size(changes.ops), _by_size(changes.kernels)
     changed = {op for fused in comparison.fused for op in fused.ops}
     ops = [op for op in ops if op.recorded_count == op.replayed_count or not changed & set(map(canonical_op, _names(op)))]
     where = f"on the GPU{_shares(comparison)[1]}"

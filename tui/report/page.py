@@ -128,7 +128,7 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
 
 
 def _differences(comparison: Comparison, labels: Sequence[str]) -> Iterable[str]:
-    for title, lists in (("Kernels", comparison.changes.kernels), ("Ops", comparison.changes.ops)):
+    for title, lists in (("Kernels", comparison.unfused_changes.kernels), ("Ops", comparison.unfused_changes.ops)):
         rows = _change_rows(lists, labels)
         yield _section(f"{title} that differ, per step", _table(["", "", "count", *labels, "change"], rows))
 

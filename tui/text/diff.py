@@ -101,8 +101,8 @@ def diff_text(
         *page.sentences(values_sentences(comparison)),
         *page.sentences(event_sentences(comparison)),
         *page.missing(),
-        *page.changes(comparison.changes.kernels, "Kernels"),
-        *page.changes(comparison.changes.ops, "Ops"),
+        *page.changes(comparison.unfused_changes.kernels, "Kernels"),
+        *page.changes(comparison.unfused_changes.ops, "Ops"),
     ]
     return printable("\n".join(lines).rstrip("\n"), colour=colour)
 
