@@ -389,10 +389,12 @@ def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
     assert phases_of(*copying, positions, forward) == [("other", 20), ("h2d", 29), ("other", 35), ("forward", 100)]
 
 
-def test_a_collective_outside_of_modules_does_not_begin_a_forward_pass() -> None:
-    """The forward pass begins with the module's first op, and not with the all-reduce of a loss."""
+def test_a_collective_outside_of_modules_and_compiled_code_does_not_begin_a_forward_pass() -> None:
+    """The forward pass begins with the first op of the module or compiled code, and not with the all-reduce of a loss."""
     reduces, module = op("c10d::allreduce_", 20, 9), op("nn.Module: GPT_0", 40, 20)
     assert phases_of(reduces, module, op("aten::mm", 45, 8)) == [("other", 45), ("forward", 100)]
+    region = op("Torch-Compiled Region: 0/0", 40, 20)
+    assert phases_of(reduces, region, op("aten::mm", 45, 8)) == [("other", 45), ("forward", 100)]
     assert phases_of(reduces, op("aten::mm", 45, 8)) == [("other", 20), ("forward", 100)]
 
 

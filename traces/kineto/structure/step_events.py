@@ -109,7 +109,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     launched = _above(np.unique(tables.device.launch), host)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), launched, strings)
     omitted = _making_batches(host, tops[~on_engine & (modules[tops] == NONE)], copies, launched)
-    if np.any(modules != NONE):
+    # Without modules and compiled regions, a collective may be all that shows the beginning of a forward pass.
+    if np.any(modules != NONE) or strings.matching(host.name, _REGION.match).any():
         omitted.update(tops[is_outside[tops] & strings.matching(host.name[tops], _COLLECTIVES.match)].tolist())
     seeds = strings.matching(host.name[tops], _SEED_OPS.match)
     seeds[seeds] = [_is_one_number(strings[shapes]) for shapes in host.shapes[tops[seeds]].tolist()]
