@@ -213,7 +213,8 @@ class RecordingIndexer:
             j = int(np.searchsorted(sorted_end, start[i], side="right")) - 1
             while j >= 0 and start[i] - sorted_end[j] <= constants.EDGE_EXPLAINS_NS:
                 cause = by_end[j]
-                if (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
+                # collectives are not among the kernels, so one on the same stream is not in `gap`
+                if cause >= n or (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
                     if cause < n:
                         self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]
                     self.latency[i] = usual_latency[i]

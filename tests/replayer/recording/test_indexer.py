@@ -255,6 +255,14 @@ def test_the_wait_for_a_collective_is_not_part_of_a_kernel_gap() -> None:
     assert kernels["kernel of aten::add_"].edge == NONE  # replays compute when the collective ends
 
 
+def test_the_wait_for_a_collective_on_the_same_stream_is_not_part_of_a_launch() -> None:
+    """GIVEN a collective of 5 ms on the stream of the other kernels WHEN the next kernel is launched during the collective THEN
+    the recorded delay of this kernel is not replayed, because replays compute when the collective ends."""
+    trace = _with_all_reduce(synchronizes=False)
+    trace.device.stream[:] = 7
+    assert _kernels(trace)["kernel of aten::add_"].latency_ns < 20 * US
+
+
 def test_host_time_excludes_the_wait_for_a_collective() -> None:
     stage = Stage(_with_all_reduce(synchronizes=True))
     segment = stage.recording.steps[0].segments["optimizer", 0]
@@ -406,6 +414,12 @@ def test_indices_without_recorded_shapes_are_not_compared() -> None:
 )
 def test_an_op_is_matched_by_the_properties_that_were_recorded(recorded: list[Recorded], exact: str) -> None:
     assert keys_of(*recorded).of_op("aten::mm", SQUARE, "float32").exact == exact
+
+
+def test_an_addition_in_place_is_matched_like_any_addition() -> None:
+    keys = keys_of(("aten::add_", "4,4", "float32", None))
+    in_place, out_of_place = (keys.of_op(op, SQUARE, "float32") for op in ("aten::add_", "aten::add"))
+    assert in_place == out_of_place
 
 
 def test_a_list_of_tensors_without_shapes_is_matched_by_name() -> None:
