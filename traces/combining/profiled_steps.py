@@ -14,12 +14,13 @@ import numpy as np
 from traces.analyses.modules import PREFIX
 from traces.combining.phase_labels import LOADER, PhaseLabels
 from traces.comparison.thresholds import EVENT_COSTS
+from traces.compiled.regions import is_range_of_compiled_code, is_triton_call
 from traces.figures.measure import work_rows
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, WITHOUT_PROFILER, Column, HostKind, StepKind, Trace
 
 # kinds of events, in the order of the fields of ProfilerCost
-OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
+OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY, COMPILED_RANGE, TRITON_KERNEL = range(9)
 
 
 class HostEvents(NamedTuple):
@@ -41,6 +42,8 @@ class HostEvents(NamedTuple):
         kind = np.where(host.shapes[rows] != NONE, OP, PLAIN_OP)
         kind[host.kind[rows] == HostKind.ANNOTATION] = RANGE
         kind[trace.strings.matching(host.name[rows], lambda text: text.startswith(PREFIX))] = MODULE
+        kind[is_range_of_compiled_code(trace)[rows]] = COMPILED_RANGE
+        kind[is_triton_call(trace)[rows]] = TRITON_KERNEL
         calls = host.kind[rows] == HostKind.RUNTIME
         kind[calls] = np.where(is_launch[rows[calls]], LAUNCH, RUNTIME)
         requests = memory.time_ns[np.isin(memory.thread, chosen)]

@@ -168,7 +168,7 @@ def _fitted_cost(phases: Sequence[ComparedPhase]) -> ProfilerCost:
     left = counts.T @ counts + np.diag(1 / spread_ns**2)
     right = counts.T @ slower + prior_ns / spread_ns**2
     costs_ns = _least_squares(left, right, prior_ns)
-    costs_ns *= _affordable_share(known, costs_ns)
+    costs_ns *= _affordable_share(known, costs_ns) * np.any([phase.counts for phase in known], axis=0)
     return ProfilerCost(*(round(cost_ns) for cost_ns in costs_ns.tolist()))
 
 

@@ -188,9 +188,11 @@ ROUNDING_NS = 1000  # ns
 
 # --- what the profiler costs
 
-# profiler overhead by kind of event: op with shapes, op without shapes, range, module, runtime call, launch, memory event
-# measured: benchmarks/profiler_cost.py with torch 2.13 and 2.14; the values of ops without shapes and runtime calls are chosen
-EVENT_COSTS = (1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14)  # times the overhead of an op with shapes
+# profiler overhead by kind of event: op with shapes, op without shapes, range, module, runtime call, launch, memory event,
+# range of compiled code, call of a Triton kernel
+# measured: benchmarks/profiler_cost.py with torch 2.13 and 2.14; the values of ops without shapes and runtime calls are chosen;
+# for compiled code: the launch times of the programs in benchmarks/programs/compiled with and without the profiler
+EVENT_COSTS = (1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14, 10.0, 20.0)  # times the overhead of an op with shapes
 
 # spread of the profiler's overhead between machines and torch releases
 # measured: benchmarks/profiler_cost.py

@@ -27,6 +27,7 @@ from traces.names.device_names import GRAPH_LAUNCHES
 REGION, GRAPH = "Torch-Compiled Region: ", "## Call CompiledFxGraph "
 FORWARD, BACKWARD = "CompiledFunction", "CompiledFunctionBackward"
 _MEASURES = "CachingAutotuner.benchmark_all_configs"
+_RANGES = (REGION, GRAPH, FORWARD, "TorchDynamo Cache Lookup", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper ")
 
 
 def is_stage_of_compilation(name: str) -> bool:
@@ -64,6 +65,18 @@ def is_region_range(trace: Trace) -> Column:
 
 def measures_kernels(trace: Trace) -> Column:
     return trace.strings.matching(trace.host.name, _MEASURES.__eq__)
+
+
+def is_range_of_compiled_code(trace: Trace) -> Column:
+    return trace.strings.matching(trace.host.name, lambda text: text.startswith(_RANGES))
+
+
+def is_triton_call(trace: Trace) -> Column:
+    """Return True for calls of Triton kernels in the code that Inductor generated."""
+    host, names = trace.host, trace.strings
+    is_code = np.append(names.matching(host.name, lambda text: text.startswith(GRAPH)), False)
+    is_kernel = (host.kind == HostKind.OP) & ~names.matching(host.name, lambda text: "::" in text)
+    return np.asarray(is_kernel & is_code[host.parent])
 
 
 def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:

@@ -77,6 +77,8 @@ class ProfilerCost:
     runtime_ns: int = 0  # a CUDA runtime call that launches nothing
     launch_ns: int = 0  # a launch call
     memory_ns: int = 0  # an allocation or a free
+    compiled_range_ns: int = 0  # a range that PyTorch puts around compiled code, such as `CompiledFunction`
+    triton_kernel_ns: int = 0  # the call of a Triton kernel in compiled code, without its launch
 
 
 @dataclass(frozen=True)

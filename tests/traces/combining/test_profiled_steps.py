@@ -18,5 +18,16 @@ def test_profiler_cost_distinguishes_kinds_of_events() -> None:
     trace.memory = MemoryEvents.of(thread=[0, 0, 1], time_ns=[UNIX_NS + 40, UNIX_NS + 150, UNIX_NS + 60], bytes=[1, -1, 1])
     trace.threads.append(Thread(0, 2, "pin_memory"))  # which neither trains nor launches
     counts = HostEvents.of(trace, 0).counts(trace.phases.start_ns, trace.phases.end_ns)
-    # op, op without shapes, range, module, runtime call, launch, memory event
-    assert counts.tolist() == [[1, 0, 1, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0, 1]]
+    # op, op without shapes, range, module, runtime call, launch, memory event, range of compiled code, Triton kernel
+    assert counts.tolist() == [[1, 0, 1, 1, 1, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0, 1, 0, 0]]
+
+
+def test_ranges_and_triton_kernels_of_compiled_code_are_kinds_of_their_own() -> None:
+    """GIVEN a compiled region with a matrix product and a Triton kernel THEN only the matrix product counts as an op."""
+    trace = recorded([(StepKind.PROFILED, [("forward", 100)])])
+    names = ["Torch-Compiled Region: 0/0", "CompiledFunction", "## Call CompiledFxGraph f1 ##", "aten::mm", "triton_poi_0"]
+    for start, name in enumerate(names):
+        add_ops(trace, [(10 * start, 5 if start > 2 else 90 - 10 * start)], name=name)
+    trace.host.parent[:] = [NONE, 0, 1, 2, 2]
+    counts = HostEvents.of(trace, 0).counts(trace.phases.start_ns, trace.phases.end_ns)
+    assert counts.tolist() == [[1, 0, 0, 0, 0, 0, 0, 3, 1]]

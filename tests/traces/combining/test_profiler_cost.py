@@ -305,3 +305,10 @@ def test_phases_without_duration_do_not_affect_the_profiler_cost() -> None:
     empty = replace(known, names=("zero_grad",), clean_ns=0, noise_ns=0, profiled_ns=0, counts=np.zeros(len(EVENT_COSTS)))
     assert _fitted_cost([known, empty]) == _fitted_cost([known]) != ProfilerCost()
     assert _fitted_cost([empty]) == ProfilerCost()
+
+
+def test_kinds_of_events_that_were_not_recorded_have_no_profiler_cost() -> None:
+    """GIVEN a recording without compiled code THEN only the ops have a cost."""
+    trace = slowed(600, {"forward": 100}, {"forward": 300_000})
+    run = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.profiler_cost == ProfilerCost(op_ns=600)
