@@ -280,7 +280,7 @@ class VirtualNccl(_NcclGroup):
     def all_to_all_single(
         self, output: TorchAny, source: TorchAny, output_sizes: TorchAny, input_sizes: TorchAny, opts: TorchAny = None
     ) -> TorchAny:
-        sends, wants = _elements(source, input_sizes, self._size), _elements(output, output_sizes, self._size)
+        sends, wants = elements_by_rank(source, input_sizes, self._size), elements_by_rank(output, output_sizes, self._size)
         combine = values.all_to_all_values(self._rank)
         return self.operations.run(GroupCall("all_to_all_single", [source], [output], combine, sends=sends, wants=wants))
 
@@ -380,7 +380,7 @@ def _op_of(opts: TorchAny) -> TorchAny:
     return opts.reduceOp if opts is not None else None
 
 
-def _elements(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:
+def elements_by_rank(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:
     counts = list(rows) or [tensor.shape[0] // size] * size
     if len(counts) != size:
         raise RuntimeError("Number of tensor splits not equal to group size")

@@ -2,13 +2,13 @@
 
     first, *more = pack([message])                          # pieces that fit the store
     [message] = unpack(first, lambda number: more[number - 1])
-    conflict_of([first_rank, second_rank], 0, 1, "rank {}".format)  # "the dtypes must be equal"
+    require_match([first_rank, second_rank], 0, 1, "rank {}".format, "NCCL")  # RuntimeError: ... the dtypes must be equal ...
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TypeVar
@@ -94,8 +94,19 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def conflict_of(messages: Sequence[RankMessage], own: int, other: int, rank_of: Callable[[int], str]) -> str:
-    """Describe the difference between two ranks' collective calls. Return "" if the calls match."""
+Messages = Sequence[RankMessage] | Mapping[int, RankMessage]  # by place in the group
+
+
+def require_match(messages: Messages, own: int, other: int, rank_of: Callable[[int], str], library: str) -> None:
+    """Raise RuntimeError if the calls of two ranks do not match."""
+    if conflict := _conflict(messages, own, other, rank_of):
+        raise RuntimeError(
+            f"{rank_of(other)} of the group called {messages[other]}, but {rank_of(own)} called {messages[own]}: {conflict};"
+            f" {library} would hang or corrupt data"
+        )
+
+
+def _conflict(messages: Messages, own: int, other: int, rank_of: Callable[[int], str]) -> str:
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:

@@ -35,7 +35,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistBackendError, DistError
 
 from replayer.distributed.clock_offset import ClockOffset, boot_id, ended_key
-from replayer.distributed.rank_message import RankMessage, conflict_of, convert_each, pack, ranks_text, shared_gpu, unpack
+from replayer.distributed.rank_message import RankMessage, convert_each, pack, ranks_text, require_match, shared_gpu, unpack
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
@@ -303,12 +303,7 @@ class StoreExchange:
         for place, message in enumerate(messages):
             if place and message is messages[place - 1] and message.sends is None and message.wants is None:
                 continue
-            conflict = conflict_of(messages, own, place, lambda of: self._ranks([members[of]]))
-            if conflict:
-                raise RuntimeError(
-                    f"{self._ranks([members[place]])} of the group called {message}, but {self._ranks([self.rank])} called"
-                    f" {messages[own]}: {conflict}; NCCL would hang or corrupt data"
-                )
+            require_match(messages, own, place, lambda of: self._ranks([members[of]]), "NCCL")
 
     def _set(self, key: str, messages: list[RankMessage]) -> None:
         first, *more = pack(messages)

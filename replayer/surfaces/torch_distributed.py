@@ -83,11 +83,7 @@ def _object_device(object_device: TorchFunction, group: TorchAny = None) -> str:
 
 
 def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
-    on_device = any(isinstance(parameter, VirtualTensor) for parameter in parameters)
-    for group in () if on_device else (*args, *kwargs.values()):
-        if isinstance(group, dist.ProcessGroup) and group in CALLS:
-            CALLS[group].sees_all = False
-    with temporarily_set(STATE, makes_reducer=on_device):
+    with temporarily_set(STATE, makes_reducer=any(isinstance(parameter, VirtualTensor) for parameter in parameters)):
         init(self, parameters, *args, **kwargs)
 
 

@@ -15,17 +15,19 @@ Note [Gloo and virtual clocks]
     store before it calls gloo. After gloo has finished, the rank's clock advances to the latest time of the ranks that gloo
     waited for. `_CALLS_KEPT` limits the number of keys in the store.
 
-    The rank also writes a description of the call. If the rank that called first wrote another description, an error is raised
-    before gloo is called, because gloo would end the process with SIGABRT if the sizes differ.
+    The rank also writes the operation, the dtype and the sizes. If they do not match the call of another rank, an error is
+    raised before gloo is called, because gloo would end the process with SIGABRT if the sizes differ.
 
-    PyTorch's C++ code writes no times if it calls gloo with CPU tensors, for example for DistributedDataParallel on the CPU.
+    PyTorch's C++ code also calls gloo, for example for DistributedDataParallel on the CPU. The replay waits for such a call at
+    once, because the wait in C++ cannot be replaced.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import ModuleType
@@ -33,23 +35,25 @@ from typing import NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 from torch.distributed import DistError
 from torch.utils._pytree import tree_leaves, tree_map
 
 from replayer.cost_model.collective_costs import gloo_ns
-from replayer.distributed.rank_message import ranks_text
-from replayer.distributed.store_exchange import StoreExchange, store_of_attempt
+from replayer.distributed.clock_offset import ClockOffset
+from replayer.distributed.process_group import elements_by_rank
+from replayer.distributed.rank_message import RankMessage, pack, ranks_text, require_match, unpack
+from replayer.distributed.store_exchange import store_of_attempt
+from replayer.ops import kept_library
 from replayer.state import gpu, started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import known_values
 from replayer.torch_types import TorchAny, TorchFunction
-from traces.script.patching import patch_around
+from traces.script.patching import patch_around, temporarily_set
 
 _CALLS_KEPT = 1024
 _COLLECTIVES = "all"  # the channel of all operations except sends and receives
 _LOOK_AFTER = timedelta(seconds=1)  # a rank that waits for gloo compares the calls of the ranks
-_ON_DEVICE = " on the device"
-_ANY_SIZES = ("alltoall", "all_to_all", "gather", "send", "recv")  # ranks may pass tensors of different sizes
 _ROOTED = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce": "to"}
 
 # the Python name of each operation that has another name in C++
@@ -70,6 +74,8 @@ _HOST_OPS = (
     "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_"
     " reduce_scatter_tensor_coalesced_ alltoall_ alltoall_base_ gather_ scatter_",
 )
+# kernels of this dispatch key run before gloo's kernels
+_KEY_OF_CALLS_IN_CPP = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _BETWEEN_TWO = ("send", "recv_", "recv_any_source_")
 _METHODS = [name.rstrip("_") for names in _HOST_OPS for name in names.split()]
 _METHODS += ["send", "recv", "recv_anysource", "all_to_all_single"]
@@ -77,15 +83,15 @@ _METHODS += [f"{name}_single{more}" for name in ("all_gather", "reduce_scatter")
 
 
 class GlooCall:
-    def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int], what: str) -> None:
-        self._group, self._channel, self._number, self._sources, self._what = group, channel, number, sources, what
+    def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int], message: RankMessage) -> None:
+        self._group, self._channel, self._number, self._sources, self._message = group, channel, number, sources, message
 
     def times_ns(self) -> dict[int, int]:
-        return {rank: time_ns for rank, (time_ns, _) in self._posts(self._sources).items()}
+        return {rank: message.arrived_ns for rank, message in self.posts(self._sources).items()}
 
     def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
         """Wait until a gloo operation ends, and raise RuntimeError if the ranks wait for each other forever."""
-        looks = not timeout and self._channel == _COLLECTIVES and self._group.sees_all
+        looks = not timeout and self._channel == _COLLECTIVES
         deadlocks = gpu().ranks.deadlocks
         try:
             while True:
@@ -95,7 +101,7 @@ class GlooCall:
                     missing = self._missing()
                     if not (looks and "Operation timed out" in str(error)):
                         self._explain(missing, error)
-                    circle = deadlocks.find_deadlock(f"{self._what} of gloo", missing) if deadlocks and missing else ""
+                    circle = deadlocks.find_deadlock(f"{self._message} of gloo", missing) if deadlocks and missing else ""
                     if circle:
                         raise RuntimeError(f"these ranks wait for each other: {circle}; gloo would hang here") from None
         finally:
@@ -118,53 +124,63 @@ class GlooCall:
             own, late = (self._group.global_ranks[place] for place in (self._group.rank, latest))
             apart_s = (latest_ns - now_ns) / 1e9 / float(here.clock.speed)
             raise RuntimeError(
-                f"rank {late} called {self._what} {apart_s:.6g} s after rank {own}: Timed out waiting {limit_ms}ms for recv"
+                f"rank {late} called {self._message} {apart_s:.6g} s after rank {own}: Timed out waiting {limit_ms}ms for recv"
                 " operation to complete"
             )
 
     def _explain(self, missing: list[int], error: RuntimeError) -> NoReturn:
-        if not missing or not self._group.sees_all:
+        if not missing:
             raise error
-        own = self._group.global_ranks[self._group.rank]
-        what = {"send": "recv", "recv": "send"}.get(self._what, self._what)
-        text = f"{ranks_text(missing)} of the group did not call {what}, but rank {own} waits for it: {error}"
+        own, called = self._group.global_ranks[self._group.rank], self._message.counterpart
+        text = f"{ranks_text(missing)} of the group did not call {called}, but rank {own} waits for it: {error}"
         raise RuntimeError(text) from None
 
     def _missing(self) -> list[int]:
         awaited = range(self._group.size) if self._channel == _COLLECTIVES else self._sources
-        posts, ranks = self._posts(awaited), self._group.global_ranks
+        posts, ranks = self.posts(awaited), self._group.global_ranks
         return [ranks[place] for place in awaited if place not in posts and place != self._group.rank]
 
-    def _posts(self, places: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Raise RuntimeError if another rank called a different operation than this rank."""
-        posts = self._group.read(self._channel, self._number, places)
-        for place, (_, what) in posts.items() if self._channel == _COLLECTIVES else ():
-            self._group.require_same(self._what, place, what)
-        return posts
+    def posts(self, places: Sequence[int]) -> dict[int, RankMessage]:
+        """Return the message of each other rank that has called the operation."""
+        keys = [_key(self._channel, self._number, place) for place in places if place != self._group.rank]
+        return self.compared(self._group.read(keys))
+
+    def compared(self, posts: Iterable[bytes]) -> dict[int, RankMessage]:
+        """Raise RuntimeError if a rank called a different operation than this rank."""
+        found, offset_ns, own = {self._group.rank: self._message}, _offset_ns(), self._group.rank
+        for number, place, message in map(_number_rank_and_message, posts):
+            if number == self._number and place != own:
+                found[place] = replace(message, arrived_ns=message.arrived_ns + offset_ns)
+                require_match(found, own, place, lambda of: f"rank {self._group.global_ranks[of]}", "gloo")
+        del found[own]
+        return found
 
 
 class GlooCalls:
-    """Shares the call times of gloo operations among the ranks of a process group."""
+    """Shares the times and the arguments of gloo operations among the ranks of a process group."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout: timedelta) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.global_ranks: Sequence[int] = range(size)
-        self.sees_all = True  # False if DistributedDataParallel calls gloo in C++ code
+        self.begun: GlooCall | None = None  # the call that a Python function makes now
         self._store = store_of_attempt(store)
         self._calls: Counter[str] = Counter()
 
-    def exchange_clocks(self) -> Callable[[], int]:
-        return StoreExchange(self._store, self.rank, self.size, self.timeout.total_seconds(), gpu().clock).offset_ns
+    @property
+    def compares_times(self) -> bool:
+        return started() is not None and gpu().clock.skips_waits and self.size > 1
 
-    def call(self, name: str, peer: int = 0, tag: int = 0, *_: int, what: str = "") -> GlooCall | None:
+    def exchange_clocks(self) -> Callable[[], int]:
+        return ClockOffset(self._store, self.rank, gpu().clock, self.timeout.total_seconds()).ns
+
+    def call(self, message: RankMessage, peer: int = 0, tag: int = 0, *_: int) -> GlooCall | None:
         """Tell the other ranks when this rank called the operation. Return None with `--clock real`.
 
         peer: the root, or the other rank of a send or receive
-        what: a description of the call that is equal on all ranks
         """
-        if started() is None or not gpu().clock.skips_waits or self.size < 2:
+        if not self.compares_times:
             return None
-        channel, sources = _COLLECTIVES, list(range(self.size))
+        name, channel, sources = message.operation, _COLLECTIVES, list(range(self.size))
         if name in ("send", "recv"):
             pair = (self.rank, peer) if name == "send" else (peer, self.rank)
             channel, sources = f"{pair[0]} to {pair[1]}, tag {tag}", [peer]
@@ -173,41 +189,31 @@ class GlooCalls:
         elif name in ("gather", "scatter", "reduce") and self.rank != peer:
             sources = [] if name == "reduce" else [peer]  # whether ranks wait in a reduce depends on its size
         number, self._calls[channel] = self._calls[channel], self._calls[channel] + 1
+        call = GlooCall(self, channel, number, sources, message)
+        message.arrived_ns = gpu().streams.host_now_ns() - _offset_ns()
         with suppress(DistError):  # the rank that serves the store may have ended
-            post = f"{number} {gpu().streams.host_now_ns() - _offset_ns()} {what or name}"
+            post = f"{number} {self.rank} ".encode() + pack([message])[0]
             self._store.set(_key(channel, number, self.rank), post)
-            if channel == _COLLECTIVES:
-                self.require_same(what or name, *self._first_post(f"{number} {self.rank} {what or name}"))
-        return GlooCall(self, channel, number, sources, what or name)
+            if channel == _COLLECTIVES and message.sends is None:
+                call.compared([self._first_post(number, post)])
+            else:
+                call.posts(sources)
+        return call
 
-    def _first_post(self, post: str) -> tuple[int, str]:
-        """Return the rank that called a collective first, and its description of the call."""
-        number = post.split(" ")[0]
-        key = _key(_COLLECTIVES, int(number), "first")
-        first = self._store.compare_set(key, "", post).decode()
-        if first.split(" ")[0] != number:  # the key's previous call
-            first = self._store.compare_set(key, first, post).decode()
-        _, rank, what = first.split(" ", 2)
-        return int(rank), what
+    def _first_post(self, number: int, post: bytes) -> bytes:
+        """Return the post of the rank that called a collective first."""
+        key = _key(_COLLECTIVES, number, "first")
+        first: bytes = self._store.compare_set(key, b"", post)
+        if _number_rank_and_message(first)[0] != number:  # the key's previous call
+            first = self._store.compare_set(key, first, post)
+        return first
 
-    def require_same(self, own: str, other: int, what: str) -> None:
-        # Calls with GPU tensors have other descriptions.
-        if what != own and what.endswith(_ON_DEVICE) == own.endswith(_ON_DEVICE) and self.sees_all:
-            raise RuntimeError(
-                f"rank {self.global_ranks[other]} of the group called {what}, but rank {self.global_ranks[self.rank]} called"
-                f" {own}; gloo would hang or corrupt data here"
-            ) from None
-
-    def read(self, channel: str, number: int, ranks: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """For each other rank that has called the operation, return the time and the description of the rank's call."""
-        keys = {rank: _key(channel, number, rank) for rank in ranks if rank != self.rank}
+    def read(self, keys: list[str]) -> list[bytes]:
         with suppress(DistError):
-            if keys and not self._store.check([*keys.values()]):
-                keys = {rank: key for rank, key in keys.items() if self._store.check([key])}
-            posts = [post.decode().split(" ", 2) for post in (self._store.multi_get([*keys.values()]) if keys else [])]
-            posted = zip(keys, posts, strict=True)
-            return {rank: (int(time) + _offset_ns(), what) for rank, (of, time, what) in posted if int(of) == number}
-        return {}
+            if keys and not self._store.check(keys):
+                keys = [key for key in keys if self._store.check([key])]
+            return list(self._store.multi_get(keys)) if keys else []
+        return []
 
 
 CALLS: WeakKeyDictionary[TorchAny, GlooCalls] = WeakKeyDictionary()
@@ -229,7 +235,7 @@ def install(torch_module: ModuleType) -> None:
             for name in _METHODS:
                 if hasattr(owner, name):
                     patch_around(owner, **{name: partial(_call, name)})
-    specials = VirtualTensor.plan_cache.specials
+    specials, library = VirtualTensor.plan_cache.specials, kept_library("c10d")
     for name in _BETWEEN_TWO:
         specials[getattr(torch_module.ops.c10d, name).default] = _refuse_device_memory
     for outputs, names in enumerate(_HOST_OPS):
@@ -237,6 +243,7 @@ def install(torch_module: ModuleType) -> None:
             if hasattr(torch_module.ops.c10d, name):
                 op = getattr(torch_module.ops.c10d, name).default
                 specials[op] = partial(_by_host, op, name.rstrip("_"), outputs)
+                library.impl(name, partial(_called_in_cpp, op, name.rstrip("_")), "ADInplaceOrView")
 
 
 def _make_backend(
@@ -248,31 +255,41 @@ def _make_backend(
 
 def _call(name: str, method: TorchFunction, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     calls, all_args = CALLS.get(self), (*args, *kwargs.values())
-    if calls is None or any(isinstance(leaf, VirtualTensor) for leaf in tree_leaves(all_args)):
+    if calls is None:
         return method(self, *args, **kwargs)
     if name == "recv_anysource":
         work = method(self, *args, **kwargs)
-        _RECEIVES[work] = partial(_finish_received, calls, _integers(all_args))
-    else:
-        call = calls.call(name, *_integers(all_args), what=_described(name, all_args, calls.global_ranks))
+        _RECEIVES[work] = partial(_finish_received, calls, all_args)
+        return work
+    call = calls.call(_message(name, all_args, calls), *_integers(all_args))
+    with temporarily_set(calls, begun=call):
         work = method(self, *args, **kwargs)
-        if call is not None:
-            _CALLED[work] = call
+    if call is not None and not any(isinstance(leaf, VirtualTensor) for leaf in tree_leaves(all_args)):
+        _CALLED[work] = call
     return work
 
 
-def _described(name: str, args: Sequence[TorchAny], ranks: Sequence[int]) -> str:
-    place = int("gather" in name or "reduce_scatter" in name)  # of the inputs
-    inputs = tree_leaves(args[place]) if args and not name.startswith(_ANY_SIZES) else []
-    tensors = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
-    options = [str(arg.reduceOp.op).rpartition(".")[2] for arg in args if hasattr(arg, "reduceOp")]
-    options += [f"{_ROOTED[name]} rank {ranks[root]}" for root in _integers(args)[:1] if name in _ROOTED]
-    of = f" of {sum(map(torch.numel, tensors))} {str(tensors[0].dtype).removeprefix('torch.')} elements" if tensors else ""
-    return f"{_NAMES.get(name, name)}{of}" + (f" ({', '.join(options)})" if options else "")
+def _message(name: str, args: Sequence[TorchAny], calls: GlooCalls) -> RankMessage:
+    operation = _NAMES.get(name, name)
+    place = int("gather" in operation or "reduce_scatter" in operation or "all_to_all" in operation)  # of the inputs
+    inputs = [leaf for leaf in tree_leaves(args[place:][:1]) if isinstance(leaf, torch.Tensor) and operation != "barrier"]
+    reductions = [op for op in (getattr(arg, "reduceOp", arg) for arg in args) if isinstance(op, dist.ReduceOp)]
+    options = [str(getattr(op, "op", op)).rpartition(".")[2] for op in reductions]
+    options += [] if options or "reduce" not in operation else ["SUM"]
+    options += [f"{_ROOTED[name]} rank {calls.global_ranks[root]}" for root in _integers(args)[:1] if name in _ROOTED]
+    dtype = str(inputs[0].dtype).removeprefix("torch.") if inputs else ""
+    message = RankMessage(0, operation, sum(leaf.nbytes for leaf in inputs), dtype, detail=", ".join(options))
+    if operation == "all_to_all":
+        message.wants, message.sends = ([tensor.numel() for tensor in tensors] for tensors in args[:2])
+    elif operation == "all_to_all_single":
+        splits = [arg for arg in args[2:] if isinstance(arg, list | tuple)]
+        sizes = zip(args[:2], splits, strict=False)
+        message.wants, message.sends = (elements_by_rank(tensor, rows, calls.size) for tensor, rows in sizes)
+    return message
 
 
-def _finish_received(calls: GlooCalls, tag: list[int], work: TorchAny) -> None:
-    if call := calls.call("recv", work._source_rank(), *tag):
+def _finish_received(calls: GlooCalls, args: Sequence[TorchAny], work: TorchAny) -> None:
+    if call := calls.call(_message("recv", args, calls), work._source_rank(), *_integers(args)):
         call.finish()
 
 
@@ -317,7 +334,7 @@ def _monitored_barrier(
 ) -> None:
     """As in gloo, the timeout starts with rank 0's call of the barrier."""
     calls = CALLS.get(self)
-    call = calls.call("barrier") if calls else None
+    call = calls.call(RankMessage(0, "barrier", 0, "")) if calls else None
     barrier(self, timeout, wait_all_ranks)
     if calls is None or call is None:
         return
@@ -353,22 +370,43 @@ def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: T
         return [on_host(item, is_input) for item in value] if isinstance(value, list | tuple) else value
 
     host_args = [on_host(arg, place >= outputs) for place, arg in enumerate(args)]
-    c10d = torch._C._distributed_c10d
-    group = c10d.ProcessGroup.unbox(next(arg for arg in args if isinstance(arg, torch.ScriptObject)))
-    calls = CALLS.get(group)
-    what = f"{_described(name, args, calls.global_ranks)}{_ON_DEVICE}" if calls else ""
-    call = calls.call(name, *_integers(args), what=what) if calls else None
-    result = op(*host_args, **{key: on_host(value) for key, value in kwargs.items()})
-    work = result[-1] if isinstance(result, list | tuple) else result
-    gloo_wait = c10d.Work.unbox(work).wait
-    gloo_wait() if call is None else call.wait(gloo_wait)
-    if call is not None:
-        call.finish(0 if gpu().clock.flows else gloo_ns(_NAMES.get(name, name), sent_bytes, group.size()))
+    result = _run_now(op, name, sent_bytes, *host_args, **{key: on_host(value) for key, value in kwargs.items()})
     for device, host in pairs:
         torch.ops.aten.copy_.default(device, host)
         if not known:
             device.allocation.known = None
     return tree_map(lambda leaf: next((device for device, host in pairs if leaf is host), leaf), result)
+
+
+def _called_in_cpp(op: TorchAny, name: str, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    calls = _calls_of(args)
+    on_device = any(isinstance(leaf, VirtualTensor) for leaf in tree_leaves(args))  # _by_host runs next
+    if calls is None or calls.begun is not None or on_device or not calls.compares_times:
+        with torch._C._ExcludeDispatchKeyGuard(_KEY_OF_CALLS_IN_CPP):
+            return op(*args, **kwargs)
+    return _run_now(op, name, None, *args, **kwargs)
+
+
+def _run_now(op: TorchAny, name: str, sent_bytes: int | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    """Run a collective and wait until it ends. With `sent_bytes`, estimate its time on the recorded clock."""
+    calls, call = _calls_of(args), None
+    if calls is not None:
+        call = calls.begun or calls.call(_message(name, args, calls), *_integers(args))
+    with torch._C._ExcludeDispatchKeyGuard(_KEY_OF_CALLS_IN_CPP):
+        result = op(*args, **kwargs)
+    wait = torch._C._distributed_c10d.Work.unbox(result[-1] if isinstance(result, list | tuple) else result).wait
+    if calls is None or call is None:
+        wait()
+    else:
+        call.wait(wait)
+        is_estimated = sent_bytes is not None and not gpu().clock.flows
+        call.finish(gloo_ns(_NAMES.get(name, name), sent_bytes or 0, calls.size) if is_estimated else 0)
+    return result
+
+
+def _calls_of(args: Sequence[TorchAny]) -> GlooCalls | None:
+    group = next(arg for arg in args if isinstance(arg, torch.ScriptObject))
+    return CALLS.get(torch._C._distributed_c10d.ProcessGroup.unbox(group))
 
 
 def _refuse_device_memory(*_args: TorchAny) -> NoReturn:
@@ -382,6 +420,11 @@ def _neighbours(place: int, size: int) -> list[int]:
         place -= 1 << (place.bit_length() - 1)
         places.append(place)
     return places
+
+
+def _number_rank_and_message(post: bytes) -> tuple[int, int, RankMessage]:
+    number, rank, packed = post.split(b" ", 2)
+    return int(number), int(rank), unpack(packed, lambda place: b"")[0]
 
 
 def _key(channel: str, number: int, rank: int | str) -> str:

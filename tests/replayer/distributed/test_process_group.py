@@ -214,6 +214,29 @@ def test_gloo_copies_gpu_tensors_through_host_memory() -> None:
     assert not any("nccl" in name for name in names)
 
 
+def test_the_ranks_of_a_cpu_model_under_ddp_wait_for_each_other() -> None:
+    """PyTorch's Reducer calls gloo from C++.
+
+    GIVEN rank 1 arrives 20 ms late THEN rank 0's backward pass also ends 20 ms later.
+    GIVEN rank 1 then calls a barrier instead of the backward pass THEN the error describes both calls.
+    """
+
+    def body(rank: int) -> None:
+        net, clock = DistributedDataParallel(nn.Linear(4, 4)), state.gpu().clock
+        begin_ns = clock.now_ns()
+        loss = net(torch.full((2, 4), rank + 1.0)).sum()
+        if rank == 1:
+            clock.wait_until(begin_ns + 20_000_000)
+        loss.backward()
+        assert clock.now_ns() - begin_ns >= 20_000_000
+        assert torch.equal(net.module.bias.grad, torch.full((4,), 2.0)) and net.module.weight.grad.unique().tolist() == [3.0]
+        broadcast = r"called broadcast of 3 int32 elements \(from rank 0\)"  # sizes of the buckets
+        with pytest.raises(RuntimeError, match=f"called barrier, but .* {broadcast}|{broadcast}, but .* called barrier"):
+            dist.barrier() if rank else net(torch.ones(2, 4)).sum().backward()
+
+    run_ranks(2, body, backend="gloo", clock=RecordedClock)
+
+
 def test_a_gloo_group_stays_alive_after_it_is_destroyed() -> None:
     """Destroying the group waits for threads that may wait for the interpreter's lock, which the destroying thread holds."""
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from replayer.distributed import store_exchange
-from replayer.distributed.rank_message import RankMessage, conflict_of
+from replayer.distributed.rank_message import RankMessage, require_match
 from replayer.timing.clock import Clock, RecordedClock, VirtualClock
 from tests.replayer.ranks import run_ranks
 
@@ -149,8 +149,10 @@ def test_mismatched_split_sizes_of_two_ranks_are_reported() -> None:
     sends."""
     first = RankMessage(0, "all_to_all_single", 16, "float32", sends=[1, 3], wants=[1, 2])
     second = RankMessage(0, "all_to_all_single", 16, "float32", sends=[2, 2], wants=[2, 2])
-    assert conflict_of([first, second], 1, 0, "rank {}".format) == "rank 0 sends 3 elements to rank 1, which expects 2"
-    assert conflict_of([first, RankMessage(0, "all_to_all_single", 16, "float32", sends=[2, 2], wants=[3, 2])], 1, 0, str) == ""
+    with pytest.raises(RuntimeError, match=r"rank 0 sends 3 elements to rank 1, which expects 2; NCCL would hang"):
+        require_match([first, second], 1, 0, "rank {}".format, "NCCL")
+    second.wants = [3, 2]
+    require_match([first, second], 1, 0, "rank {}".format, "NCCL")
 
 
 def test_reductions_support_the_operations_of_nccl() -> None:

@@ -13,12 +13,14 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
 
+from replayer.distributed.rank_message import RankMessage
 from replayer.surfaces import torch_distributed_gloo
 from replayer.surfaces.torch_distributed_gloo import (
     CALLS,
     GlooCalls,
     _call,
     _integers,
+    _message,
     _monitored_barrier,
     _refuse_device_memory,
 )
@@ -26,6 +28,10 @@ from traces.script.patching import temporarily_set
 
 MS = 1_000_000
 OFFSETS_MS = [0, 50, -20, 7, 90]  # how far each rank's clock is ahead
+
+
+def message(name: str, count: int = 0, detail: str = "") -> RankMessage:
+    return RankMessage(0, name, 4 * count, "float32" if count else "", detail=detail)
 
 
 class Ranks:
@@ -60,7 +66,7 @@ class Ranks:
         called = []
         for rank, time_ms in enumerate(times_ms):
             with self.at(rank, time_ms) as calls:
-                called.append(calls.call(name, *root))
+                called.append(calls.call(message(name), *root))
         for rank, (time_ms, call) in enumerate(zip(times_ms, called, strict=True)):
             with self.at(rank, time_ms):
                 assert call is not None
@@ -69,7 +75,7 @@ class Ranks:
 
 
 def test_all_ranks_wait_for_the_last_one() -> None:
-    assert Ranks(3).run("allreduce", [100.0, 300.0, 200.0]) == [300.0] * 3
+    assert Ranks(3).run("all_reduce", [100.0, 300.0, 200.0]) == [300.0] * 3
 
 
 @pytest.mark.parametrize(
@@ -91,13 +97,13 @@ def test_the_root_of_a_gather_or_scatter_waits_for_all_and_the_others_for_the_ro
 def test_sends_and_receives_are_numbered_by_pair_and_tag() -> None:
     ranks, ends_ms = Ranks(2), []
     with ranks.at(0, 100.0) as sender:
-        sender.call("send", 1, 5)
-        sender.call("allreduce")
+        sender.call(message("send"), 1, 5)
+        sender.call(message("all_reduce"))
     with ranks.at(0, 400.0) as sender:
-        sender.call("send", 1, 6)
+        sender.call(message("send"), 1, 6)
     for tag in (6, 5):
         with ranks.at(1, 50.0) as receiver:
-            call = receiver.call("recv", 0, tag)
+            call = receiver.call(message("recv"), 0, tag)
             assert call is not None
             call.finish()
             ends_ms.append(ranks.ends_ms[1])
@@ -108,10 +114,10 @@ def test_old_messages_of_a_channel_are_not_mistaken_for_new_ones() -> None:
     ranks = Ranks(2)
     with ranks.at(0, 900.0) as sender, temporarily_set(torch_distributed_gloo, _CALLS_KEPT=2):
         for _ in range(3):  # the third call replaces the first
-            sender.call("send", 1)
+            sender.call(message("send"), 1)
         with ranks.at(1, 0.0) as receiver:
-            first = receiver.call("recv", 0)
-            second = receiver.call("recv", 0)
+            first = receiver.call(message("recv"), 0)
+            second = receiver.call(message("recv"), 0)
             assert first is not None and second is not None
             assert (first.times_ns(), second.times_ns()) == ({}, {0: (900 + 50) * MS})
 
@@ -131,7 +137,7 @@ def test_a_rank_later_than_the_timeout_ends_the_wait_of_the_others() -> None:
 def test_gloo_waits_in_real_time_on_the_wall_clock_or_with_one_rank() -> None:
     for ranks in (Ranks(2, skips_waits=False), Ranks(1)):
         with ranks.at(0, 100.0) as calls:
-            assert calls.call("barrier") is None
+            assert calls.call(message("barrier")) is None
 
 
 def test_a_work_of_gloo_waits_when_the_script_waits() -> None:
@@ -139,7 +145,7 @@ def test_a_work_of_gloo_waits_when_the_script_waits() -> None:
     group, work = HashStore(), Store()  # two objects that can have weak references
     CALLS[group] = ranks.calls[0]
     with ranks.at(1, 500.0) as late:
-        late.call("allreduce", what="all_reduce of 1 float32 elements (SUM)")
+        late.call(message("all_reduce", 1, "SUM"))
     with ranks.at(0, 100.0):
         assert _call("allreduce", lambda *args: work, group, [torch.ones(1)], dist.AllreduceOptions()) is work
         assert ranks.ends_ms[0] == -1.0
@@ -153,7 +159,7 @@ def test_a_future_of_a_work_of_gloo_waits_for_late_ranks(chained: bool) -> None:
     group, work, made = HashStore(), Waitable(), [HashStore(), HashStore()]
     CALLS[group] = ranks.calls[0]
     with ranks.at(1, 500.0) as late:
-        late.call("barrier", what="barrier")
+        late.call(message("barrier"))
     with ranks.at(0, 100.0):
         _call("barrier", lambda *args: work, group)
         future = torch_distributed_gloo._get_future(lambda self: made[0], work)
@@ -177,19 +183,16 @@ def test_the_error_names_ranks_that_call_another_gloo_operation() -> None:
     """GIVEN rank 1 broadcasts and rank 0 reduces THEN rank 0's wait raises an error before the timeout, even if gloo waits."""
     ranks = Ranks(2)
     with ranks.at(0, 0.0) as calls:
-        call = calls.call("allreduce", what="all_reduce of 3 float32 elements (SUM)")
+        call = calls.call(message("all_reduce", 3, "SUM"))
         assert call is not None
     with ranks.at(1, 0.0) as other, pytest.raises(RuntimeError, match=r"rank 0 of the group called all_reduce .*, but rank 1"):
-        other.call("broadcast", 0, what="broadcast of 3 float32 elements (from rank 0)")
+        other.call(message("broadcast", 3, "from rank 0"), 0)
     with ranks.at(0, 0.0):
         for wait in (failing, lambda *timeout: True):
             found = r"rank 1 of the group called broadcast of 3 .*, but rank 0 called all_reduce of 3 float32 elements \(SUM\)"
             with pytest.raises(RuntimeError, match=found):
                 call.wait(wait)
                 call.finish()
-        calls.sees_all = False  # a Reducer on the CPU calls gloo from C++, so the calls of the ranks have other numbers
-        with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
-            call.wait(failing)
 
 
 @pytest.mark.parametrize("kept", [1, 1024])
@@ -211,7 +214,7 @@ def test_a_gloo_call_that_differs_from_the_first_ranks_call_fails_before_gloo_ru
     for rank in (1, 2, 0):
         gather(rank, 4)  # with one call kept, the second call replaces the keys of the first
     gather(2, 4)
-    found = "rank 2 of the group called all_gather of 4 float32 elements, but rank 0 called all_gather of 8 float32 elements; "
+    found = "rank 2 of the group called all_gather of 4 float32 elements, but rank 0 called all_gather of 8 float32 elements: "
     with pytest.raises(RuntimeError, match=found):
         gather(0, 8)
     gather(1, 4)
@@ -221,8 +224,32 @@ def test_a_gloo_call_that_differs_from_the_first_ranks_call_fails_before_gloo_ru
 def test_the_description_of_a_call_names_the_reduction_and_the_root() -> None:
     options: Any = dist.ReduceOptions()
     options.rootRank, options.reduceOp = 1, dist.ReduceOp.MAX
-    described = torch_distributed_gloo._described("reduce", [[torch.ones(3)], options], [4, 6])
-    assert described == "reduce of 3 float32 elements (MAX, to rank 6)"
+    calls = GlooCalls(HashStore(), 0, 2, timedelta(seconds=1))
+    calls.global_ranks = [4, 6]
+    described = torch_distributed_gloo._message("reduce", [[torch.ones(3)], options], calls)
+    assert str(described) == "reduce of 3 float32 elements (MAX, to rank 6)"
+
+
+def test_gloo_calls_of_different_sizes_fail_before_gloo_runs() -> None:
+    """GIVEN rank 0 has called the operation WHEN rank 1 passes another size or dtype THEN the error describes both calls."""
+    ones, root = torch.ones, dist.GatherOptions()
+    root.rootRank = 0
+    cases: list[tuple[Any, Any, str]] = [
+        (("send", [ones(2)], 1, 0), ("recv", [ones(3)], 0, 0), "send of 2 float32 .* called recv of 3 float32"),
+        (("gather", [], [ones(4)], root), ("gather", [], [ones(5)], root), "gather of 4 .* called gather of 5"),
+        (("scatter", [ones(4)], [], root), ("scatter", [ones(4).int()], [], root), "the dtypes must be equal"),
+        (
+            ("alltoall_base", ones(4), ones(4), [3, 1], [1, 3]),
+            ("alltoall_base", ones(4), ones(4), [2, 2], [1, 3]),
+            "rank 0 sends 3 elements to rank 1, which expects 2",
+        ),
+    ]
+    for first, second, text in cases:
+        ranks = Ranks(2)
+        with ranks.at(0, 0.0) as calls:
+            calls.call(_message(first[0], first[1:], calls), *_integers(first[1:]))
+        with ranks.at(1, 0.0) as calls, pytest.raises(RuntimeError, match=text):
+            calls.call(_message(second[0], second[1:], calls), *_integers(second[1:]))
 
 
 def test_the_error_names_a_rank_that_did_not_call_a_gloo_operation() -> None:
@@ -231,9 +258,9 @@ def test_the_error_names_a_rank_that_did_not_call_a_gloo_operation() -> None:
     for calls in ranks.calls:
         calls.global_ranks = [4, 6, 8]
     with ranks.at(2, 0.0) as last:
-        last.call("barrier")
+        last.call(message("barrier"))
     with ranks.at(0, 0.0) as first:
-        call = first.call("barrier")
+        call = first.call(message("barrier"))
         assert call is not None
         with pytest.raises(RuntimeError, match=r"^rank 6 of the group did not call barrier, but rank 4 waits for it: "):
             call.wait(lambda *timeout: failing())
@@ -242,12 +269,12 @@ def test_the_error_names_a_rank_that_did_not_call_a_gloo_operation() -> None:
 def test_the_error_names_a_gloo_sender_that_never_sends() -> None:
     ranks = Ranks(3)
     with ranks.at(0, 0.0) as receiver:
-        call = receiver.call("recv", 1)
+        call = receiver.call(message("recv"), 1)
         assert call is not None
         with pytest.raises(RuntimeError, match=r"^rank 1 of the group did not call send, but rank 0 waits for it: "):
             call.wait(lambda *timeout: failing())
     with ranks.at(1, 0.0) as sender:
-        sender.call("send", 0)
+        sender.call(message("send"), 0)
     with ranks.at(0, 0.0), pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
         call.wait(lambda *timeout: failing())
 
@@ -258,7 +285,7 @@ def test_the_error_names_ranks_that_wait_for_each_other_in_gloo_and_nccl() -> No
     waits = {"barrier of gloo": "rank 0 waits"}
     ranks.deadlocks = SimpleNamespace(find_deadlock=lambda wait, missing: waits[wait] * (missing == [1]), end=lambda: None)
     with ranks.at(0, 0.0) as calls:
-        call = calls.call("barrier")
+        call = calls.call(message("barrier"))
         assert call is not None
         with pytest.raises(RuntimeError, match="these ranks wait for each other: rank 0 waits; gloo would hang here"):
             call.wait(failing)
@@ -291,7 +318,7 @@ def _after_barrier(
     for other, time_ms in enumerate(arrived_ms):
         if other != rank:
             with ranks.at(other, time_ms) as calls:
-                calls.call("barrier")
+                calls.call(message("barrier"))
     with ranks.at(rank, arrived_ms[rank]):
         try:
             _monitored_barrier(lambda *args: called.append(args[1:]), group, timeout, wait_all_ranks)
