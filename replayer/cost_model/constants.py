@@ -34,14 +34,12 @@ SHORT_KERNEL_NS = 20_000  # ns
 # published: github.com/Yinghan-Li/YHs_Sample/issues/4: 29.2 of 40.1 TFLOP/s on an RTX 4070 Ti
 SHARED_LANES_REACHED = 0.75  # share of peak FLOP/s
 
-# efficiency of tensor cores for products and convolutions, relative to an fp32 product; see Note [Units that were not measured]
-# in op_costs.py
+# efficiency of tensor cores relative to an fp32 product; see Note [Units that were not measured] in op_costs.py
 # chosen after seeing results: recordings of an H100: language models and a U-Net
 TENSOR_CORES_REACHED: Mapping[str, float] = {"matmul": 0.9, "conv": 0.7, "conv_weight": 0.7}  # share
 
 # efficiency of fused attention on tensor cores
-# chosen after seeing results: recordings of an H100 and an H200 took 0.6 to 1.2 times the estimate (197 to 1 024 tokens, causal
-# or not)
+# chosen after seeing results: 0.6 to 1.2 times the estimate on an H100 and an H200 (197 to 1 024 tokens)
 ATTENTION_REACHED = 0.45  # share of peak FLOP/s
 
 # work of fused attention outside the tensor cores; it limits the speed with few keys
@@ -53,8 +51,7 @@ FLOPS_PER_QUERY = 230  # FLOPs of fp32 per element of the queries and matrix pro
 UNALIGNED_SLOWER = 2.0  # times as long
 
 # duration of memory-bound kernels, by kind of work
-# chosen after seeing results: batch norm: ResNet-50 on a V100, VGG with and without batch norm; bias: networks with biases;
-# transpose: ResNet-50 on an H100; memory: rule of thumb
+# chosen after seeing results: ResNet-50 on a V100 and an H100, VGG, and networks with biases; memory: rule of thumb
 SLOWER_BY_BYTES: Mapping[str, float] = {
     "batch_norm": 1.3, "bias": 2.5, "transpose": 1.3, "memory": 1.6,
 }  # times as long as at memory bandwidth
@@ -87,18 +84,18 @@ RECURRENT_TILE = 64  # rows or columns
 # published: CUDA's programming guide
 MOST_THREADS = 1024  # threads
 
-# threads share a softmax's sums if at most this many sums are adjacent, each of at least this many elements
+# threads share a softmax's sums: most adjacent sums, and fewest elements of a sum
 # published: aten/src/ATen/native/cuda/SoftMax.cu in PyTorch
 SHARED_SUMS = 64  # sums or elements
 
-# memory traffic of one block of threads in kernels that may have fewer blocks than the GPU has multiprocessors
-# chosen after seeing results: recordings of an H100: batch norm of 32 to 128 channels, and an LSTM with its softmax
+# memory traffic of one block of threads, for kernels with few blocks
+# chosen after seeing results: batch norm of 32 to 128 channels and an LSTM on an H100
 BLOCK_BYTES_PER_CLOCK: Mapping[str, float] = {
     "batch_norm": 12.0, "batch_norm_backward": 6.6, "rnn": 64.0, "rnn_backward": 64.0,
     **dict.fromkeys(("softmax", "log_softmax"), 2.7), **dict.fromkeys(("softmax_backward", "log_softmax_backward"), 4.9),
 }  # bytes per clock
 
-# a convolution with at most this many input channels is the network's first, so its input needs no gradient
+# a convolution with at most this many input channels is the network's first layer
 # chosen: pictures have 1, 3 or 4 channels
 PICTURE_CHANNELS = 4  # channels
 
@@ -116,8 +113,7 @@ CURVE_LIMITS: Mapping[str, tuple[int, ...]] = {
     "matmul": (1024, 16_384, 65_536, 65_536), "conv3": (256, 2048, 2048, 65_536), "rows": (1 << 22, 8192),
 }  # sizes of work
 
-# boards that take their power from the slot, and the largest board of the same manufacturing process; see Note [Sustained
-# clocks] in efficiency.py
+# boards powered by the slot, each with the largest board of its process; see Note [Sustained clocks] in efficiency.py
 # published: data sheets
 SLOT_POWERED: Mapping[str, tuple[int, str, int]] = {
     "Tesla P4": (75, "Tesla P100-PCIE-16GB", 250),
@@ -152,7 +148,7 @@ ROWS_COUNT = 0.5  # octaves for a factor of 2
 # chosen: rule of thumb
 OTHER_OP_OCTAVES = 2.0  # octaves
 
-# if a recorded op took longer than this, the rest of its time is extra work that the curve does not include
+# a recorded op that took longer did extra work that the curve does not include
 # chosen: two libraries on one GPU differ by less than this
 MOST_SLOWER = 4.0  # times the curve
 
@@ -227,7 +223,7 @@ STAGED_AT_ONCE_BYTES = 64 << 10  # bytes
 # measured: ten real recordings
 LAUNCH_EXPLAINS_NS = 40_000  # ns
 
-# if a kernel starts later than this after its predecessor on the stream, something else delayed the kernel
+# the previous kernel of the stream does not explain a gap that is longer than this
 # measured: ten real recordings
 QUEUE_EXPLAINS_NS = 20_000  # ns
 
@@ -235,11 +231,11 @@ QUEUE_EXPLAINS_NS = 20_000  # ns
 # chosen: cuDNN's LSTM alternates between its streams every few launches
 NEAR_LAUNCHES = 256  # launches
 
-# a kernel on another stream explains a delay only if it ended at most this long before the delayed kernel began
+# a kernel on another stream explains a delay if it ended at most this long before
 # measured: ten real recordings
 EDGE_EXPLAINS_NS = 25_000  # ns
 
-# the host waits if this many launches of a stream are pending, unless the recording shows a longer queue
+# the host waits if this many launches of a stream are pending; a recording may show a longer queue
 # measured: Note [A full launch queue] in timing/stream.py
 LAUNCH_QUEUE_DEPTH = 1022  # launches
 
@@ -265,25 +261,23 @@ WAIT_FOLLOWED_NS = 100_000  # ns
 
 # --- matching of the script's work to recorded work
 
-# a script is the recorded program if at least this share of it is matched; see Note [Another program] in matcher.py
+# a script is the recorded program if this share of it is matched; see Note [Another program] in matcher.py
 # chosen: another PyTorch release may call a few other ops
 SAME_SHARE = 0.8  # share of time and of calls
 
-# a script is a different program if the counts of its ops differ by at least this share; see Note [Another program] in
-# matcher.py
+# a script is a different program if its op counts differ by this share; see Note [Another program] in matcher.py
 # chosen after seeing results: adding one layer to 24 layers changes the number of calls by 0.04
 DIFFERENT_COUNT_SHARE = 0.03  # share of time, or of calls
 
-# two steps are similar if phases that only one of them has take at most this share; see Note [Training steps of several
-# kinds] in step_choice.py
+# most time in phases that only one of two similar steps has; see Note [Training steps of several kinds] in step_choice.py
 # chosen: rule of thumb
 ALIKE_SHARE = 0.05  # share of the step
 
-# a recorded step calls the model again if it still has at least this share of the last call's ops
+# a recorded step calls the model again if this share of the last call's ops follows
 # chosen: rule of thumb
 AGAIN_SHARE = 0.9  # share of calls
 
-# an op may take the time of a recorded call with another shape that is at most this far ahead
+# an op may take the time of a recorded call with another shape this far ahead
 # chosen: ops of one layer may run in another order, but the order of layers is fixed
 BORROWED_AHEAD = 16  # recorded launches
 
@@ -295,8 +289,7 @@ SIMILAR_GRAPHS = 1.5  # factor
 # chosen: rule of thumb
 RENAMED_CALLS = 64  # calls
 
-# recorded work that matches no op is replayed if it is at most this share of the phase; see Note [When the remainder is
-# charged] in phase_remainder.py
+# most unmatched recorded work of a phase that is replayed; see Note [When the remainder is charged] in phase_remainder.py
 # chosen: small differences between releases
 LITTLE_REMAINDER = 0.2  # share of the phase's work
 

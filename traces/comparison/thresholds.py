@@ -9,7 +9,7 @@ change if a threshold changes by 20 %.
 
 # --- pace and what limits the pace
 
-# the host runs ahead if the GPU takes this much longer per step, and the difference exceeds the GPU's waits
+# the host runs ahead if the GPU's step is longer by this share, and by more than the GPU waits
 # chosen: steps of one program vary by about 1 %
 RUNS_AHEAD = 0.02  # share of the host pace
 
@@ -25,7 +25,7 @@ CAUGHT_UP_SHARE = 0.02  # share of the phase
 # chosen: even a fully loaded GPU is idle for some microseconds between kernels
 ALWAYS_BUSY = 0.9  # share of the pace
 
-# `trace info` mentions a GPU that is busy for more than this share, and `trace predict` a less busy one
+# `trace info` mentions busier GPUs, and `trace predict` mentions less busy ones
 # chosen: the GPU works longer than it waits
 MOSTLY_BUSY = 0.5  # share of the pace
 
@@ -57,7 +57,7 @@ MOSTLY_MARKED = 0.5  # share of launched work
 # chosen: batches of one model differ only in ops that depend on the data
 MOST_OPS_OF_A_BATCH = 2  # times
 
-# GPU time is compared only in replayed steps with at least this share of recorded times, if there are any
+# GPU time is compared in replayed steps with at least this share of recorded times
 # chosen: more than 95 % of a replayed step usually has recorded times
 MATCHED_STEP = 0.9  # share of the step's GPU time
 
@@ -69,8 +69,7 @@ MUCH_LATE = 0.1  # share of the pace
 # chosen: rule of thumb
 MUCH_IN_ONE_CALL = 0.25  # share of idle time
 
-# if half the interquartile range of steps reaches this share, `trace info` warns or shows the mean step; `trace diff` compares
-# means
+# steps vary a lot if half their interquartile range reaches this share; means are then compared
 # chosen: steps of one program usually vary by about 1 %
 MUCH_SPREAD = 0.15  # share of the pace
 
@@ -110,7 +109,7 @@ SERIOUS_SHARE = 0.01  # share of the kernels
 # chosen: rule of thumb
 OWN_HOST_SHARE = 0.1  # share of a step
 
-# memory that all ranks share; `--nproc` is rejected if this and the ranks' own memory exceed the available memory
+# memory that all ranks share; `--nproc` is rejected if the ranks need more memory than available
 # measured: benchmarks/ranks.py: torch and the recording
 SHARED_BYTES = 400 << 20  # bytes
 
@@ -129,11 +128,11 @@ GATE_MEMORY_MARGIN_PERCENT = 2  # % of the memory peak
 # --- waits, idle time and launches
 
 # a call that waits for the GPU returns at most this long after the GPU work has ended
-# measured: on six kinds of GPUs, calls returned 5 to 32 us after the GPU work ended (recordings in benchmarks/peers.py)
+# measured: 5 to 32 us on six kinds of GPUs (recordings in benchmarks/peers.py)
 RETURN_NS = 30_000  # ns
 
 # largest difference between the clocks of host and GPU
-# measured: GPU work seemed to end at most 8 us after the call that waited for it (recordings in benchmarks/peers.py)
+# measured: calls returned up to 8 us before the GPU work ended (recordings in benchmarks/peers.py)
 CLOCK_NS = 10_000  # ns
 
 # idle times are not reliable if a kernel begins more than this before the call that launched it
@@ -141,11 +140,11 @@ CLOCK_NS = 10_000  # ns
 CLOCKS_APART_NS = 1_000_000  # ns
 
 # the GPU's clock is late if all launches on an idle GPU, at least this many, exceed CLOCKS_APART_NS
-# chosen: a launch on an idle GPU takes microseconds: the fastest took at most 15 us in 60 public recordings
+# chosen: the fastest launch on an idle GPU took at most 15 us in 60 public recordings
 LEAST_IDLE_LAUNCHES = 3  # launches
 
 # a shorter call counts as a wait only if CUDA's documentation says that the call waits
-# chosen after seeing results: while kernels of 5 us run one after another, any short call returns just after a kernel by chance
+# chosen after seeing results: between kernels of 5 us, any short call ends just after a kernel by chance
 LEAST_WAIT_NS = 50_000  # ns
 
 # a call waits for a kernel that ends in the last of this many parts of the call
@@ -164,11 +163,11 @@ LONG_LAUNCH_NS = 100_000  # ns
 # measured: a Tesla V100 never had more than 1022 pending launches (recording v100_absolute_ns)
 FULL_QUEUE = 1000  # launches
 
-# the host may have waited for the launch queue if this many launches are queued when a phase begins or ends
-# chosen after seeing results: an H100's full launch queue held an estimated 940 to 1160 launches (ResNet-50, batch 128)
+# the launch queue may be full if a phase begins or ends with this many queued launches
+# chosen after seeing results: an H100's full queue held about 940 to 1160 launches (ResNet-50, batch 128)
 NEARLY_FULL = 0.9  # of FULL_QUEUE
 
-# if indices were not recorded, an op's bytes are computed only from a launch grid of at least this many blocks
+# without recorded indices, an op's bytes are computed from launch grids of at least this size
 # chosen after seeing results: a partly filled last block changes the result by at most 5 % (DEFAULT_TOLERANCE)
 INDEX_BLOCKS = 20  # blocks
 
@@ -188,10 +187,8 @@ ROUNDING_NS = 1000  # ns
 
 # --- what the profiler costs
 
-# profiler overhead by kind of event: op with shapes, op without shapes, range, module, runtime call, launch, memory event,
-# range of compiled code, call of a Triton kernel
-# measured: benchmarks/profiler_cost.py with torch 2.13 and 2.14; the values of ops without shapes and runtime calls are chosen;
-# for compiled code: the launch times of the programs in benchmarks/programs/compiled with and without the profiler
+# profiler overhead by kind of event: op with shapes and without, range, module, runtime call, launch, memory, region, Triton
+# measured: benchmarks/profiler_cost.py and benchmarks/programs/compiled; chosen for ops without shapes and runtime calls
 EVENT_COSTS = (1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14, 10.0, 20.0)  # times the overhead of an op with shapes
 
 # spread of the profiler's overhead between machines and torch releases
@@ -207,14 +204,14 @@ LEAST_GAP_NS = 100  # ns
 FEWEST_ALIKE = 3  # phases with the same events
 
 # a profiled phase that takes longer than this is not typical, and gets the time of other profiled phases
-# chosen: phases of one name rarely differ by a factor of 3; saving a checkpoint or starting workers takes much longer
+# chosen: only unusual work, such as saving a checkpoint, makes a phase 3 times as long
 OUTLIER_TIMES = 3  # times the longest clean phase
 
 # phases of the same name get separate factors if the step has at most this many phases
 # chosen: equal to LONGEST_PERIOD
 MOST_NUMBERED_PHASES = 32  # phases of a step
 
-# a clean step is compared with the last profile that began at most this many steps after it; its replay uses this profile
+# a clean step uses the last profile that began at most this many steps later
 # chosen: the recorder notices a new kind of step after two steps, and starts the profiler in the third
 STEPS_BEFORE_WINDOW = 3  # steps
 
@@ -222,14 +219,14 @@ STEPS_BEFORE_WINDOW = 3  # steps
 # chosen: steps of one program vary by about 1 %
 LEAST_NOISE = 0.01  # share of a step
 
-# if the recorder saw less than this share of a profiled phase, the phase is compared together with the previous phase
+# a profiled phase that was recorded less completely is compared together with the previous phase
 # chosen: a phase that begins at the same place in recording and profile has the same length
 SEEN_SHARE = 0.5  # share of the phase
 
 # --- same program?
 
 # two traces show the same program if the similarity of ops, shapes and dtypes is at least this
-# chosen: ResNet-50 keeps more than 0.9 between PyTorch releases; one changed layer in ten means a different program
+# chosen: above 0.9 for ResNet-50 in different PyTorch releases; less if one layer in ten changes
 SAME_SHAPES = 0.8  # similarity
 
 # two traces without shapes show the same program if the similarity of op names is at least this
@@ -240,7 +237,7 @@ SAME_NAMES = 0.9  # similarity
 # chosen after seeing results: adding one layer to 24 layers changes the number of calls by 0.04
 SAME_NUMBERS = 0.03  # share of the calls
 
-# two runs of one program differ at most by this share of half-precision work (if only kernel names show dtypes)
+# two runs of one program differ at most by this share of half-precision work
 # chosen: mixed precision uses both dtypes
 OTHER_HALF_SHARE = 0.5  # share of the kernels
 
@@ -280,7 +277,7 @@ LEAST_PHASE_NS = 20_000  # ns
 # chosen: rule of thumb
 NOTICEABLE_WAIT = 0.02  # share of a step
 
-# if steps with data loading are faster than steps without by more than this share, another program was running
+# another program was running if steps with data loading are faster by more than this share
 # chosen: rule of thumb
 BUSY_MACHINE = 0.1  # share of a step
 
@@ -298,16 +295,16 @@ MOST_NOISE = 0.1  # share of a phase's median
 # chosen: the scheduler alone can cause delays of a millisecond
 SHORT_PHASE_NS = 1_000_000  # ns
 
-# `trace library check` mentions a batch that takes less than this share of the next smaller batch's time
+# `trace library check` mentions a batch that takes less than this share of the next smaller one
 # chosen: a different algorithm may be faster, but not twice as fast
 LEAST_OF_SMALLER_BATCH = 0.5  # share
 
-# a measured memory limit applies only to programs with a memory peak that differs by at most this share
+# a measured memory limit applies to programs with a memory peak within this share
 # chosen: some training loops free gradients earlier than others
 SAME_PEAK = 0.05  # share of the peak
 
 # a rank is a straggler only if its total lateness is at least this share of the largest total
-# chosen: the app, the report and `trace info --details` show stragglers first, and all other ranks as one
+# chosen: the app, the report and `trace info --details` show stragglers first
 STRAGGLER_SHARE = 0.1  # share of the latest rank's lateness
 
 # a straggler's total lateness is more than this many times the median of all ranks
@@ -315,7 +312,7 @@ STRAGGLER_SHARE = 0.1  # share of the latest rank's lateness
 STRAGGLER_TIMES = 2  # times the median lateness
 
 # communication kernels of several ranks are one collective if they end within this time
-# measured: kernels of one collective end within 2.5 to 49 us on the ranks of one machine (recordings in benchmarks/peers.py)
+# measured: within 2.5 to 49 us on the ranks of one machine (recordings in benchmarks/peers.py)
 RANKS_END_WITHIN_NS = 100_000  # ns
 
 # ranks are shown as one only if their numbers of kernels and copies differ by at most this share
