@@ -103,7 +103,7 @@ _ROOM_ON_THE_SCREEN = {
     "tui/view/scene/compared.py": {"_GAP_SHARE"},
     "tui/view/screens.py": {"_GLANCE"},
     "tui/view/timeline/details.py": {"_HEAD"},
-    "tui/view/timeline/headline.py": {"0.0005", "_FEW_DEVICES"},
+    "tui/view/timeline/headline.py": {"0.0005"},
     "tui/view/timeline/palette.py": {"0.04045"},
     "tui/view/timeline/ruler.py": {"_TICK_COLUMNS"},
     "traces/analyses/stragglers.py": {"_FEW_SIMILAR"},
