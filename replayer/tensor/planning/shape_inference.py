@@ -281,10 +281,14 @@ def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1
         raise on_one_device(error) from None
 
 
-def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, RuntimeError | None]:
+def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, Exception | None]:
     """If a meta kernel rejects a call, run the call on the CPU to find out whether it is valid."""
     if _elements(args, kwargs) > _REFUSED_ELEMENTS:
-        return None, None
+        few, named, originals = _with_smaller_sizes(func, args, kwargs)
+        refused = _shape_error(func, few, named, 1)
+        if refused is None or not _large_numbers(refused) <= originals.keys():
+            return None, None
+        return None, type(refused)(re.sub(r"\d+", lambda number: str(originals.get(int(number[0]), number[0])), str(refused)))
     try:
         made = _run_on_cpu(func, args, kwargs)
     except RuntimeError as error:
@@ -326,12 +330,17 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
         return
     elements = _elements(args, kwargs)
     if elements > _TRIED_FOR_DTYPES:
-        smaller = _with_smaller_sizes(func, args, kwargs)
-        is_costly = elements > _REFUSED_ELEMENTS or _elements(*smaller) > _SMALLER_ELEMENTS
-        if "backward" in name or is_costly or _shape_error(func, *smaller, 1) is None:
+        few, named, _ = _with_smaller_sizes(func, args, kwargs)
+        if "backward" in name or _elements(few, named) > _SMALLER_ELEMENTS or _shape_error(func, few, named, 1) is None:
             return
+        if elements > _REFUSED_ELEMENTS:
+            if any(isinstance(value, (list, tuple)) and len(value) > _KEPT_SIZES for value in args):
+                return  # the length of a list may depend on a size
+            args, kwargs = few, named
     if (error := _shape_error(func, args, kwargs, 1)) is None or _shape_error(func, args, kwargs, 0) is None:
         return
+    if elements > _REFUSED_ELEMENTS and _large_numbers(error):
+        return  # the error may be one of the smaller sizes only
     by_mask = func in _MASKED and any(map(is_mask, tensors[1:]))
     try:
         if by_mask and not str(error).startswith("The shape of the mask"):
@@ -348,13 +357,14 @@ _KEPT_SIZES = 8
 _SMALLER_ELEMENTS = 1 << 18  # computed in at most a millisecond
 
 
-def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
+def _smaller_sizes(sizes: set[int], numbers: set[int], above: int = 0) -> dict[int, int]:
     """Choose smaller tensor sizes and integer arguments, so that a test run of the call is fast."""
     smaller: dict[int, int] = {0: 0}
     last = before = 0
     for number in sorted(sizes | numbers):
         divisors = [n for n in numbers if 1 < n < number]
         products = [smaller.get(n, n) * smaller.get(number // n, 0) for n in (2, 3, 4, *divisors) if number % n == 0]
+        last = max(last, above)
         least = last + min(number - before, 2)
         fitting = (n for n in range(least, least + 256) if all((n % smaller[d] == 0) == (number % d == 0) for d in divisors))
         smaller[number] = number
@@ -364,12 +374,18 @@ def _smaller_sizes(sizes: set[int], numbers: set[int]) -> dict[int, int]:
     return smaller
 
 
-def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+def _large_numbers(error: Exception) -> set[int]:
+    return {int(number) for number in re.findall(r"\d+", str(error)) if int(number) > _KEPT_SIZES}
+
+
+def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, dict[int, int]]:
+    """Return the arguments with smaller sizes, and the size that each of these stands for."""
     tensors = tensors_of((args, kwargs))
     named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     is_size = {a.name: "number" not in str(a.type) and a.name not in _VALUES for a in func._schema.arguments}
     integers = {leaf for leaf in tree_leaves({name: named[name] for name in named if is_size[name]}) if type(leaf) is int}
-    smaller = _smaller_sizes({size for tensor in tensors for size in tensor.shape}, {n for n in integers if n > 0})
+    above = _KEPT_SIZES if _elements(args, kwargs) > _REFUSED_ELEMENTS else 0  # so that errors tell them from the kept sizes
+    smaller = _smaller_sizes({size for tensor in tensors for size in tensor.shape}, {n for n in integers if n > 0}, above)
 
     def convert(value: TorchAny) -> TorchAny:
         if isinstance(value, torch.Tensor):
@@ -377,7 +393,8 @@ def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwa
         return smaller.get(value, value) if type(value) is int else value
 
     made = {name: tree_map(convert, value) if is_size[name] else value for name, value in named.items()}
-    return tuple([made.pop(a.name) for a in func._schema.arguments[: len(args)]]), made
+    positional = tuple([made.pop(a.name) for a in func._schema.arguments[: len(args)]])
+    return positional, made, {small: size for size, small in smaller.items()}
 
 
 def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | None = None) -> Exception | None:
@@ -440,7 +457,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if not _are_plain(tensors):
         return None
     if large:
-        args, kwargs = _with_smaller_sizes(func, args, kwargs)
+        args, kwargs, _ = _with_smaller_sizes(func, args, kwargs)
     try:
         return _run_on_cpu(func, args, kwargs)
     except (RuntimeError, TypeError) as refused:

@@ -6,12 +6,13 @@ import itertools
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from replayer.tensor.planning import mixed_dtypes
 from replayer.tensor.tensor_meta import TensorMeta
@@ -55,58 +56,34 @@ def test_overlapping_slices_are_rejected_as_by_torch(name: str) -> None:
 def test_matrix_products_of_int8_reject_the_sizes_that_cuda_rejects(
     rows: int, inner: int, columns: int, says: str | None
 ) -> None:
-    one, other = torch.zeros(rows, inner, dtype=torch.int8), torch.zeros(inner, columns, dtype=torch.int8)
-    if says is None:
-        mixed_dtypes._int_mm(one, other)
-    else:
-        with pytest.raises(RuntimeError, match=says):
-            mixed_dtypes._int_mm(one, other)
+    use()
+    with pytest.raises(RuntimeError, match=says) if says else nullcontext():
+        torch._int_mm(on_gpu(rows, inner, dtype=torch.int8), on_gpu(inner, columns, dtype=torch.int8))
 
 
 @pytest.mark.parametrize(("capability", "is_refused"), [((8, 6), True), ((8, 9), False), ((9, 0), False)])
 def test_scaled_products_need_compute_capability_8_9(capability: Any, is_refused: bool) -> None:
-    on_gpu: Any = SimpleNamespace(is_cuda=True, get_device=lambda: 0, dtype=torch.float8_e4m3fn)
-    other: Any = SimpleNamespace(is_cuda=False, dtype=torch.float8_e5m2)
+    use()
+    one, other, scale = on_gpu(16, 16).to(torch.float8_e4m3fn), on_gpu(16, 16).to(torch.float8_e5m2), on_gpu(1)
     with patch.object(torch.cuda, "get_device_capability", lambda device: tuple(capability)):
-        mixed_dtypes._scaled_mm(torch.zeros(2), other)  # on the CPU
-        if not is_refused:
-            mixed_dtypes._scaled_mm(on_gpu, other)
-            with pytest.raises(RuntimeError, match="Multiplication of two Float8_e5m2 matrices is not supported"):
-                mixed_dtypes._scaled_mm(other, other)
-            return
-        with pytest.raises(RuntimeError, match=r"compute capability >= 9\.0 or 8\.9"):
-            mixed_dtypes._scaled_mm(on_gpu, other)
-
-
-def test_weights_per_sample_have_the_dtype_of_the_table() -> None:
-    table, indices = torch.zeros(4, 2), torch.zeros(3, dtype=torch.int64)
-    options = (indices, False, 0, False)
-    mixed_dtypes._embedding_bag(table, indices, *options)
-    mixed_dtypes._embedding_bag(table, indices, *options, torch.zeros(3))
-    with pytest.raises(RuntimeError, match="expected scalar type Float but found Half"):
-        mixed_dtypes._embedding_bag(table, indices, *options, torch.zeros(3, dtype=torch.float16))
+        with pytest.raises(RuntimeError, match=r"compute capability >= 9\.0 or 8\.9") if is_refused else nullcontext():
+            torch._scaled_mm(one, other.t(), scale, scale, out_dtype=torch.float16)
+        with pytest.raises(RuntimeError, match="compute capability" if is_refused else "of two Float8_e5m2 matrices is not"):
+            torch._scaled_mm(other, other.t(), scale, scale, out_dtype=torch.float16)
 
 
 @pytest.mark.parametrize(
     ("channels", "last", "kernel"), [(4, True, "nhwc_out_frame"), (3, True, "out_frame"), (4, False, "out_frame")]
 )
 def test_nearest_upsampling_rejects_integers(channels: int, last: bool, kernel: str) -> None:
-    data = torch.zeros(2, channels, 3, 3, dtype=torch.int32)
+    use()
+    data = on_gpu(2, channels, 3, 3, dtype=torch.int32)
     with pytest.raises(RuntimeError, match=f"upsample_nearest2d_{kernel}.*'Int'"):
-        mixed_dtypes._nearest(data.contiguous(memory_format=torch.channels_last) if last else data)
+        F.interpolate(data.to(memory_format=torch.channels_last) if last else data, scale_factor=2)
     for dtype in (torch.uint8, torch.float16, torch.float64):
-        mixed_dtypes._nearest(data.to(dtype))
+        assert F.interpolate(data.to(dtype), scale_factor=2).dtype is dtype
     with pytest.raises(RuntimeError, match="'Float8_e5m2'"):
-        mixed_dtypes._nearest(data.to(torch.float8_e5m2))
-
-
-def test_fused_optimizers_need_floats_of_two_or_more_bytes() -> None:
-    for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        mixed_dtypes._require_floats("fused_adam_kernel_cuda", [torch.zeros(2, dtype=dtype)])
-    for wrong in (torch.int32, torch.float8_e5m2):
-        with pytest.raises(RuntimeError, match="fused_adam_kernel_cuda"):
-            mixed_dtypes._require_floats("fused_adam_kernel_cuda", [torch.zeros(2).to(wrong)])
-    mixed_dtypes._require_floats("fused_adam_kernel_cuda", [])
+        F.interpolate(data.to(torch.float8_e5m2), scale_factor=2)
 
 
 def test_results_that_share_memory_with_an_input_are_rejected_as_on_a_gpu() -> None:
@@ -141,27 +118,168 @@ def test_results_that_share_memory_with_an_input_are_rejected_as_on_a_gpu() -> N
         call(torch.ones(3, device="cuda"))
 
 
-_HALF, _INTEGERS = torch.zeros(1, dtype=torch.float16), torch.zeros(1, dtype=torch.int64)
-_CHECKED: list[tuple[Callable[[], None], str]] = [
-    (lambda: mixed_dtypes._require_scalars_fit(_HALF, 65504.0), ""),  # the largest number
-    (lambda: mixed_dtypes._require_scalars_fit(_HALF, 1.0, 1e30), "type c10::Half without overflow"),
-    (lambda: mixed_dtypes._require_scalars_fit(_HALF, float("inf")), ""),
-    (lambda: mixed_dtypes._require_scalars_fit(_INTEGERS.to(torch.uint8), 300), "type uint8_t without overflow"),
-    (lambda: mixed_dtypes._alpha(_HALF, _HALF, alpha=True), "Boolean alpha only supported for Boolean results"),
-    (lambda: mixed_dtypes._alpha(_HALF, 2, alpha=1), ""),
-    (lambda: mixed_dtypes._alpha(_HALF.bool(), _HALF.bool(), alpha=True), ""),
-    (lambda: mixed_dtypes._require_scalars_fit(_HALF.float(), 1j), "type float without overflow"),
-    (lambda: mixed_dtypes._require_scalars_fit(_HALF.to(torch.complex64), 1j), ""),
-    (lambda: mixed_dtypes._nonzero(_HALF, out=_INTEGERS.int()), "Expected object of scalar type Long as out, but got int"),
-    (lambda: mixed_dtypes._nonzero(_HALF, out=_INTEGERS), ""),
-]
+MANY = (1 << 28) + 1  # elements of calls that the replayer does not try on the CPU with their own sizes
 
 
-@pytest.mark.parametrize("row", range(len(_CHECKED)))
-def test_scalars_and_results_are_checked_as_by_cuda_kernels(row: int) -> None:
-    call, says = _CHECKED[row]
-    with pytest.raises(RuntimeError, match=says) if says else nullcontext():
-        call()
+def on_gpu(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device="cuda")
+
+
+def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
+    """Calls for which PyTorch's CPU and CUDA kernels raise the same error."""
+
+    def f(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
+        return torch.ones(shape, dtype=dtype, device=device)
+
+    i, half, mask = partial(f, dtype=torch.int64), partial(f, dtype=torch.float16), partial(f, dtype=torch.bool)
+    return [
+        # masks, conditions and indices
+        lambda: torch.where(half(n), 1.0, 0.0),
+        lambda: torch.where(i(n), f(n), f(n)),
+        lambda: f(1, n).masked_scatter_(mask(2, n), f(n)),
+        lambda: f(n).masked_scatter(mask(3), f(n)),
+        lambda: f(n).index_put_((i(3),), half(3)),
+        lambda: f(n).__setitem__(i(3), f(4)),
+        lambda: f(n).gather(0, i(n, 1)),
+        lambda: f(n, 2).gather(1, i(n + 1, 2)),
+        lambda: half(n).scatter_(0, i(n), f(n)),
+        lambda: half(n, 2).scatter_(1, i(n, 2), half(n, 1)),
+        lambda: half(n).scatter_add_(0, i(n), f(n)),
+        lambda: f(n).index_add_(0, i(3), half(3)),
+        lambda: f(n).index_add_(0, i(3), f(4)),
+        lambda: f(n).index_copy_(0, i(3), half(3)),
+        lambda: f(n).put_(f(2), f(2)),
+        lambda: f(n).put_(i(2), half(2)),
+        lambda: f(n).take(f(3)),
+        lambda: f(n).repeat_interleave(i(n - 1)),
+        lambda: F.one_hot(f(n)),
+        lambda: torch.bucketize(f(n), f(2, 2)),
+        lambda: torch.searchsorted(f(2, 3), f(3, n)),
+        lambda: F.embedding(i(n), f(3)),
+        # numbers
+        lambda: half(n).fill_(1e5),
+        lambda: f(n, dtype=torch.uint8).fill_(256),
+        lambda: f(n).fill_(1j),
+        lambda: F.threshold_(half(n), 0.0, 1e6),
+        lambda: torch.add(f(n), f(n), alpha=True),
+        lambda: torch.sub(f(n), 1, alpha=True),
+        lambda: torch.add(i(n), 1, alpha=2.5),
+        lambda: i(n).pow_(-1),
+        lambda: f(n, 2).renorm(2, 0, -1.0),
+        lambda: f(n).geometric_(1.5),
+        lambda: f(n).uniform_(1, 0),
+        lambda: f(n).cauchy_(0, -1),
+        lambda: f(n, dtype=torch.uint8).random_(0, 257),
+        lambda: torch.multinomial(f(n, 2), 3),
+        lambda: f(n).topk(n + 1),
+        lambda: F.smooth_l1_loss(f(n), f(n), beta=-1.0),
+        # dtypes
+        lambda: mask(n) - mask(n),
+        lambda: i(n).add_(0.5),
+        lambda: i(n).div_(2),
+        lambda: f(n, dtype=torch.complex64).clamp(0),
+        lambda: torch.view_as_complex(f(n, 2, dtype=torch.bfloat16)),
+        lambda: torch.aminmax(f(n), dim=0, out=(half(1), f(1))),
+        lambda: torch.randint_like(half(n), torch.ones(2, dtype=torch.int64, device="cpu")),
+        lambda: torch.dot(half(n), half(n).float()),
+        lambda: torch.lerp(f(n), half(n), 0.5),
+        lambda: torch.complex(f(n), half(n)),
+        lambda: F.binary_cross_entropy(half(n), f(n)),
+        lambda: torch.addmm(half(3), half(n, 3), f(3, 3)),
+        lambda: torch.quantile(i(n), 0.5),
+        # shapes
+        lambda: f(n) + f(3),
+        lambda: f(1, n).add_(f(2, n)),
+        lambda: half(n, 3) @ half(4, 2),
+        lambda: half(n, 3).mm(half(3)),
+        lambda: half(n, 3).mv(half(4)),
+        lambda: half(2, n, 3).bmm(half(2, 4, 3)),
+        lambda: f(n).dot(f(n + 1)),
+        lambda: F.linear(half(n, 3), half(2, 4)),
+        lambda: torch.cat([half(n, 2), half(n, 3)]),
+        lambda: torch.cat([f(n, 2), f(n)]),
+        lambda: torch.stack([f(n), f(n + 1)]),
+        lambda: f(n).softmax(2),
+        lambda: f(n).sort(1),
+        lambda: f(n).cumsum(1),
+        lambda: f(n, 0).max(),
+        lambda: f(n, 0).argmax(1),
+        lambda: f(n).flip((0, 0)),
+        lambda: torch.linalg.cross(f(n, 2), f(n, 2)),
+        lambda: torch.linalg.cholesky(f(n, 2)),
+        lambda: torch.linalg.lstsq(f(n, 2), f(n + 1, 2)),
+        lambda: torch.linalg.inv(half(n, 2, 3).float()),
+        lambda: torch.cdist(half(n, 2), half(2, 3)),
+        # layers
+        lambda: F.nll_loss(half(1, 3, n, 1), i(1, n, 1), half(2)),
+        lambda: F.nll_loss(half(n, 3), i(n), half(2)),
+        lambda: F.nll_loss(half(n, 3), i(n, 1)),
+        lambda: F.conv1d(f(1, 2, n), f(4, 2, 3), f(3)),
+        lambda: F.conv1d(f(1, 2, n), f(4, 2, 3), stride=0),
+        lambda: F.conv1d(f(1, 2, n), f(4, 2, 3), padding=-1),
+        lambda: F.conv1d(f(1, 2, n), f(4, 3, 3)),
+        lambda: F.conv1d(f(1, 2, n), f(5, 1, 3), groups=2),
+        lambda: F.conv2d(half(1, 2, n, 2), half(5, 2, 3, 3)),
+        lambda: F.conv_transpose1d(f(1, 2, n), f(3, 4, 3)),
+        lambda: F.conv_transpose1d(f(1, 2, n), f(2, 3, 3), f(2), groups=2),
+        lambda: F.max_pool1d(half(1, n, 3), 2, padding=2),
+        lambda: F.interpolate(f(1, 1, n), size=0),
+        lambda: F.pixel_shuffle(half(3, n, 1), 2),
+        lambda: F.layer_norm(half(n, 3), (2,)),
+        lambda: F.layer_norm(half(n, 3), (3,), half(2)),
+        lambda: F.group_norm(half(n, 3), 2),
+        lambda: F.batch_norm(half(n, 3), half(2), half(2)),
+        lambda: F.glu(half(n, 3)),
+        lambda: F.prelu(half(n, 3), half(2)),
+    ]
+
+
+def test_a_wrong_call_has_the_error_of_torch_with_few_and_with_many_elements() -> None:
+    use()
+
+    def errors(n: int, device: str) -> list[str]:
+        found = []
+        for call in wrong_calls(n, device):
+            try:
+                call()
+                found.append("accepted")
+            except (RuntimeError, IndexError) as error:
+                said = str(error).replace(str(n + 1), "n + 1").replace(str(n - 1), "n - 1").replace(str(n), "n")
+                found.append(f"{type(error).__name__}: {said}")
+        return found
+
+    of_torch = errors(37, "cpu")
+    assert "accepted" not in of_torch
+    assert errors(37, "cuda") == of_torch
+    assert errors(MANY, "cuda") == of_torch
+
+
+def test_large_calls_are_accepted_if_their_sizes_depend_on_each_other() -> None:
+    """Here, a smaller size does not keep each relation between sizes, such as the number of blocks in an image."""
+    use()
+    half = partial(on_gpu, dtype=torch.float16)
+    images, labels = half(128, 64, 190, 190), on_gpu(128, 100, dtype=torch.int64)
+    assert F.group_norm(half(128, 96, 224, 112), 24).shape == (128, 96, 224, 112)
+    assert F.pixel_shuffle(half(128, 48, 210, 210), 4).shape == (128, 3, 840, 840)
+    assert F.unfold(half(64, 64, 256, 272), 16, stride=16).shape == (64, 64 * 256, 16 * 17)
+    assert F.fold(half(128, 64 * 9, 4096), (66, 66), 3).shape == (128, 64, 66, 66)
+    assert F.conv2d(images, half(9, 64, 11, 11), padding=50, dilation=12, stride=16).shape == (128, 9, 11, 11)
+    assert F.max_pool2d(images, 31, 17, 15).shape == (128, 64, 12, 12)
+    assert F.interpolate(half(64, 64, 280, 280), size=(250, 333)).shape == (64, 64, 250, 333)
+    assert F.ctc_loss(on_gpu(2000, 128, 1100), labels, torch.full((128,), 1900), torch.full((128,), 90)).dim() == 0
+
+
+def test_numbers_at_the_limits_of_a_dtype_are_accepted() -> None:
+    use()
+    half, mask = on_gpu(3, dtype=torch.float16), on_gpu(3, dtype=torch.bool)
+    for value in (65504.0, float("inf")):
+        half.fill_(value)
+    on_gpu(3, dtype=torch.complex64).fill_(1j)
+    assert torch.add(half, 2, alpha=1).dtype is torch.float16 and torch.add(mask, mask, alpha=True).dtype is torch.bool
+    with pytest.raises(RuntimeError, match="Expected object of scalar type Long as out, but got int"):
+        torch.nonzero(half, out=on_gpu(3, dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="expected scalar type Float but found Half"):
+        F.embedding_bag(mask.long()[None], on_gpu(4, 2), per_sample_weights=half[None], mode="sum")
 
 
 def test_short_time_fourier_transforms_accept_half_precision() -> None:
