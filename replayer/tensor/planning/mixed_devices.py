@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -386,18 +387,16 @@ def _of_self(operands: _Operands) -> Mixed:
     return Mixed.ON_HOST if operands.inputs[0][1].is_cpu else Mixed.ON_DEVICE
 
 
-def _searchsorted(operands: _Operands) -> None:
+def _searchsorted(operands: _Operands) -> NoReturn:
     """See native/BucketizationUtils.h."""
     overload = "Tensor" if isinstance(operands.values["self"], torch.Tensor) else "Scalar"
     wrapper = f"wrapper_CUDA_{overload}_out_searchsorted_out" if operands.out else f"wrapper_CUDA_{overload}_searchsorted"
     inputs = tuple((name, tensor) for name, tensor in operands.inputs if name != "sorter")
     _require_common_device(_Operands(operands.out, inputs, (), operands.values), wrapper)
-    boundaries, sorter = operands.tensor("sorted_sequence"), operands.values["sorter"]
-    if sorter is not None and sorter.device != boundaries.device:
-        raise RuntimeError(
-            "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor device type"
-            f" {sorter.device} and input value tensor device type {boundaries.device}"
-        )
+    raise RuntimeError(
+        "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor device type"
+        f" {operands.tensor('sorter').device} and input value tensor device type {operands.tensor('sorted_sequence').device}"
+    )
 
 
 def _mode(operands: _Operands) -> Mixed:

@@ -64,14 +64,16 @@ def test_a_number_is_copied_as_a_tensor() -> None:
 
 
 @pytest.mark.parametrize("source", ["cpu", "cuda"])
-@pytest.mark.parametrize("shape", [(4,), (3, 3), (5, 2, 3), (2, 1), (1, 1, 2, 3)])
+@pytest.mark.parametrize("shape", [(4,), (3, 3), (5, 2, 3), (2, 1), (1, 1, 2, 3), (270,), (3, 270), (5, 180, 270), (270, 180)])
 def test_a_copy_raises_torchs_error_for_shapes_that_do_not_fit(source: str, shape: tuple[int, ...]) -> None:
-    """GIVEN a target of 2 x 3 WHEN a tensor of another shape is copied THEN the result is the same as on the CPU."""
+    """GIVEN a target of 2 x 3, or of 180 x 270 with unknown values WHEN a tensor of another shape is copied THEN the result is
+    the same as on the CPU."""
     use()
+    target = (180, 270) if max(shape) > 5 else (2, 3)
 
     def outcome(device: str, source: str) -> str:
         try:
-            torch.zeros(2, 3, device=device).copy_(torch.ones(shape, device=source))
+            torch.empty(target, device=device).copy_(torch.ones(shape, device=source))
         except RuntimeError as error:
             return str(error)
         return "copied"

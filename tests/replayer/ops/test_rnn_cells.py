@@ -1,14 +1,20 @@
 # mypy: allow-untyped-calls
-"""Layers of recurrent networks with a cell that adds up its inputs: dropout, directions and packed sequences."""
+"""Layers of recurrent networks, compared with torch's own results. Dropout is tested with a cell that adds up its inputs."""
 
 from __future__ import annotations
 
+import itertools
+import warnings
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from replayer.ops.composite import rnn_cells
 from replayer.ops.composite.rnn_cells import LayerOptions, layers
+from replayer.ops.cpu.cpu_kernels import FORMS
 from traces.script.patching import temporarily_set
 
 
@@ -35,28 +41,29 @@ def test_dropout_follows_each_layer_except_the_last() -> None:
     assert _summed([1.0, 2.0, 4.0], [], 1, _options(2, dropout=1.0, train=False)) == ([1.0, 4.0, 11.0], [7.0, 11.0])
 
 
-def test_states_of_packed_sequences_end_with_each_sequence() -> None:
-    # GIVEN sequences 1 10 100 1000, 2 20 200 and 3
-    rows, sizes = [1.0, 2.0, 3.0, 10.0, 20.0, 100.0, 200.0, 1000.0], [3, 2, 2, 1]
-    forwards, states = _summed(rows, sizes, 3, _options())
-    assert forwards == [1.0, 2.0, 3.0, 11.0, 22.0, 111.0, 222.0, 1111.0] and states == [1111.0, 222.0, 3.0]
-    # WHEN they are also read backwards, THEN each begins with its own last row
-    both, states = _summed(rows, sizes, 3, _options(bidirectional=True))
-    assert both[::2] == forwards
-    assert both[1::2] == [1111.0, 222.0, 3.0, 1110.0, 220.0, 1100.0, 200.0, 1000.0]
-    assert states == [1111.0, 222.0, 3.0] * 2
+class CudaKernels(TorchDispatchMode):
+    """Computes CUDA's fused cells on the CPU."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return FORMS.get(func, func)(*args, **(kwargs or {}))
 
 
-def test_each_layer_and_direction_has_its_own_weights_and_state() -> None:
-    # GIVEN two layers with two directions and two weights each
-    seen: list[list[float]] = []
-
-    def cell(states: int, weights: list[torch.Tensor], biases: bool) -> Any:
-        seen.append([weight.item() for weight in weights])
-        return lambda step, hidden: (hidden[0],)
-
-    weights, states = [torch.tensor(float(i)) for i in range(8)], torch.tensor([10.0, 20.0, 30.0, 40.0]).reshape(4, 1, 1)
-    with temporarily_set(rnn_cells, _cell=cell):
-        output, after = layers(torch.zeros(1, 1, 1), [], [states], weights, _options(2, bidirectional=True))
-    assert seen == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert output.flatten().tolist() == [30.0, 40.0] and after.flatten().tolist() == [10.0, 20.0, 30.0, 40.0]
+@pytest.mark.parametrize("kind", ["LSTM", "LSTM with projection", "GRU"])
+def test_layers_have_the_outputs_and_states_of_torch(kind: str) -> None:
+    torch.manual_seed(0)
+    warnings.simplefilter("ignore")  # oneDNN has no projections
+    for biases, bidirectional, is_packed in itertools.product((True, False), repeat=3):
+        module: Any = torch.nn.GRU if kind == "GRU" else partial(torch.nn.LSTM, proj_size=2 * ("projection" in kind))
+        module = module(3, 4, num_layers=2, bias=biases, bidirectional=bidirectional)
+        data: Any = torch.randn(5, 3, 3)
+        if is_packed:
+            data = torch.nn.utils.rnn.pack_padded_sequence(data, torch.tensor([5, 3, 2]))
+        count = 2 * (1 + bidirectional)
+        states = [torch.randn(count, 3, module.proj_size or 4), torch.randn(count, 3, 4)][: 1 + (kind != "GRU")]
+        expected, after = module(data, states[0] if kind == "GRU" else tuple(states))
+        rows, sizes = (data.data, data.batch_sizes.tolist()) if is_packed else (data, [])
+        of_gpu = temporarily_set(rnn_cells, _gates=lambda data, weight, bias: data @ weight.t())  # the fused cells add the bias
+        with torch.no_grad(), CudaKernels(), of_gpu:
+            found = layers(rows, sizes, states, module._flat_weights, LayerOptions(biases, 2, 0.0, True, bidirectional))
+        for one, other in zip(found, [expected.data, *([after] if kind == "GRU" else after)], strict=True):
+            torch.testing.assert_close(one, other)

@@ -30,8 +30,10 @@ TOLD: SmiFacts = {
 
 
 def test_queries_give_the_same_output_as_nvidia_smi() -> None:
-    asked = ["--query-gpu=index,name,memory.used,temperature.gpu", "--format=csv,noheader,nounits"]
-    assert answer(TOLD, asked) == ["0, Tesla V100-SXM2-16GB, 7, [N/A]", "1, Tesla V100-SXM2-16GB, 0, [N/A]"]
+    asked = ["--query-gpu=index,name,memory.used,temperature.gpu,pci.bus_id", "--format=csv,noheader,nounits"]
+    assert answer(TOLD, asked) == [
+        f"{index}, Tesla V100-SXM2-16GB, {used}, [N/A], 00000000:0{index + 1}:00.0" for index, used in ((0, 7), (1, 0))
+    ]
     assert answer(TOLD, ["--query-gpu=memory.free", "--format=csv", "-i", "1"]) == ["memory.free [MiB]", "16160 MiB"]
     assert answer(TOLD, ["-L"])[1] == "GPU 1: Tesla V100-SXM2-16GB (UUID: GPU-00000000-0000-0000-0000-000000000001)"
     free = [line.split()[2] for line in answer(TOLD, ["-q", "-d", "Memory"]) if line.split()[:1] == ["Free"]]

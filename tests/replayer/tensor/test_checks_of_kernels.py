@@ -118,6 +118,7 @@ def test_results_that_share_memory_with_an_input_are_rejected_as_on_a_gpu() -> N
         call(torch.ones(3, device="cuda"))
 
 
+nn: Any = F
 MANY = (1 << 28) + 1  # elements of calls that the replayer does not try on the CPU with their own sizes
 
 
@@ -160,7 +161,7 @@ def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
         lambda: half(n).fill_(1e5),
         lambda: f(n, dtype=torch.uint8).fill_(256),
         lambda: f(n).fill_(1j),
-        lambda: F.threshold_(half(n), 0.0, 1e6),
+        lambda: nn.threshold_(half(n), 0.0, 1e6),
         lambda: torch.add(f(n), f(n), alpha=True),
         lambda: torch.sub(f(n), 1, alpha=True),
         lambda: torch.add(i(n), 1, alpha=2.5),

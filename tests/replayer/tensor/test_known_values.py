@@ -156,6 +156,13 @@ def test_two_tensors_are_assumed_to_be_close_but_not_equal() -> None:
     assert not bool(((one == other) | (other == one)).all()) and not bool(((one < 0) | (one > 1)).all())
 
 
+def test_a_copy_of_a_part_of_a_tensor_of_one_value_has_this_value() -> None:
+    use()
+    threes: Any = torch.full((1 << 16,), 3.0, device="cuda")
+    assert threes[5:].clone().max().item() == 3.0
+    assert torch._neg_view(threes)[5:].clone().max().item() != 3.0
+
+
 def test_a_script_can_detect_that_an_attention_mask_hides_nothing() -> None:
     """Scripts do this to run a kernel without mask, so the launched kernel is flash attention."""
     gpu = use(name="NVIDIA A100-SXM4-40GB")

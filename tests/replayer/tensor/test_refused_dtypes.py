@@ -367,6 +367,8 @@ def test_half_precision_fourier_transforms_need_sizes_that_are_powers_of_two() -
     assert torch.fft.rfft(half, dim=0).shape == (3, 6)
     with pytest.raises(RuntimeError, match="powers of two"):
         torch.fft.rfft(half, dim=1)
+    with pytest.raises(RuntimeError, match=r"a signal size of\[4, 6\]"):
+        torch.fft.fft2(half)
     with pytest.raises(RuntimeError, match="BFloat16"):
         torch.fft.rfft(torch.ones(4, dtype=BFLOAT, device="cuda"))
 

@@ -152,6 +152,9 @@ def test_memory_that_the_script_registers_is_pinned_until_it_is_unregistered() -
     device = _Device()
     mine = memoryview(bytearray(3 * PAGE))
     address = _address(mine)
+    for at in (2 * PAGE, 0, PAGE):  # next to each other
+        assert device.memory.register(address + at, PAGE)
+    assert all(device.memory.unregister(address + at) for at in (PAGE, 0, 2 * PAGE))
     assert device.memory.register(address, len(mine))
     assert device.memory.holds(address + 5) and device.locks.locked == {address: len(mine)}
     assert not device.memory.register(address + PAGE, PAGE)  # some of it is registered already
