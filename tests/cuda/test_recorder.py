@@ -4,6 +4,7 @@ device."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 from _pytest.mark import ParameterSet
 
 import traces
-from tests.cuda.running import PROGRAMS, Run, record, replay
+from tests.cuda.running import PROGRAMS, Program, Run, record, replay, run
 from tests.cuda.truth import DeviceLog, agreement
+from traces.kineto import read_kineto
 from traces.model.trace import NONE, StepKind, Trace
 
 pytestmark = pytest.mark.cuda
@@ -90,6 +92,19 @@ def test_every_kernel_is_recorded_once(recorded: Recorded, program: str, grain: 
     found = recorded(program, grain).agreement
     assert found.faults == []
     assert found.correct == found.in_log > 0
+
+
+def test_recordings_and_an_imported_profile_contain_the_same_steps(device: Path, tmp_path: Path) -> None:
+    """GIVEN a script with a teacher, an averaged model, a metric, validation, incomplete groups of accumulated gradients,
+    closures and a GAN WHEN it is recorded at both grains, and its own profile is imported THEN each of the three traces has the
+    steps that the script printed, in number and kind."""
+    program, profile = Program("step_kinds.py"), tmp_path / "profile.json"
+    recordings = [record(device, program, grain, tmp_path / grain) for grain in ("kernel", "phase")]
+    own = run(device, replace(program, arguments=(str(profile),)), tmp_path / "own")
+    assert own.exit_code == 0, own.errors[-3000:]
+    for trace in (*(one.trace for one in recordings), read_kineto(profile)):
+        kinds = "".join("E" if kind == StepKind.EVALUATION else "T" for kind in trace.steps.kind.tolist())
+        assert kinds + "\n" == own.output
 
 
 # The event between two phases is recorded when the first phase ends, and the last event of a step when the optimizer returns.

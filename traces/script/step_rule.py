@@ -11,7 +11,8 @@
 
 A training step ends when the method `step` of the script's first optimizer returns. An evaluation step processes one batch
 without gradients, and ends when the script requests the next batch. Without a DataLoader, an evaluation step ends when the
-script calls its model again.
+script calls its model again. If a script evaluates a batch after a backward pass that no optimizer step has followed, the step
+that contains both is a training step.
 
 Note [The first optimizer]
     A script may replace its optimizer, for example Adam by LBFGS. The new optimizer becomes the first optimizer when it makes a
@@ -21,8 +22,14 @@ Note [The first optimizer]
     steps while the first one makes none, and at least twice as many as in any such period before.
 
 Note [Called twice without gradient]
-    A training step may call a teacher model twice without gradients. If the script has trained before and uses a batch from a
+    A training step may call a teacher model twice without gradients. If the script has an optimizer and uses a batch from a
     DataLoader, the second call of a model therefore does not end a step.
+
+Note [Calls without a new batch]
+    A new batch is a batch from a DataLoader, or a copy to the GPU outside modules. After a training step that used a new batch,
+    a script may call models without gradients before it gets the next batch, for example to compute a metric, to compare with
+    the averaged weights, or to generate a sample. Such calls are not an evaluation step. They belong to the step that runs when
+    they are made, which may be the next training step.
 
 Note [Inference with gradients on]
     Without `torch.no_grad`, inference looks like the start of training, until the script calls the model for a second batch
@@ -139,6 +146,11 @@ class StepSplitter:
         # the outermost module of the previous batch, or None if a step has ended since then
         self._last_batch_first: int | None = None
         self._batch = False  # a DataLoader returned a batch, and no step has ended since
+        self._goes_back = False  # a backward pass has run since the last step of an optimizer, and no step has ended since
+        # see Note [Calls without a new batch]
+        self._is_new_batch = False  # since the last call of an outermost module
+        self._used_batch = False  # since the last training step
+        self.trains_on_batches = False  # whether the last training step used a new batch
         self._asked = False
         self._more: bool | None = None
         self._forget_calls()
@@ -149,7 +161,8 @@ class StepSplitter:
 
     def drop_step(self) -> None:
         """Forget the calls of the unfinished step."""
-        self._last_batch_first, self._batch, self._asked = None, False, False
+        self._last_batch_first = None
+        self._batch = self._goes_back = self._is_new_batch = self._asked = False
         self._forget_calls()
 
     @property
@@ -188,6 +201,7 @@ class StepSplitter:
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
         self._trains = True
         self._steps_outside |= is_first
+        self._goes_back = False
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
 
     def loader_entered(self) -> StepEnd:
@@ -196,7 +210,7 @@ class StepSplitter:
         ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
         if not ends and last_batch_first is not None:
             self._last_batch_first = last_batch_first
-        self._batch = True
+        self._batch = self._is_new_batch = self._used_batch = True
         self._forget_calls()
         return ends
 
@@ -215,19 +229,22 @@ class StepSplitter:
         ends = StepEnd.NOTHING
         if grad_enabled or module == self._first:
             ends = self._ends_by_hand()
+        counts = grad_enabled or self._is_new_batch or not self.trains_on_batches
+        self._is_new_batch = False
         more = self._holds_more(more_recorded) if module == self._first else None
-        if not ends and not more:
+        if not ends and not more and counts:
             self._infers |= more is False and self._only_infers
             ends = StepEnd.EVALUATION if self._is_next_batch(module) else StepEnd.NOTHING
-        self._end(ends)
+        ends = self._end(ends)
         self._asked = False
-        if self._first is None:
+        if self._first is None and counts:
             self._first = module
         self._with_gradient |= grad_enabled
         return ends
 
     def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
         # see Note [The next batch is copied]
+        self._is_new_batch = self._used_batch = True
         if not self._only_infers or self._batch or self._first is None:
             return StepEnd.NOTHING
         more = self._holds_more(more_recorded)
@@ -247,7 +264,7 @@ class StepSplitter:
     def backward(self) -> StepEnd:
         # see Note [Training without an optimizer]
         ends = self._end(self._ends_by_hand() if self.ends_at_backward else StepEnd.NOTHING)
-        self._trains = self._backward = True
+        self._trains = self._backward = self._goes_back = True
         return ends
 
     def _ends_by_hand(self) -> StepEnd:
@@ -258,15 +275,19 @@ class StepSplitter:
 
     def _is_next_batch(self, module: int) -> bool:
         if self.evaluating:
-            return module == self._first and not (self._trains and self._batch)
+            return module == self._first and (self._only_infers or not self._batch)
         if module == self._last_batch_first and not self._trains:
             self._infers = True
             return True
         return False
 
     def _end(self, ends: StepEnd) -> StepEnd:
+        if ends and self._goes_back:
+            ends = StepEnd.TRAINING
+        if ends == StepEnd.TRAINING:
+            self.trains_on_batches, self._used_batch, self._is_new_batch = self._used_batch, False, False
         if ends:
             self._last_batch_first = None
-            self._batch = False
+            self._batch = self._goes_back = False
             self._forget_calls()
         return ends

@@ -394,6 +394,7 @@ def test_a_training_step_can_launch_a_graph_captured_without_gradients(of_graph:
     tracker.grads_enabled = lambda: True
     train(stage)
     tracker.launches_graph = OpSignature("cudaGraphLaunch", (), ()) if of_graph else None
+    stage.within("loader")
     stage.module(grad=False)
     stage.op("aten::mm")
     assert stage.log.device[-1]["duration_ns"] == took_us * US
@@ -410,6 +411,7 @@ def test_a_step_is_evaluation_if_only_recorded_evaluation_launches_its_graph() -
     tracker.grads_enabled = lambda: True
     train(stage)
     tracker.launches_graph = OpSignature("cudaGraphLaunch", (), (), direction="0")
+    stage.within("loader")
     stage.module(grad=False)
     assert tracker.step.step.kind == StepKind.EVALUATION
 

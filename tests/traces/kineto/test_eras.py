@@ -593,6 +593,15 @@ def test_a_recording_without_step_marks_or_training_is_one_inference_step() -> N
     assert seen([kernel(1, 2)]) == ("whole", ["EVALUATION"], [7])  # the kernel runs from 2 to 7
 
 
+def test_models_trained_in_turn_with_other_optimizers_make_steps() -> None:
+    """GIVEN three steps of SGD and then three steps of Adam, without step marks."""
+    of_sgd = [event for start in (0, 100, 200) for event in training_step(start)]
+    of_adam = [
+        {**event, "name": event["name"].replace("SGD", "Adam")} for start in (300, 400, 500) for event in training_step(start)
+    ]
+    assert imported([*of_sgd, *of_adam]).steps.kind.tolist() == [StepKind.STEADY] * 6
+
+
 def test_inference_is_divided_into_batches() -> None:
     batch = [op("enumerate(DataLoader)#_Iter.__next__", 0, 5, cat="user_annotation"), op("aten::conv2d", 10, 8)]
     assert seen(batch + shifted(batch, 20) + shifted(batch[:1], 40)) == ("inference", ["EVALUATION"] * 2, [20, 45])

@@ -297,11 +297,11 @@ def test_a_backward_pass_inside_another_one_does_not_begin_a_step() -> None:
 
 @pytest.mark.parametrize(("thread", "evaluations"), [("other", 1), ("main", 2)])
 def test_only_the_training_threads_loader_can_end_an_epoch(thread: str, evaluations: int) -> None:
-    """GIVEN a script that has trained WHEN its loader has no more batches THEN a repeated call is another evaluation."""
+    """GIVEN a script that has trained WHEN its loader has no more batches THEN a call for a copy is another evaluation."""
     run = Script()
     run.do("loader module loss backward optimizer loader evaluated")
     run.do("exhausted", thread)
-    run.do("evaluated loader")
+    run.do("h2d evaluated loader")
     assert len(run.steps) == 1 + evaluations
 
 
@@ -363,7 +363,7 @@ def test_a_module_call_in_an_explicit_phase_is_not_a_forward_pass() -> None:
 def test_only_calls_of_the_model_in_the_training_thread_and_outside_of_phases_end_a_step() -> None:
     """GIVEN batches without gradients: each call of the model ends a step."""
     run = Script()
-    run.do("loader evaluated evaluated")
+    run.do("evaluated evaluated")
     assert len(run.steps) == 1
     run.do("evaluated evaluated", thread="prefetcher")
     assert len(run.steps) == 1 and not run.splitter.is_in_module

@@ -43,6 +43,9 @@ class Script:
         self.load()
         self.splitter.loader_exhausted()
 
+    def copy(self) -> None:
+        self._now("copy", ENDS[self.splitter.copied()])
+
     def call(self, *modules: int, grad: bool = True) -> None:
         for module in modules:
             self._now(f"call {module}", ENDS[self.splitter.module_called(module, grad)])
@@ -108,6 +111,17 @@ def test_accumulated_gradients_are_one_step() -> None:
             script.train(MODEL, LOSS)
         script.step()
     assert script.ended == "TT"
+
+
+def test_evaluation_after_an_incomplete_group_of_accumulated_gradients() -> None:
+    """GIVEN a group that no optimizer step completes THEN the step that contains it and the first evaluated batch trains."""
+    script = Script()
+    for count in (3, 1):
+        batches(script, count, lambda: script.train(MODEL, LOSS))
+        if count == 3:
+            script.step()
+    batches(script, 3, lambda: script.evaluate(MODEL))
+    assert script.ended == "TTEE"
 
 
 def test_only_the_first_of_two_optimizers_ends_steps() -> None:
@@ -179,8 +193,8 @@ def test_an_inference_script_consists_of_evaluation_steps(loader: bool) -> None:
     assert script.ended == "EEE" and script.splitter.evaluating
 
 
-def test_each_evaluation_of_a_repeated_batch_is_a_step() -> None:
-    script = Script()
+def test_each_evaluation_of_a_repeated_batch_is_a_step_if_there_is_no_optimizer() -> None:
+    script = Script(StepSplitter(Optimizers()))
     script.load()
     for _ in range(5):
         script.evaluate(MODEL)
@@ -225,20 +239,47 @@ def test_a_teacher_model_called_without_gradients_belongs_to_the_training_step()
         script.step()
 
     batches(script, 3, body)
-    assert script.ended == "ETTT"  # before the script was seen to train, the first teacher's call looks like a batch
+    assert script.ended == "TTT"
     batches(script, 2, lambda: script.evaluate(MODEL))
-    assert script.ended == "ETTTEE"
+    assert script.ended == "TTTEE"
 
 
-def test_model_calls_without_gradients_between_training_steps_are_evaluation_steps() -> None:
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("called", [(MODEL,), (OTHER,), (MODEL, OTHER), (MODEL, MODEL, MODEL)])
+def test_models_called_without_gradients_for_the_batch_of_a_training_step_make_no_evaluation_step(
+    copies: bool, called: tuple[int, ...]
+) -> None:
+    """GIVEN batches from a DataLoader, or copied to the GPU THEN a metric, an averaged model or a generated sample makes no
+    step, and a model called for a new batch makes one."""
     script = Script()
-    for _ in range(2):
-        script.load()
+
+    def body() -> None:
         script.train(MODEL)
         script.step()
+        script.evaluate(*called)
+
+    if copies:
         for _ in range(3):
-            script.evaluate(MODEL)
-    script.load()
+            script.copy()
+            body()
+            script.copy()
+            script.evaluate(*called)
+        assert script.ended == ("TET" "ET" if called[0] == MODEL else "TTT")
+    else:
+        batches(script, 3, body)
+        assert script.ended == "TTT"
+        batches(script, 2, lambda: script.evaluate(*called))
+        assert script.ended == "TTTEE"
+
+
+def test_without_new_batches_each_call_without_gradients_is_an_evaluation_step() -> None:
+    """GIVEN data that are on the GPU before the training begins."""
+    script = Script()
+    for _ in range(2):
+        script.train(MODEL)
+        script.step()
+        script.evaluate(MODEL, MODEL, MODEL)
+    script.train(MODEL)
     assert script.ended == "TEEETEEE"
 
 
@@ -320,8 +361,9 @@ def _sampling(script: Script, n: int) -> str:
     script.exhaust()
     for _ in range(n):
         script.evaluate(MODEL)
+    has_trained = "T" in script.ended
     script.load()
-    return "E" * n
+    return "E" if has_trained else "E" * n
 
 
 @given(

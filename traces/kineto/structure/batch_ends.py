@@ -89,22 +89,22 @@ class BatchEnds:
         optimizers = Optimizers()
         optimizers.add(self)
         splitter = StepSplitter(optimizers)
+        splitter.trains_on_batches = has_batches and self._with_gradient
         ends: list[int] = []
         batch_ns = NONE  # start of a new batch that no op has used yet
         for start_ns, event, module in timed:
             if event is None:
                 with_gradient = self._with_gradient and (not begins_before or start_ns in self._calls_with_gradient)
-                # A training step may call other models without gradients for the same batch, such as a teacher or a metric.
-                is_same_batch = has_batches and batch_ns == NONE and self._with_gradient and not with_gradient
-                batch_ns = NONE
-                if not is_same_batch and splitter.module_called(module, with_gradient):
+                if splitter.module_called(module, with_gradient):
                     ends.append(start_ns)
             elif event.name == "loader":
                 if splitter.loader_entered():
                     ends.append(start_ns)
                 batch_ns = start_ns
             elif event.name == "h2d":
-                batch_ns = start_ns if batch_ns == NONE and not event.creates_tensor else batch_ns
+                if not event.creates_tensor:
+                    splitter.copied()
+                    batch_ns = start_ns if batch_ns == NONE else batch_ns
             elif event.name == "engine":
                 splitter.backward()
             elif event.name == "optimizer" and not event.calls_closure:

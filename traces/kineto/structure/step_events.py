@@ -33,6 +33,7 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Strings, parse_shapes
 from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
 from traces.script.phase_rule import ASIDE, CLOSURE, PLAIN, READ, op_class
+from traces.script.step_rule import Optimizers
 
 _EXPLICIT = (
     ("loader", re.compile(r"enumerate\(DataLoader\)#")),
@@ -57,6 +58,10 @@ _CACHE_LOOKUP = re.compile(r"TorchDynamo Cache Lookup$")  # looks for the compil
 _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
+class _Optimizer:
+    pass
+
+
 class StepEvent(NamedTuple):
     start_ns: int
     end_ns: int
@@ -64,7 +69,7 @@ class StepEvent(NamedTuple):
     kind: int
     seeds: bool  # creates the first gradient, if a backward pass follows
     quiet: bool  # not recorded by autograd, so autograd's engine may have called it
-    leads: bool = False  # step of the first optimizer
+    leads: bool = False  # step of the first optimizer, see Note [The first optimizer] in step_rule.py
     like: int = NONE  # same number for the same name and shapes, without the first dimension
     # see Note [After a backward pass] in phase_rule.py
     goes_forward: bool = False  # within a module that was called with gradients
@@ -123,7 +128,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     stepping = stepping[np.argsort(host.start_ns[stepping], kind="stable")]
-    leading = set(_of_first_optimizer(tables, stepping).tolist())
+    leading = _of_first_optimizer(tables, stepping)
     starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
     outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
     events = []
@@ -155,8 +160,9 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     return _outside_closures(events, host, runs_backward, leading, strings) if len(runs_backward) else events
 
 
-def _of_first_optimizer(tables: RankTables, ranges: Column) -> Column:
-    """Return the steps of the first optimizer. `ranges` contains the host rows of all optimizer steps, in time order.
+def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
+    """Return the host rows of the optimizer steps that end a training step. `ranges` contains the host rows of all optimizer
+    steps, in time order.
 
     Note [Optimizers of one class]
         The name of a range shows the class of an optimizer, but not which optimizer made the step. The optimizers of a GAN, for
@@ -165,10 +171,12 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> Column:
         assigned to several optimizers only if the differences repeat with a fixed period.
     """
     host, device = tables.host, tables.device
-    ranges = ranges[host.name[ranges] == host.name[ranges[0]]] if len(ranges) else ranges
+    ends = np.maximum.accumulate(host.end_ns[ranges])
+    ranges = ranges[np.append(True, host.start_ns[ranges[1:]] >= ends[:-1])[: len(ranges)]]  # some ranges are within others
     ops = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.OP))
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[np.argsort(host.start_ns[device.launch[work]], kind="stable")]
+    of_class = np.unique(host.name[ranges], return_inverse=True)[1].reshape(-1)
     columns = []
     for starts_ns, values in (
         (host.start_ns[ops], (host.name[ops], host.shapes[ops])),
@@ -176,9 +184,15 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> Column:
     ):
         first, end = np.searchsorted(starts_ns, [host.start_ns[ranges], host.end_ns[ranges]])
         columns += [np.where(end > first, np.append(of, NONE)[end - 1], NONE) for of in values]
-    kinds = np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)
-    repeats = any((kinds[period:] == kinds[:-period]).all() for period in range(2, len(kinds) // 2 + 1))
-    return ranges[kinds == kinds[0]] if repeats else ranges
+    made = of_class * len(ranges)  # a number for each optimizer
+    for number in range(len(np.unique(of_class))):
+        own = np.flatnonzero(of_class == number)
+        kinds = np.unique(np.stack(columns)[:, own], axis=1, return_inverse=True)[1].reshape(-1)
+        if any((kinds[period:] == kinds[:-period]).all() for period in range(2, len(kinds) // 2 + 1)):
+            made[own] += kinds
+    known = Optimizers()
+    optimizers = {number: _Optimizer() for number in made.tolist()}
+    return {row for row, number in zip(ranges.tolist(), made.tolist(), strict=True) if known.is_first(optimizers[number])}
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
