@@ -83,7 +83,9 @@ class DataParallelStages:
         recorded = next(iter(self._stages_on(name, device)[count:]), None)
         if recorded is not None and self.recorded:
             before = [stage for stage in self.recorded if stage.begin_ns < recorded.begin_ns]
-            if recorded.begin_ns > max((stage.end_ns for stage in before), default=0):
+            # A GPU does nothing between the end of its own replica and the start of the next one.
+            is_next_replica = bool(before) and before[-1].name == name == "parallel_apply"
+            if not is_next_replica and recorded.begin_ns > max((stage.end_ns for stage in before), default=0):
                 self._note_ops()
                 filled_ns = max((stage.device_end_ns for stage in before), default=0)
                 for other in {device, *self._busy_devices()}:

@@ -122,6 +122,22 @@ def test_gpus_are_busy_during_stages_and_between_them() -> None:
     assert round(busy_ms[1, "backward"], 6) == 498.8 and (1, "optimizer") not in busy_ms and (1, "scatter") not in busy_ms
 
 
+def test_a_gpu_is_idle_between_its_replica_and_a_later_replica_of_another_gpu() -> None:
+    """GIVEN replicas that run for 100 ms, the second one 50 ms after the end of the first one."""
+    trace = load(find("p100x2-no-cudnn"))
+    parts = trace.parts
+    replicas = [np.flatnonzero((parts.name == trace.strings.find("parallel_apply")) & (parts.device == gpu)) for gpu in (0, 1)]
+    for gpu, rows in enumerate(replicas):
+        for starts_ns in (parts.start_ns, parts.device_start_ns):
+            starts_ns[rows] = starts_ns[replicas[0]] + gpu * 150 * MS
+        parts.duration_ns[rows], parts.device_end_ns[rows] = 100 * MS, parts.device_start_ns[rows] + 100 * MS
+    script = Script(trace)
+    for _ in range(2):
+        script.step()
+    on_gpu = script.parts(1)
+    assert [on_gpu["parallel_apply", gpu][1] / MS for gpu in (0, 1)] == [100.0, 100.0]
+
+
 def test_an_event_between_two_stages_ends_when_the_second_stage_starts() -> None:
     """GIVEN a first step WHEN an event is recorded where the last part of backward starts THEN it reads that time."""
     script = Script(load(find("p100x2-no-cudnn")))
