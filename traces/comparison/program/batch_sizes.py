@@ -12,25 +12,34 @@ from fractions import Fraction
 from traces.comparison.program.device_ops import DeviceOp
 from traces.model.layouts import Shape
 
+_BATCH_FIRST = frozenset({"bmm", "baddbmm", "attention", "convolution"})
+
 
 def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
-    """Return the batch sizes of two traces if op shapes differ only in the first dimension. `replicas` is a ratio: the number
-    of nn.DataParallel replicas in the second trace divided by the number in the first trace."""
+    """Return the batch sizes of two traces if each op's shapes differ in one dimension, the batch. `replicas` is a ratio: the
+    number of nn.DataParallel replicas in the second trace divided by the number in the first trace.
+
+    The batch is the first dimension, but models such as nn.Transformer may put the tokens first. Another dimension may be the
+    batch only if the network contains ops that always put the batch first, such as attention."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None
-    pairs: list[tuple[Shape, Shape]] = []
+    pairs: list[tuple[str, Shape, Shape]] = []
     for one, other in zip(here, there, strict=True):
         # The shapes of weights do not depend on the batch size.
         shapes, others = (Counter(op.shapes or (op.shape or (),)) for op in (one, other))
         if shapes.total() == others.total():  # an input with the shape of a weight is not stored twice
-            pairs += zip(*(sorted(rest.elements()) for rest in (shapes - others, others - shapes)), strict=True)
+            rest = (sorted((of - than).elements()) for of, than in ((shapes, others), (others, shapes)))
+            pairs += [(one.canonical, *pair) for pair in zip(*rest, strict=True)]
+    first = any(op in _BATCH_FIRST for op, _, _ in pairs)
     sizes: dict[Fraction, tuple[int, int]] = {}
-    for a, b in pairs:
-        if not (a and b and a[0] and a[1:] == b[1:]):
+    for op, a, b in pairs:
+        which = [place for place, both in enumerate(zip(a, b, strict=False)) if both[0] != both[1]]
+        if len(a) != len(b) or len(which) != 1 or not a[which[0]] or (which[0] and (op in _BATCH_FIRST or not first)):
             return None
-        factor = Fraction(b[0], a[0])
-        sizes[factor] = min(sizes.get(factor, (a[0], b[0])), (a[0], b[0]))
+        size = a[which[0]], b[which[0]]
+        factor = Fraction(size[1], size[0])
+        sizes[factor] = min(sizes.get(factor, size), size)
     return next((size for factor, size in sizes.items() if sizes.keys() <= {factor, factor * replicas}), None)

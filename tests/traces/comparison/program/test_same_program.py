@@ -34,6 +34,22 @@ def test_a_replay_with_other_op_names_is_the_same_program() -> None:
 
 
 @pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        pytest.param(["12,16,32", "64,12,12"], Both(8, 16), id="more samples"),
+        pytest.param(["24,8,32", "32,24,24"], None, id="more tokens"),
+    ],
+)
+def test_batch_sizes_are_found_if_tokens_are_the_first_dimension(there: list[str], expected: Both[int] | None) -> None:
+    """GIVEN the attention of 4 heads to 12 tokens of 8 samples WHEN the second trace has more samples or tokens."""
+    recorded, other = (
+        training(made=[Call("aten::add", first, 31, "kernel"), Call("aten::bmm", then, 41, "kernel")])
+        for first, then in (["12,8,32", "32,12,12"], there)
+    )
+    assert compare(recorded, other).batch_sizes == expected
+
+
+@pytest.mark.parametrize(
     ("here", "there", "expected"),
     [
         pytest.param(["8,16", "128,64"], ["16,16", "256,64"], Both(8, 16), id="a matrix product over all tokens"),
