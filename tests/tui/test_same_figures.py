@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -11,6 +13,7 @@ from xml.etree.ElementTree import Element
 import pytest
 
 import traces
+from tests.replayer.compiled.handmade_recording import running
 from tests.traces.handmade import phase_grained, replay_of, training
 from tests.tui.view.scenes import whole
 from traces.comparison.compare import compare
@@ -19,15 +22,16 @@ from traces.format.trace_file import save
 from traces.kineto import read_kineto
 from traces.model.trace import Trace
 from tui.cli import run
-from tui.formatting import share_text, size_text, time_text
+from tui.formatting import error_text, share_text, size_text, time_text
 from tui.report.page import report_html
 from tui.report.plots import PLOTS, NamedTrace, compared
+from tui.text.diff import cause_texts, verdict_sentences
 from tui.view.tables.rows import table_of
 from tui.view.timeline.headline import headline
 
 
 def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert run([*words]) in (0, 1)
+    assert run([*words]) in (0, 1, 3)
     return capsys.readouterr().out
 
 
@@ -69,25 +73,53 @@ def test_every_output_shows_the_same_figures_of_a_recording(
     assert modules == [(row["path"], row["forward_ns"]) for row in facts["analyses"]["modules"]]
 
 
-@pytest.mark.parametrize("name", ["training", "transformer"])
-def test_every_output_shows_the_same_figures_of_a_recording_and_its_replay(
+PAIRS: dict[str, Callable[[Path], tuple[Trace, Trace]]] = {
+    "a replay": lambda folder: (MADE["training"](folder), replay_of(MADE["training"](folder), 1.2)),
+    "slower steps": lambda folder: (MADE["training"](folder), training(steps=6, jitter_us=(0, 300))),
+    "phases": lambda folder: (MADE["phases"](folder), MADE["training"](folder)),
+    "vendors": lambda folder: (MADE["transformer"](folder), MADE["toy"](folder)),
+    "batch sizes": lambda folder: (MADE["training"](folder), training(steps=6, batch=48, stretch=1.3)),
+    "compiled": lambda _: (running(("mm", 900), ("add", 200)), running(("mm", 900), ("triton_poi_fused_add_0", 100))),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_output_shows_the_same_figures_of_a_pair(
     name: str, shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded = MADE[name](shared_traces)
-    other = replay_of(recorded) if name == "training" else MADE[name](shared_traces)
+    first, second = PAIRS[name](shared_traces)
     paths = [str(tmp_path / "a.msgpack"), str(tmp_path / "b.msgpack")]
-    for trace, path in zip((recorded, other), paths, strict=True):
+    for trace, path in zip((first, second), paths, strict=True):
         save(trace, path)
-    comparison = compare(recorded, other)
-    found = _printed(capsys, "diff", *paths, "--details")
+    comparison = compare(first, second)
+    texts = [
+        _printed(capsys, "diff", *paths),
+        _printed(capsys, "diff", *paths, "--details"),
+        _printed(capsys, "diff", *paths, "--markdown").replace("&lt;", "<"),
+        unescape(re.sub("<[^>]*>", " ", report_html([NamedTrace("a", first), NamedTrace("b", second)]))),
+    ]
+    outputs = [re.sub(r"\s+", " ", text).replace("host- bound", "host-bound") for text in texts]
     facts = json.loads(_printed(capsys, "diff", *paths, "--json"))
-    page = report_html([NamedTrace("a", recorded), NamedTrace("b", other)])
-    shown = " ".join(line.text for line in headline(whole(("a", recorded), ("b", other)), 400))
-    for name_of, spread in {"steps": comparison.steps, "gpu_busy": comparison.gpu_busy}.items():
-        for median_ns in (spread.recorded_median_ns, spread.replayed_median_ns):
-            assert median_ns is not None and time_text(median_ns) in found and time_text(median_ns) in page
-        assert facts[name_of]["recorded_median_ns"] == spread.recorded_median_ns
-    assert time_text(comparison.steps.recorded_median_ns) in shown
+    shown = " ".join(line.text for line in headline(whole(("a", first), ("b", second)), 400))
+    # THEN times, differences, verdict, bottlenecks and reasons are the same in all texts, and in JSON
+    figures = {"steps": comparison.steps, "gpu_busy": comparison.gpu_busy}
+    if comparison.waits_for_data:
+        figures["compute_side"] = comparison.compute_side
+    for key, of in figures.items():
+        names = f"recorded_{of.average}_ns", f"replayed_{of.average}_ns", "error"
+        assert [facts[key][name] for name in names] == [of.recorded_ns, of.replayed_ns, of.error]
+        if of.recorded_ns is not None and of.replayed_ns is not None:
+            cells = time_text(of.recorded_ns), time_text(of.replayed_ns), error_text(of.error)
+            assert all(cell in output for output in outputs for cell in cells)
+    verdict, causes = verdict_sentences(comparison)[0][0], cause_texts(comparison)
+    assert all(text in output for output in outputs for text in (verdict, *causes))
+    assert facts["within_tolerance"] is comparison.within_tolerance and facts["reason"] == comparison.verdict.reason
+    assert error_text(comparison.steps.error) in shown
+    most, rates = comparison.largest_reason, comparison.samples_per_s
+    assert facts.get("largest_reason", {}).get("what") == (most and most.what)
+    assert facts.get("samples_per_s") == (rates and {"recorded": rates.recorded, "replayed": rates.replayed})
+    assert (rates is not None) is (name == "batch sizes")
+    assert rates is None or all(f"{rates.recorded:.1f} -> {rates.replayed:.1f} samples/s" in output for output in outputs)
 
 
 @pytest.mark.parametrize("name", ["training", "transformer"])

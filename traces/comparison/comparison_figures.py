@@ -203,6 +203,8 @@ class ComparisonFacts(ComparedFigures, VerdictFacts):
 
     pace: Spread  # equal to `steps`
     gpu_time: Spread  # equal to `gpu_busy`
+    # of all ranks together, if the inputs differ only in the batch size
+    samples_per_s: Both[float] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +223,14 @@ class Comparison(ComparedFigures):
     @property
     def figures(self) -> dict[str, Spread]:
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
+
+    @property
+    def samples_per_s(self) -> Both[float] | None:
+        sizes, before_ns, after_ns = self.batch_sizes, self.steps.recorded_ns, self.steps.replayed_ns
+        if sizes is None or not before_ns or not after_ns:
+            return None
+        samples = Both(sizes.recorded * self.ranks.recorded, sizes.replayed * self.ranks.replayed)
+        return Both(1e9 * samples.recorded / before_ns, 1e9 * samples.replayed / after_ns)
 
     @property
     def unfused_changes(self) -> Changes:

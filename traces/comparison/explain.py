@@ -81,7 +81,7 @@ def explain(comparison: Comparison) -> Explanation:
     ordered: list[Reason] = []
     for cause in causes:
         ordered += [cause, *(detail for detail in (*parts, *work) if detail.phase == cause.what)]
-    summary = [*_throughput(comparison, before_ns, after_ns), *_accumulation(comparison, before_ns, after_ns)]
+    summary = [*_throughput(comparison), *_accumulation(comparison, before_ns, after_ns)]
     summary += _data_parallel(comparison)
     headline = f"{_headline(before_ns, after_ns)} {slow_steps_sentence(comparison)}".rstrip()
     return Explanation(headline, summary, delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
@@ -144,17 +144,18 @@ def gpu_sets_step_time(comparison: Comparison) -> bool:
     return any(pace.host_runs_ahead for pace in paces) or all(pace.limit == DEVICE for pace in paces)
 
 
-def _throughput(comparison: Comparison, before_ns: int, after_ns: int) -> Iterator[str]:
+def _throughput(comparison: Comparison) -> Iterator[str]:
     gpus, counts = ["", ""], [gpus * ranks for gpus, ranks in zip(comparison.gpus, comparison.ranks, strict=True)]
     if len(set(counts)) > 1:
         gpus = [f" on {count} GPU{'s' if count > 1 else ''}" for count in counts]
-    if comparison.batch_sizes is None:
+    rates = comparison.samples_per_s
+    if comparison.batch_sizes is None or rates is None:
         if any(gpus):
             yield f"A runs{gpus[0]}, and B{gpus[1]}."
         return
     sizes = [size * ranks for size, ranks in zip(comparison.batch_sizes, comparison.ranks, strict=True)]
-    rates = [1e9 * size / step_ns for size, step_ns in zip(sizes, (before_ns, after_ns), strict=True)]
-    per_second = f"{rates[0]:.1f} -> {rates[1]:.1f} samples/s ({rates[1] / rates[0] - 1:+.1%})".replace("%", " %")
+    change = f"{rates.replayed / rates.recorded - 1:+.1%}".replace("%", " %")
+    per_second = f"{rates.recorded:.1f} -> {rates.replayed:.1f} samples/s ({change})"
     yield f"A step processes {sizes[0]} samples{gpus[0]} in A and {sizes[1]}{gpus[1]} in B: {per_second}."
 
 

@@ -12,7 +12,7 @@ from traces.comparison.explain import gpu_sets_step_time
 from traces.comparison.gate import GateResult
 from tui.formatting import error_text, printable, size_text, time_text
 from tui.text.compiled import compilation_difference
-from tui.text.diff import verdict_sentences, warning_sentences
+from tui.text.diff import cause_texts, verdict_sentences, warning_sentences
 from tui.text.gate import check_words
 from tui.text.memory import memory_name
 
@@ -44,7 +44,7 @@ _MOST_BARS = 10
 
 def comparison_markdown(comparison: Comparison, first: str, second: str, gate: GateResult | None) -> str:
     verdict, *rest = [sentence for sentence, _ in verdict_sentences(comparison)]
-    sentences = filter(None, [compilation_difference(comparison), *rest])
+    sentences = filter(None, [compilation_difference(comparison), *rest, *cause_texts(comparison)])
     parts = [f"### {_text(verdict)}", *map(_text, sentences), _figures(comparison, first, second)]
     if phases := _phases(comparison):
         parts.append(_chart(comparison, phases))

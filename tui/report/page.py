@@ -26,7 +26,7 @@ from tui.report.plots import IDLE_COLOURS, PLOTS, NamedTrace, compared
 from tui.text.analyses import analysis_tables, exposure_sentence, idle_sentence
 from tui.text.bottleneck import bottleneck_text
 from tui.text.compiled import compilation_difference, compiled_tables
-from tui.text.diff import COVERAGE, change_cells, labels_of, reason_texts, verdict_sentences, warning_sentences
+from tui.text.diff import COVERAGE, cause_texts, change_cells, labels_of, reason_texts, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.text.memory import memory_name
 
@@ -70,7 +70,8 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05, note: str 
 def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None, note: str) -> str:
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
-        texts = filter(None, [compilation_difference(comparison), *(sentence for sentence, _ in rest)])
+        own = [compilation_difference(comparison), *(sentence for sentence, _ in rest), *cause_texts(comparison)]
+        texts = filter(None, own)
         verdict = f'<h1 class="{first[1]}">{escape(first[0])}</h1>' + "".join(f"<p>{escape(text)}</p>" for text in texts)
         notes = warning_sentences(comparison)
     else:
@@ -96,7 +97,7 @@ def _reasons(comparison: Comparison | None) -> str:
     marks = [' class="part"' if reason.phase else "" for reason in of.reasons]
     texts = zip(marks, reason_texts(of.reasons), strict=True)
     listed = "".join(f"<li{mark}>{escape(text)}</li>" for mark, text in list(texts)[:_MOST_REASONS])
-    return _section("Reasons for the difference", f"<p>{escape(' '.join([of.headline, *of.summary]))}</p><ul>{listed}</ul>")
+    return _section("Reasons for the difference", f"<p>{escape(of.headline)}</p><ul>{listed}</ul>")
 
 
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:

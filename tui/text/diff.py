@@ -80,7 +80,7 @@ def diff_text(
 ) -> str:
     """Return the text of `trace diff`, wrapped to `width` columns. The last line suggests `next_step`."""
     page = _DiffPage(comparison, width, colour)
-    lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.reasons(), ""]
+    lines = [*page.verdict(), "", *page.names(recorded, other), *page.causes(), ""]
     if not details:
         lines += [*page.figures(), *page.warnings()]
         if next_step:
@@ -105,6 +105,20 @@ def diff_text(
         *page.changes(comparison.unfused_changes.ops, "Ops"),
     ]
     return printable("\n".join(lines).rstrip("\n"), colour=colour)
+
+
+def cause_texts(comparison: Comparison) -> list[str]:
+    """Return one text about the bottlenecks of both traces, and one text about the difference between the traces."""
+    sides = list(zip(comparison.words, comparison.paces, comparison.bottlenecks, strict=True))
+    limits = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
+    if comparison.replay:
+        limits = [("the recording", text) for which, text in limits if which == comparison.words[0]]
+    texts = [f"Bottleneck: {', '.join(f'{text} in {which}' for which, text in limits)}."] if limits else []
+    if comparison.replay:
+        return texts
+    most = comparison.largest_reason
+    largest = [] if most is None else [f"Largest reason: {reason_texts([most])[0]}."]
+    return [*texts, *filter(None, [" ".join([*explain(comparison).summary, *largest])])]
 
 
 def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
@@ -289,20 +303,8 @@ class _DiffPage:
             lines.append(f"{self.bold(which.ljust(longest))}  {text}")
         return lines
 
-    def limits(self) -> list[str]:
-        sides = list(zip((self.first, self.second), self.of.paces, self.of.bottlenecks, strict=True))
-        limit_texts = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
-        if self.of.replay:
-            limit_texts = [("", text) for which, text in limit_texts if which == self.first]
-        listed = ", ".join(f"{text} in {which or 'the recording'}" for which, text in limit_texts)
-        return wrapped(f"Bottleneck: {listed}.", self.width) if limit_texts else []
-
-    def reasons(self) -> list[str]:
-        if self.of.replay:
-            return []
-        most = self.of.largest_reason
-        largest = [] if most is None else [f"Largest reason: {reason_texts([most])[0]}."]
-        return wrapped(" ".join([*explain(self.of).summary, *largest]), self.width)
+    def causes(self) -> list[str]:
+        return [line for text in cause_texts(self.of) for line in wrapped(text, self.width)]
 
     def figures(self) -> list[str]:
         steps = self.of.steps
