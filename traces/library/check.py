@@ -102,6 +102,8 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
     else:
         yield from _of_signature(trace.workload, source, name)
     yield from _of_source(source, facts, name)
+    if trace.is_replay or run.predicted:
+        yield Fault(ERROR, name, f"not measured: it is a {'prediction' if run.predicted else 'replay'}")
     if not trace.devices:
         yield Fault(ERROR, name, "it has no GPU")
     steps = steady_steps(trace)

@@ -15,6 +15,7 @@ from traces.format.trace_file import save
 from traces.library.cells import CellSource, LibraryCell, write_cells
 from traces.library.check import ERROR, WARNING, check
 from traces.library.recorded_cells import cell_of, gpu_of, step_times_of
+from traces.model.run import RECORDER, REPLAY, ReplayNotes, Run
 from traces.model.trace import NONE, StepKind, Trace, TraceLibraryError
 from traces.model.workload import InputTensor, WorkloadSignature
 
@@ -143,6 +144,13 @@ def recording(batch: int = 32, **changes: Any) -> Trace:
 def of_recording(folder: Path, trace: Trace) -> list[tuple[str, str]]:
     save(trace, folder / "x.msgpack")
     return [(fault.level, fault.text) for fault in check(folder / "x.msgpack")]
+
+
+def test_replays_and_predictions_are_no_measurements(tmp_path: Path) -> None:
+    trace = recording()
+    for run, kind in ((Run(REPLAY, replay=ReplayNotes()), "replay"), (Run(RECORDER, predicted=True), "prediction")):
+        trace.runs = {0: run}
+        assert of_recording(tmp_path, trace) == [(ERROR, f"not measured: it is a {kind}")]
 
 
 def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> None:
