@@ -17,7 +17,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from traces.comparison.thresholds import BUSY_MACHINE, NOTICEABLE_WAIT, READ_FROM_DISK
+from traces.comparison.thresholds import BUSY_MACHINE, NOTICEABLE_WAIT, OWN_HOST_SHARE, READ_FROM_DISK
 from traces.figures.measure import device_time_by_origin, phase_times
 from traces.model.trace import Origin, StepKind, Trace, TraceError
 from traces.stalls.loader_model import BatchCost, LoaderRun, simulate_loader
@@ -189,13 +189,17 @@ def stalls_of(
         ),
         by_cores=[elsewhere(count) for count in core_counts],
         disk_bytes_per_s=None if missed is None else missed * step_batches / min(paces[1].step_ns, paces[0].step_ns) * 1e9,
-        notes=_notes(paces[0], paces[1], late, cached, cold),
+        notes=_notes(gpu, paces, late, cached, cold),
     )
 
 
-def _notes(ready: Pace, loading: Pace, late: Pace | None, cached: Loading, cold: Loading | None) -> list[str]:
+def _notes(gpu: Trace, paces: list[Pace], late: Pace | None, cached: Loading, cold: Loading | None) -> list[str]:
     """Return warnings about the measurement. Examples: the machine was busy; some reads were not counted."""
-    notes = []
+    notes, (ready, loading), replay = [], paces, gpu.run_of(gpu.ranks[0]).replay
+    own_share = (replay.host.lag_ns_per_step or 0) / ready.step_ns if replay is not None else 0.0
+    if own_share >= OWN_HOST_SHARE:
+        share = min(own_share, 1)
+        notes.append(f"{share:.0%} of a step at GPU speed is overhead of this machine: more workers may be needed. Run again.")
     if ready.step_ns > loading.step_ns * (1 + BUSY_MACHINE):
         notes.append("Steps with a ready batch took longer than steps with loading: this machine was busy. Run again.")
     if late is not None and loading.step_ns > late.step_ns * (1 + BUSY_MACHINE):

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from traces.model.run import REPLAY, HostFigures, ReplayNotes, Run
 from traces.model.trace import StepKind, Steps, Trace, TraceError
 from traces.stalls import data_stalls
 from traces.stalls.data_stalls import Bottleneck, stalls_of, training_pace
@@ -198,6 +199,14 @@ def test_files_that_were_not_observed_are_reported() -> None:
 def test_stalls_reports_that_the_machine_was_busy_in_the_first_run() -> None:
     assert "this machine was busy" in "".join(stalls_of(run_of(30), run_of(20), [loading(10)], 2, []).notes)
     assert stalls_of(run_of(20.5), run_of(20), [loading(10)], 2, []).notes == []
+
+
+def test_stalls_reports_how_much_of_the_gpu_speed_is_overhead_of_the_machine() -> None:
+    ready = run_of(20)
+    for lag_ms, notes in ((1, []), (5, ["25% of a step at GPU speed is overhead of this machine: more workers may be"])):
+        ready.runs = {0: Run(REPLAY, replay=ReplayNotes(host=HostFigures(lag_ns_per_step=lag_ms * MS)))}
+        found = stalls_of(ready, run_of(20), [loading(10)], 2, []).notes
+        assert [note.partition(" needed")[0] for note in found] == notes
 
 
 def test_stalls_reports_that_the_machine_was_busy_in_the_second_run() -> None:
