@@ -18,7 +18,7 @@ import torch
 from replayer import backend, state
 from replayer.errors import DataDependentShape, NotEmulated
 from replayer.gpu.shared_results import SharedResults
-from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
+from replayer.gpu.virtual_gpu import ScriptLinks, VirtualGpu
 from replayer.memory.device.request_log import RankRequests
 from replayer.recording.library_pace import LibraryPace
 from replayer.recording.recorded_run import RecordedRun
@@ -179,18 +179,10 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
         rank=rank.recorded(trace.ranks),
         clock=_clock(config, patched_time),
         timeline=TimelineWriter(TraceStream(path), trace, devices=devices_for(devices, config.gpus), live=session.live),
-        options=GpuOptions(
-            strict=config.strict,
-            pad_loader=config.loader == "recorded",
-            memory_bytes=config.gpu_memory_bytes,
-            devices=devices,
-            gpus=config.gpus,
-            link_gbps=config.link_gbps,
-            slowdown=config.slow_ranks.get(str(rank.number), 1.0),
-            keep_requests=config.steps > 0,
-            improving=config.values != "constant",
-        ),
+        config=config,
         links=ScriptLinks(
+            devices=devices,
+            slowdown=config.slow_ranks.get(str(rank.number), 1.0),
             optimizers=state.STATE.optimizers,
             library_pace=None if session.cells is None else LibraryPace(session.cells, state.STATE.optimizers),
             step_ended=step_ended if config.steps else None,

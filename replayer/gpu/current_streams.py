@@ -15,11 +15,9 @@ from collections.abc import Callable
 import torch
 
 from replayer.gpu.device import VirtualDevice
-from replayer.timing.clock import Clock
 from replayer.timing.host_threads import Caller, HostThread, HostThreads
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
-from replayer.timing.timeline.timeline_writer import TimelineWriter
 from traces.model.trace import Thread
 
 _RANGES = 1000
@@ -56,15 +54,11 @@ class NodeStreams(threading.local):
 
 
 class CurrentStreams:
-    def __init__(
-        self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
-    ) -> None:
+    def __init__(self, devices: list[VirtualDevice], scheduler: StreamScheduler) -> None:
         # `HostThread` and `callers` (by device)
         self.local = threading.local()
-        self._devices = devices
-        self._clock = clock
+        self.devices = devices
         self._scheduler = scheduler
-        self._timeline = timeline
         self._threads = HostThreads()
         self.nodes = NodeStreams()
         self._has_home = False
@@ -77,7 +71,7 @@ class CurrentStreams:
     def thread(self) -> HostThread:
         thread = self.known_thread()
         if thread is None:
-            thread = self.local.thread = self._threads.begin(self._clock.now_ns())
+            thread = self.local.thread = self._threads.begin(self._scheduler.clock.now_ns())
             self.local.callers = thread.callers
         return thread
 
@@ -105,8 +99,8 @@ class CurrentStreams:
         if caller is None:
             if not self._has_home:
                 self._has_home = True
-                self._scheduler.home = self._timeline.home = device
-            caller = thread.call_on(self._devices[device].default_stream)
+                self._scheduler.home = self._scheduler.timeline.home = device
+            caller = thread.call_on(self.devices[device].default_stream)
         return caller
 
     def stream(self, device: int) -> VirtualStream:

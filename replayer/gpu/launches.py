@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 
 from replayer.cost_model.copy_costs import Copy, CopyCosts
 from replayer.gpu.current_streams import CurrentStreams
-from replayer.gpu.device import VirtualDevice
 from replayer.memory.op_rows import OpRows
 from replayer.op_signature import OpSignature
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
@@ -129,9 +128,7 @@ class LockedGpu:
 
 
 class ScriptLaunches(LaunchPath):
-    def __init__(
-        self, devices: list[VirtualDevice], current: CurrentStreams, simulator: Simulator, transfers: CopyCosts, *, strict: bool
-    ) -> None:
+    def __init__(self, current: CurrentStreams, simulator: Simulator, transfers: CopyCosts) -> None:
         super().__init__(self._note)
         self.current = current
         self.simulator = simulator
@@ -142,9 +139,9 @@ class ScriptLaunches(LaunchPath):
         self._fault: Callable[[], BaseException] | None = None  # raised by all later CUDA calls
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.op_rows = OpRows(self.pending)
-        self._devices = devices
+        self._devices = current.devices
         self._timeline = simulator.timeline
-        self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the first unknown op
+        self._batch = 3 if simulator.strict else 3 * _BATCH  # --strict raises at the first unknown op
         self._numbers: list[tuple[int, int]] = []
         self._threads_without_peer_copies: set[int] = set()
         self._in_turns: list[HostThread] | None = None  # the threads of `in_turns`

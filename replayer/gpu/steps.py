@@ -23,7 +23,6 @@ from contextlib import contextmanager
 
 import torch
 
-from replayer.gpu.device import VirtualDevice
 from replayer.gpu.launches import ScriptLaunches
 from replayer.gpu.ranks import RankOperations
 from replayer.timing.host_threads import HostThread
@@ -43,10 +42,8 @@ StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    def __init__(
-        self, devices: list[VirtualDevice], launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None
-    ) -> None:
-        self._devices = devices
+    def __init__(self, launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None) -> None:
+        self._devices = launches.current.devices
         self._launches = launches
         self._ranks = ranks
         self._clock = launches.clock

@@ -51,13 +51,13 @@ class RecordedValues:
 
 
 class ReadValues:
-    def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
+    def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool) -> None:
         self._launches = launches
         self._simulator = launches.simulator
         self._values = RecordedValues.of(trace, rank)
         self._sizes = RecordedOutputSizes.of(trace, rank)
         self.assumed = AssumedValues(lambda: self._simulator.tracker.trained, improving=improving)
-        self.assumes_sizes = improving and not strict
+        self.assumes_sizes = improving and not launches.simulator.strict
 
     def read(self, signature: OpSignature, device: int, count: int, is_recorded: bool = True) -> list[float] | None:
         """Wait for the CUDA stream, and return the recorded values of a tensor. Return None if no values were recorded."""

@@ -38,6 +38,7 @@ from replayer.timing.simulator import Simulator
 from replayer.timing.timeline.timeline_writer import LoaderWait, TimelineWriter
 from traces.model.trace import Column, Device, Trace
 from traces.names.cards import known_properties
+from traces.script.configuration import ReplayConfig
 from traces.script.step_rule import Optimizers
 
 
@@ -74,21 +75,9 @@ class ScriptProfile:
 
 
 @dataclass(frozen=True)
-class GpuOptions:
-    strict: bool = False  # raise an error at the first op that was not recorded
-    pad_loader: bool = False  # waits for data take at least their recorded time
-    memory_bytes: Sequence[int] = ()  # one capacity for all devices, or one per device
-    devices: Sequence[Device] = ()  # replace the recorded devices
-    gpus: int = 0  # 0: the recorded number
-    # 0: the recorded or the usual bandwidth between GPUs
-    link_gbps: float = 0
-    slowdown: float = 1.0  # GPU work takes this many times as long
-    keep_requests: bool = False  # see memory/device/request_log.py
-    improving: bool = True  # assume that training makes progress
-
-
-@dataclass(frozen=True)
 class ScriptLinks:
+    devices: Sequence[Device] = ()  # replace the recorded devices
+    slowdown: float = 1.0  # GPU work takes this many times as long
     optimizers: Optimizers = field(default_factory=Optimizers)
     library_pace: LibraryPace | None = None  # published phase times
     # arguments: numbers of finished training steps and of all steps
@@ -103,40 +92,39 @@ class VirtualGpu:
         rank: int,
         clock: Clock,
         timeline: TimelineWriter,
-        options: GpuOptions | None = None,
+        config: ReplayConfig | None = None,
         links: ScriptLinks | None = None,
     ) -> None:
-        options, links = options or GpuOptions(), links or ScriptLinks()
+        config, links = config or ReplayConfig(), links or ScriptLinks()
         self.clock = clock
         self.timeline = timeline
         self.machine = trace.machine_of(rank)
-        self.recording = recording = RecordedRun(trace, rank, options.slowdown)
-        recording.devices = list(options.devices) or recording.devices
+        self.recording = recording = RecordedRun(trace, rank, links.slowdown)
+        recording.devices = list(links.devices) or recording.devices
         recording.library_pace = links.library_pace
-        if options.gpus:
-            add_devices(recording, options.gpus)
-        strict = options.strict
-        self.simulator = Simulator(recording, clock, timeline, links.optimizers, strict=strict, pad_loader=options.pad_loader)
+        if config.gpus:
+            add_devices(recording, config.gpus)
+        self.simulator = Simulator(recording, clock, timeline, links.optimizers, config)
         self.simulator.tracker.grads_enabled = torch.is_grad_enabled
         self.devices: list[VirtualDevice] = []
-        self.current = CurrentStreams(self.devices, clock, self.simulator.scheduler, timeline)
-        transfers = CopyCosts.of(trace, recording.speed, options.link_gbps)
-        self.launches = ScriptLaunches(self.devices, self.current, self.simulator, transfers, strict=strict)
+        self.current = CurrentStreams(self.devices, self.simulator.scheduler)
+        transfers = CopyCosts.of(trace, recording.speed, config.link_gbps)
+        self.launches = ScriptLaunches(self.current, self.simulator, transfers)
         self.ranks = RankOperations(self.launches, CollectiveCosts.of(trace))
         self.streams = Streams(self.launches, self.ranks)
-        self.values = ReadValues(self.launches, trace, rank, improving=options.improving, strict=strict)
-        self.steps = ScriptSteps(self.devices, self.launches, self.ranks, links.step_ended)
+        self.values = ReadValues(self.launches, trace, rank, improving=config.values != "constant")
+        self.steps = ScriptSteps(self.launches, self.ranks, links.step_ended)
         self.profile = ScriptProfile(self.launches)
         self._workspaces = Workspaces.of(trace, recording, rank)
-        self._estimates_workspaces = options.keep_requests and not len(trace.memory)
+        self._estimates_workspaces = config.steps > 0 and not len(trace.memory)
         properties = [known_properties(device) for device in recording.devices]
         self.blas = BlasWorkspaces(self.machine, [of.major or 0 for of in properties], [of.gcnArchName for of in properties])
         if (kept := keeps_workspaces(trace, rank, frozenset(self.blas.default_bytes))) is not None:
             self.blas.kept = kept
-        given = options.memory_bytes
+        given = config.gpu_memory_bytes
         sizes = [*given, *[given[-1] if len(given) == 1 else None] * len(recording.devices)]
         for index, device in enumerate(recording.devices):
-            self.devices.append(self._device(index, device, sizes[index], keep_requests=options.keep_requests))
+            self.devices.append(self._device(index, device, sizes[index], keep_requests=config.steps > 0))
         if links.node_number is not None:
             self.launches.number_nodes(links.node_number)
 

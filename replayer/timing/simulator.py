@@ -31,6 +31,7 @@ from replayer.timing.timeline.timeline_writer import TimelineWriter
 from replayer.timing.timing_rules import call_start, host_times
 from traces.model.trace import NONE, Column, DeviceKind, Origin
 from traces.names.device_names import GRAPH_LAUNCHES
+from traces.script.configuration import ReplayConfig
 from traces.script.patching import temporarily_set
 from traces.script.phase_rule import LOSS, PLAIN
 from traces.script.step_rule import Optimizers
@@ -46,22 +47,15 @@ _BATCHES_KEPT = 64
 
 class Simulator:
     def __init__(
-        self,
-        recording: RecordedRun,
-        clock: Clock,
-        timeline: TimelineWriter,
-        optimizers: Optimizers,
-        *,
-        strict: bool,
-        pad_loader: bool,
+        self, recording: RecordedRun, clock: Clock, timeline: TimelineWriter, optimizers: Optimizers, config: ReplayConfig
     ) -> None:
         self.recording = recording
         self.clock = clock
         self.timeline = timeline
         self.stats = ReplayStats()
         self.scheduler = StreamScheduler(recording, clock, timeline, self.stats)
-        self.tracker = StepTracker(recording, self.scheduler, optimizers, strict=strict, pad_loader=pad_loader)
-        self._strict = strict
+        self.tracker = StepTracker(self.scheduler, optimizers, config)
+        self.strict = config.strict
         names = (name for name in sorted(GRAPH_LAUNCHES) if recording.trace.strings.find(name) != NONE)
         name, works = next(names, "cudaGraphLaunch"), recording.match_keys.works_of_graphs
         self._recorded_graphs = [(OpSignature(name, (), (), direction=str(of)), count) for of, count in enumerate(works)]
@@ -95,14 +89,14 @@ class Simulator:
             if other is not None:
                 segment = whole = other
                 match = other.latest_match
-        if match is None and not (segment.has_rest or self._strict or tracker.remainder.is_other_program):
+        if match is None and not (segment.has_rest or self.strict or tracker.remainder.is_other_program):
             used = segment.used_call(signature)
             match = None if used is None else (Origin.EQUIVALENT, used)
         position_ns = thread.position_in(whole, whole.position_ns)
         if match is None or (copy is None and not self.scheduler.may_stand_for(signature, match[1])):
             return self._unmatched(thread, stream, signature, segment, now_ns, copy)
         origin, instance = match
-        if self._strict and origin is not Origin.EXACT:
+        if self.strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
         from_ns, to_ns, kernels, _, _, thread.after_wait_ns, of_other_phase, _ = instance
         of_other_phase = of_other_phase or is_beside
@@ -151,7 +145,7 @@ class Simulator:
         match = segment.match(signature)
         if match is not None and (copy is not None or self.scheduler.may_stand_for(signature, match[1])):
             origin, instance = match
-            if self._strict and origin is not Origin.EXACT:
+            if self.strict and origin is not Origin.EXACT:
                 raise NotExact(signature.op, signature.shapes, origin.name.lower())
             if not instance.of_other_phase:
                 thread.position_in(segment, segment.position_ns)
@@ -164,7 +158,7 @@ class Simulator:
             else:
                 self.scheduler.put_copy(matches, chosen, stream, began_ns, scale, row, origin, copy)
             return
-        if self._strict:
+        if self.strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
         if not self._is_covered(segment, stream, signature, row, copy):
             self.scheduler.estimate(stream, signature, launch_ns, row, copy)
@@ -257,7 +251,7 @@ class Simulator:
 
     def _play_in_order(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
         at, count = 0, len(signatures)
-        alike = not self._strict and callers.count(callers[0]) == count
+        alike = not self.strict and callers.count(callers[0]) == count
         while at < count:
             played = 0
             if alike and count - at >= LEAST_CALLS:
@@ -352,7 +346,7 @@ class Simulator:
         now_ns: int,
         copy: Copy | None,
     ) -> int:
-        if self._strict:
+        if self.strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
         recorded = segment.recorded
         start_ns = thread.host_ns

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from replayer import state
-from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
+from replayer.gpu.virtual_gpu import ScriptLinks, VirtualGpu
 from replayer.timing.clock import Clock, VirtualClock
 from replayer.timing.timeline.timeline_writer import TimelineWriter
 from tests.replayer.recordings import Op, make_recording
@@ -44,7 +44,7 @@ def begin(rank: int, size: int, folder: Path, trace: Trace, clock: Clock, timeou
     device = trace.devices[0]
     devices = [Device(0, i, device.name, 16 << 30, device.properties) for i in range(size)]
     timeline = TimelineWriter(TraceStream(path), trace, devices=devices)
-    gpu = VirtualGpu(trace, 0, clock, timeline, options=GpuOptions(devices=devices))
+    gpu = VirtualGpu(trace, 0, clock, timeline, links=ScriptLinks(devices=devices))
     state.start(lambda: gpu)
     torch.cuda.set_device(rank)
     store = FileStore(str(folder / "store"), size)

@@ -33,6 +33,7 @@ from traces.model.trace import (
     Trace,
     shapes_text,
 )
+from traces.script.configuration import ReplayConfig
 from traces.script.step_rule import Optimizers
 
 US = 1_000
@@ -263,7 +264,8 @@ class Stage:
         if optimizers is None:
             optimizers = Optimizers()
             optimizers.add(self)  # the script has one
-        self.simulator = Simulator(self.recording, self.clock, self.log, optimizers, strict=strict, pad_loader=pad_loader)  # type: ignore[arg-type]
+        config = ReplayConfig(strict=strict, loader="recorded" if pad_loader else "real")
+        self.simulator = Simulator(self.recording, self.clock, self.log, optimizers, config)  # type: ignore[arg-type]
         self.thread = HostThread(0, self.clock.now_ns())
         self.stream = self.simulator.scheduler.stream(0, 0)
         self._sites: dict[tuple[str, tuple[tuple[int, ...], ...]], OpSignature] = {}

@@ -90,7 +90,7 @@ def test_a_replay_of_3_steps_ends_after_3_training_steps_or_60_steps_with_evalua
         made.update(named)
         raise _Ended
 
-    for name in ("TraceStream", "TimelineWriter", "devices_for", "node_numbers", "_clock", "GpuOptions"):
+    for name in ("TraceStream", "TimelineWriter", "devices_for", "node_numbers", "_clock"):
         monkeypatch.setattr(child, name, lambda *args, **options: None)
     monkeypatch.setattr(child, "VirtualGpu", gpu)
     finished: list[str] = []

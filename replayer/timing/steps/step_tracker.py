@@ -36,7 +36,6 @@ from collections.abc import Callable
 
 from replayer.op_signature import OpSignature
 from replayer.recording.library_pace import COUNTED_ELSEWHERE_NS, LibraryPace, ModelCall
-from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import LEADING, RecordedSegment, RecordedStep
 from replayer.timing.clock import machine_unix_ns
 from replayer.timing.host_threads import HostThread
@@ -48,6 +47,7 @@ from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.compiled.compiled_code import COMPILE_NS
 from traces.model.trace import NONE, Origin, StepKind
 from traces.model.workload import Sameness, WorkloadSignature, compare_workloads
+from traces.script.configuration import ReplayConfig
 from traces.script.phase_rule import ASIDE, LOSS, PLAIN
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
@@ -113,16 +113,14 @@ class WorkloadCheck:
 
 
 class StepTracker:
-    def __init__(
-        self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
-    ) -> None:
-        self.recording = recording
+    def __init__(self, scheduler: StreamScheduler, optimizers: Optimizers, config: ReplayConfig) -> None:
+        self.recording = recording = scheduler.recording
         self._scheduler = scheduler
-        self._strict = strict
-        self._pad_loader = pad_loader
+        self._strict = config.strict
+        self._pad_loader = config.loader == "recorded"
         self.script = ScriptSplitter[HostThread](self, optimizers)
         self.stages = DataParallelStages(scheduler)
-        self.remainder = PhaseRemainder(scheduler, strict=strict)
+        self.remainder = PhaseRemainder(scheduler, strict=config.strict)
         self.grads_enabled: Callable[[], bool] | None = None
         self.launches_graph: OpSignature | None = None  # the launch of the CUDA graph that captured the current calls
         self._evaluates = False  # the current step takes its times from an evaluation step

@@ -12,7 +12,7 @@ import pytest
 
 from replayer.gpu.launches import turn_order
 from replayer.gpu.shared_results import SharedResults
-from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
+from replayer.gpu.virtual_gpu import ScriptLinks, VirtualGpu
 from replayer.memory.scratch_memory import winograd_workspaces
 from replayer.op_signature import OpSignature
 from replayer.timing.host_threads import HostThread
@@ -22,6 +22,7 @@ from tests.replayer.gpu.test_virtual_gpu import COPY, MM, one_kernel, started
 from tests.replayer.recordings import US, FakeClock, Log
 from traces.format.trace_file import TraceStream, load
 from traces.model.trace import NONE, Origin, Trace
+from traces.script.configuration import ReplayConfig
 
 
 class Refused(Exception):
@@ -32,9 +33,9 @@ def op(name: str) -> OpSignature:
     return OpSignature(name, ((4, 4),), ("float32",))
 
 
-def gpu_of(options: GpuOptions | None = None, links: ScriptLinks | None = None) -> tuple[VirtualGpu, Log]:
+def gpu_of(config: ReplayConfig | None = None, links: ScriptLinks | None = None) -> tuple[VirtualGpu, Log]:
     log = Log()
-    return VirtualGpu(one_kernel(), 0, FakeClock(), log, options, links), log  # type: ignore[arg-type]
+    return VirtualGpu(one_kernel(), 0, FakeClock(), log, config, links), log  # type: ignore[arg-type]
 
 
 def names(log: Log) -> list[str]:
@@ -51,7 +52,7 @@ def test_launches_are_simulated_in_batches_of_256() -> None:
 
 
 def test_strict_mode_simulates_each_launch_at_once() -> None:
-    gpu, log = gpu_of(GpuOptions(strict=True))
+    gpu, log = gpu_of(ReplayConfig(strict=True))
     gpu.launches.launch(MM, 0)
     assert names(log) == ["aten::mm"]
 
@@ -243,7 +244,7 @@ def test_the_current_time_is_the_later_of_the_thread_time_and_the_clock() -> Non
 
 @pytest.mark.parametrize(("improving", "strict"), [(True, True), (True, False), (False, True), (False, False)])
 def test_unknown_output_sizes_are_assumed_unless_strict_or_constant_values_are_set(improving: bool, strict: bool) -> None:
-    gpu, _ = gpu_of(GpuOptions(improving=improving, strict=strict))
+    gpu, _ = gpu_of(ReplayConfig(values="recorded" if improving else "constant", strict=strict))
     assert gpu.values.assumes_sizes is (improving and not strict)
 
 
@@ -251,7 +252,7 @@ def test_unknown_output_sizes_are_assumed_unless_strict_or_constant_values_are_s
 def test_workspaces_are_estimated_only_if_memory_requests_are_logged(keep_requests: bool) -> None:
     convolution = OpSignature("aten::convolution", ((8, 512, 14, 14), (512, 512, 3, 3)), ("float32",) * 2, ((8, 512, 14, 14),))
     estimated = winograd_workspaces(convolution)
-    gpu, _ = gpu_of(GpuOptions(keep_requests=keep_requests))
+    gpu, _ = gpu_of(ReplayConfig(steps=int(keep_requests)))
     assert estimated and gpu.workspaces_of(convolution) == (estimated if keep_requests else ())
 
 

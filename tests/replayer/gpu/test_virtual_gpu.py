@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH
-from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
+from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
 from replayer.timing.clock import ScaledClock
 from replayer.timing.host_threads import HostThread
 from replayer.timing.stream import VirtualEvent
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.model.trace import Device, DeviceKind, Trace, Values
+from traces.script.configuration import ReplayConfig
 
 MM = OpSignature("aten::mm", ((4, 4),), ("float32",))
 COPY = OpSignature("aten::copy_", ((1024, 1024), (1024, 1024)), ("float32", "float32"))
@@ -260,7 +261,7 @@ def test_the_timeline_contains_each_allocation_and_free_and_the_resulting_totals
 def test_a_device_has_the_recorded_memory_size_or_the_given_one(given: tuple[int, ...], sizes: list[int]) -> None:
     trace = one_kernel()
     trace.devices.append(Device(0, 1, "Small GPU", 4 << 30, outside_bytes=300 << 20))
-    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), options=GpuOptions(memory_bytes=given))  # type: ignore[arg-type]
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), config=ReplayConfig(gpu_memory_bytes=given))  # type: ignore[arg-type]
     assert [device.memory.usage.capacity_bytes for device in gpu.devices] == sizes
     context_bytes = 224 << 20  # of a P100: 56 processors x 2048 threads x 2 KiB
     assert [device.memory.usage.free_bytes for device in gpu.devices] == [sizes[0] - context_bytes, sizes[1] - (300 << 20)]

@@ -18,12 +18,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from replayer import state
 from replayer.cost_model.constants import KERNEL_FLOOR_NS
 from replayer.gpu.launches import turn_order
-from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
+from replayer.gpu.virtual_gpu import VirtualGpu
 from tests.replayer.published_stages import PUBLISHED_MS, stages_ns
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import DeviceKind, Origin, Strings, Trace, TraceError
+from traces.script.configuration import ReplayConfig
 
 MS = 1_000 * US
 HIDDEN = 1024
@@ -39,7 +40,7 @@ class StandingClock(FakeClock):
 def _use(trace: Trace, clock: FakeClock | None = None, **options: Any) -> tuple[VirtualGpu, Any]:
     log: Any = Log()
     log.strings = Strings(list(trace.strings.texts))
-    gpu = VirtualGpu(trace, 0, clock or FakeClock(), log, options=GpuOptions(**options))
+    gpu = VirtualGpu(trace, 0, clock or FakeClock(), log, config=ReplayConfig(**options))
     state.start(lambda: gpu)
     return gpu, log
 

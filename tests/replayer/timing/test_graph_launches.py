@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from replayer.errors import NotExact
-from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
+from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
 from replayer.timing.cuda_graph import CapturedGraph
 from replayer.timing.stream import VirtualEvent
 from tests.replayer.recordings import US, FakeClock, Log, Op, RecordedPhases, make_recording
 from traces.model.trace import NONE, Origin, Trace
+from traces.script.configuration import ReplayConfig
 
 OPS = [Op("aten::mm", 10, 5, kernel=(18, 1_000)), Op("aten::sum", 20, 5, kernel=(1_019, 40))]
 
@@ -36,7 +37,7 @@ class Graphs:
     def __init__(self, trace: Trace | None = None, *, strict: bool = False) -> None:
         self.clock, self.log = FakeClock(), Log()
         trace = trace or make_recording([("forward", 0, 100)], OPS)
-        self.gpu = VirtualGpu(trace, 0, self.clock, self.log, GpuOptions(strict=strict))  # type: ignore[arg-type]
+        self.gpu = VirtualGpu(trace, 0, self.clock, self.log, ReplayConfig(strict=strict))  # type: ignore[arg-type]
 
     def captured(self, calls: Callable[[], None]) -> CapturedGraph:
         capture = self.gpu.launches.begin_capture(0, mode="global", refuse=AssertionError)
