@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from traces.comparison.comparison_figures import Comparison
     from traces.model.json_facts import Json
     from traces.model.trace import Trace
+    from traces.script.configuration import ReplayConfig
     from tui.commands.replay_library import ReplaySource
 
 Values = Literal["recorded", "constant", "compute"]
@@ -252,11 +253,13 @@ def start(
     folder = Path(tempfile.mkdtemp(prefix="trace-replay-"))
     with our_packages(), ExitStack() as unless_started:
         unless_started.callback(_remove, folder, os.getpid())
-        source, session = _session(os.fspath(what), folder, values, clock, gpus, memory, speed, strict)
         from traces.model.typed_json import to_json
+        from traces.script.configuration import ReplayConfig
         from traces.script.launch import bootstrap_variables, write_session
         from traces.script.patching import patch_item
 
+        config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
+        source, session = _session(os.fspath(what), folder, config, memory)
         child = _child()
         write_session(folder, {"replayer": session})
         unless_started.callback(child.stop_here)
@@ -296,20 +299,11 @@ def _child() -> Any:
     return importlib.import_module("replayer.child")
 
 
-def _session(
-    what: str,
-    folder: Path,
-    values: Values,
-    clock: ClockName,
-    gpus: int,
-    memory: str | Sequence[str],
-    speed: float,
-    strict: bool,
-) -> tuple[ReplaySource, Any]:
+def _session(what: str, folder: Path, config: ReplayConfig, memory: str | Sequence[str]) -> tuple[ReplaySource, Any]:
     from traces.library import find
     from traces.model.trace import TraceLibraryError
     from traces.names.cards import unknown_gpu
-    from traces.script.configuration import ReplayConfig, ReplaySession
+    from traces.script.configuration import ReplaySession
     from tui.commands.replay import config_for
     from tui.commands.replay_library import is_gpu_name, source_of
 
@@ -319,8 +313,8 @@ def _session(
             find(what)
         except TraceLibraryError:
             raise TraceLibraryError(f"{what}: no such recording, and {unknown_gpu(what)}") from None
-    source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
-    config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
+    names = ("", what) if by_name else (what, "")
+    source = source_of(*names, estimate=by_name, strict=config.strict, gpus=config.gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
     launcher = 0  # `trace replay` did not start this process
     return source, ReplaySession(source.file_in(folder), folder, launcher, config=config, cells=source.choice)

@@ -52,18 +52,18 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     profile = path.with_suffix(".profile.json") if in_depth else None
     distributed = torch.distributed.is_available()
     cuda = TorchCuda(torch)
-    access = DeviceAccess(cuda, state.captures(), state.script_profiles())
+    access = DeviceAccess(cuda, state.CAPTURES, state.SCRIPT_PROFILES)
     events = BoundaryEvents(cuda, clock, access)
     parts = RecorderParts(
         facts=ProcessFacts(torch, rank, config),
         events=events,
-        profiler=Profiler(torch, profile, access, clock, lambda: events.devices, config.stacks, ModuleRanges(torch)),
+        profiler=Profiler(torch, profile, events, config.stacks, ModuleRanges(torch)),
         threads=ThreadRows(rank),
         cost=OwnCost(clock),
         flight=FlightRecorder(torch, clock) if distributed and not in_depth else None,
     )
     schedule = Schedule(config.warmup, config.clean, config.profiled if in_depth else 0)
-    recorder = Recorder(RecordingFile(path, clock), parts, schedule, state.optimizers(), torch.autograd._get_sequence_nr)
+    recorder = Recorder(RecordingFile(path, clock), parts, schedule, state.OPTIMIZERS, torch.autograd._get_sequence_nr)
     if distributed and torch.distributed.is_initialized():
         recorder.communication.joined_group(torch.distributed.get_rank())
     recorder.cost.measure_wrappers(partial(as_nested_module, torch))

@@ -1,6 +1,6 @@
 """Runs torch.profiler for a few training steps at a time, and writes one file for each profile.
 
-    profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
+    profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), events)
     profiler.begin_step(13, "prepare")      # attaches; the first step under the profiler is slow
     profiler.end_step(13); profiler.begin_step(14, "record")
     profiler.end_step(14); profiler.begin_step(15, "")      # ends the window and writes the file
@@ -48,15 +48,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from threading import get_ident, main_thread
 from types import ModuleType
 from typing import Any, Protocol
 
-from tracer.device.clock import EpochClock
-from tracer.device.device_access import PATIENCE_NS, DeviceAccess
+from tracer.device.boundary_events import BoundaryEvents
+from tracer.device.device_access import PATIENCE_NS
 from tracer.device.torch_messages import quiet_profiler
 from traces.model.run import ProfilerUse
 from traces.script.deferred_signals import deferred_signals
@@ -87,14 +87,7 @@ def _guard_forks() -> None:
 
 class Profiler:
     def __init__(
-        self,
-        torch: ModuleType,
-        path: Path | None,
-        access: DeviceAccess,
-        clock: EpochClock,
-        devices: Callable[[], Iterable[int]],
-        stacks: bool = False,
-        modules: Ranges | None = None,
+        self, torch: ModuleType, path: Path | None, events: BoundaryEvents, stacks: bool = False, modules: Ranges | None = None
     ) -> None:
         self.wanted = path is not None
         self.paused = False  # True if the last `begin_step` took noticeable time
@@ -103,7 +96,7 @@ class Profiler:
         self.is_beginning = False  # True while the recorder starts a profile
         self._torch = torch
         self._path = path
-        self._access, self._clock, self._devices = access, clock, devices
+        self._access, self._clock, self._events = events.access, events.clock, events
         self._stacks = stacks
         self._modules = None if stacks else modules
         self._profile: Any = None
@@ -188,7 +181,7 @@ class Profiler:
         return max(PATIENCE_NS, 2 * self._longest_ns)
 
     def _is_idle(self, limit_ns: int) -> bool:
-        return not self._has_device or self._access.is_idle_within(limit_ns, self._devices())
+        return not self._has_device or self._access.is_idle_within(limit_ns, self._events.devices)
 
     def _prepare(self) -> None:
         profiler = self._torch.profiler

@@ -42,9 +42,6 @@ class _RecorderState:
 
     def __init__(self) -> None:
         self.make: Callable[[], Recorder | None] | None = None
-        self.optimizers = Optimizers()
-        self.captures = LivingObjects()
-        self.script_profiles = Profiles()
         self._lock = RLock()
 
     def __getattr__(self, name: str) -> Recorder | None:
@@ -63,6 +60,9 @@ class _RecorderState:
         self._lock = RLock()  # in a forked process, a thread that no longer exists may hold the lock
 
 
+OPTIMIZERS = Optimizers()
+CAPTURES = LivingObjects()  # of CUDA graphs
+SCRIPT_PROFILES = Profiles()
 _STATE = _RecorderState()
 os.register_at_fork(after_in_child=_STATE.forget_recorder)
 
@@ -83,15 +83,3 @@ def start(make: Callable[[], Recorder | None]) -> None:
 def started_lock() -> AbstractContextManager[Any]:
     """Return the recorder's lock. If there is no recorder, return a context manager that does nothing."""
     return nullcontext() if (to := started()) is None else to.cost.lock
-
-
-def optimizers() -> Optimizers:
-    return _STATE.optimizers
-
-
-def captures() -> LivingObjects:
-    return _STATE.captures
-
-
-def script_profiles() -> Profiles:
-    return _STATE.script_profiles

@@ -130,13 +130,13 @@ class VirtualGpu:
 
     def _device(self, index: int, device: Device, given_bytes: int | None, *, keep_requests: bool) -> VirtualDevice:
         capacity = capacity_of(self.machine, device, torch.__version__, given_bytes)
-        thread, scheduler = self.current.thread(), self.simulator.scheduler
+        thread, scheduler, timeline = self.current.thread(), self.simulator.scheduler, self.timeline
 
         wait_until = partial(scheduler.block, thread)
         memory = DeviceMemory(index, *capacity, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
         if keep_requests:
             memory.requests = RequestLog()
-        allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory, self.launches.op_rows)
+        allocator = TensorAllocator(memory, lambda rows, ops: timeline.memory(rows, ops, thread.host_ns), self.launches.op_rows)
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:

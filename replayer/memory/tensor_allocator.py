@@ -37,14 +37,9 @@ class TensorAllocator:
     """Allocates memory for the tensors on one GPU. No other code may allocate from `memory`."""
 
     def __init__(
-        self,
-        memory: DeviceMemory,
-        now_ns: Callable[[], int] = int,
-        note: Callable[[Column, UnresolvedOps, int], None] | None = None,
-        op_rows: OpRows | None = None,
+        self, memory: DeviceMemory, note: Callable[[Column, UnresolvedOps], None] | None = None, op_rows: OpRows | None = None
     ) -> None:
         self._memory = memory
-        self._now_ns = now_ns
         self._note = note
         self._op_rows = OpRows() if op_rows is None else op_rows
         self._begun = 0
@@ -219,4 +214,4 @@ class TensorAllocator:
 
     def _note_rows(self, rows: Column, ops: Column) -> None:
         if self._note is not None and len(rows):
-            self._note(rows, self._op_rows.with_offset(ops, self._begun), self._now_ns())
+            self._note(rows, self._op_rows.with_offset(ops, self._begun))

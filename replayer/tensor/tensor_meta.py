@@ -87,6 +87,10 @@ def contiguous_stride(shape: Shape) -> Shape:
     return tuple(reversed(stride))
 
 
+# shape, stride, offset, dtype, index of the GPU, is_conj, is_neg; see `TensorMeta`
+Layout = tuple[Shape, Shape, int, torch.dtype, int, bool, bool]
+
+
 class TensorMeta:
     """Stores the shape, dtype, device and memory layout of a virtual tensor.
 
@@ -102,24 +106,9 @@ class TensorMeta:
         " stride wrapping"
     ).split()
 
-    def __init__(
-        self,
-        shape: Shape,
-        stride: Shape,
-        offset: int,
-        dtype: torch.dtype,
-        index: int,
-        is_conj: bool,
-        is_neg: bool,
-        tensor_class: type,
-    ) -> None:
-        self.shape = shape
-        self.stride = stride
-        self.offset = offset
-        self.dtype = dtype
-        self.index = index
-        self.is_conj = is_conj
-        self.is_neg = is_neg
+    def __init__(self, layout: Layout, tensor_class: type) -> None:
+        shape, stride, offset, dtype, index, is_conj, is_neg = layout
+        self.shape, self.stride, self.offset, self.dtype, self.index, self.is_conj, self.is_neg = layout
         self.device = torch.device("cuda", index)  # the device that scripts see
         self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
@@ -177,7 +166,7 @@ def _keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
 class TensorMetaTable:
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class
-        self._known: dict[tuple[Shape, Shape, int, torch.dtype, int, bool, bool], TensorMeta] = {}
+        self._known: dict[Layout, TensorMeta] = {}
 
     def of(
         self,
@@ -194,7 +183,7 @@ class TensorMetaTable:
         if meta is None:
             if len(self._known) >= LIMIT:
                 self._known.clear()
-            meta = self._known.setdefault(key, TensorMeta(*key, self.tensor_class))
+            meta = self._known.setdefault(key, TensorMeta(key, self.tensor_class))
         return meta
 
     def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:

@@ -89,8 +89,8 @@ class Profiled:
         )
         self.profiles = FakeProfiles()  # of the script
         access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
-        clock: Any = self.clock
-        self.profiler = Profiler(torch, Path("t.profile.json"), access, clock, lambda: [0], stacks)
+        events: Any = SimpleNamespace(access=access, clock=self.clock, devices=[0])
+        self.profiler = Profiler(torch, Path("t.profile.json"), events, stacks)
 
     def steps(self, *actions: str) -> None:
         for number, action in enumerate(actions):

@@ -91,7 +91,7 @@ class BoundaryEvents:
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
         self.untimed = Untimed.NO  # why some of these events could not be recorded
-        self.cuda, self._clock, self.access = cuda, clock, access
+        self.cuda, self.clock, self.access = cuda, clock, access
         self._streams: dict[tuple[int, int], EventStream] = {}  # keyed by device and handle
         self._clocks: dict[int, DeviceClock] = {}  # by device
         self._in_use: set[int] = set()  # devices known to have a context
@@ -120,8 +120,8 @@ class BoundaryEvents:
 
     def take_on(self, stream: Any) -> BoundaryEvent | None:
         if stream is None or self.access.closed is not None:
-            return self.record(self._clock.now_ns())
-        return self.record(self._clock.now_ns(), self._stream(stream))
+            return self.record(self.clock.now_ns())
+        return self.record(self.clock.now_ns(), self._stream(stream))
 
     def record(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
         access = self.access
@@ -204,7 +204,7 @@ class BoundaryEvents:
         access.is_calling = True
         try:
             done, unfinished_ns = self._done(events[in_step - 1 :: in_step])
-            found_ns = self._clock.now_ns()
+            found_ns = self.clock.now_ns()
             events = events[: done * in_step]
             if not events:
                 return [], unfinished_ns
@@ -228,7 +228,7 @@ class BoundaryEvents:
         low, high, unfinished_ns = 0, len(last_events), NONE
         middle = high - 1  # usually all steps are done
         while low < high:
-            asked_ns = self._clock.now_ns()
+            asked_ns = self.clock.now_ns()
             if last_events[middle].query():
                 low = middle + 1
             else:
@@ -238,7 +238,7 @@ class BoundaryEvents:
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
         """Wait for CUDA events. Give up if none completes within `patience_ns`."""
-        clock = self._clock
+        clock = self.clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.read_finished(events):
             unread = sum(boundary.ticks_ns == NONE for boundary in events)
@@ -251,7 +251,7 @@ class BoundaryEvents:
 
     def _read(self, events: list[BoundaryEvent]) -> bool:
         # see Note [Only the last event is queried]
-        now_ns = self._clock.now_ns
+        now_ns = self.clock.now_ns
         last_of = events[-1:] if len(self._streams) == 1 else {id(boundary.of): boundary for boundary in events}.values()
         are_done = all(boundary.ticks_ns != NONE or boundary.event.query() for boundary in last_of)
         found_ns = now_ns()
@@ -283,7 +283,7 @@ class BoundaryEvents:
         if known is None:
             clock = self._clocks.get(device)
             if clock is None:
-                clock = self._clocks[device] = DeviceClock(self._clock.now_ns())
+                clock = self._clocks[device] = DeviceClock(self.clock.now_ns())
             known = self._streams[key] = EventStream(stream, clock)
         return known
 

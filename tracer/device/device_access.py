@@ -1,6 +1,6 @@
 """Decides whether the recorder may call CUDA now, and handles CUDA errors.
 
-    access = DeviceAccess(TorchCuda(torch), state.captures(), state.script_profiles())
+    access = DeviceAccess(TorchCuda(torch), state.CAPTURES, state.SCRIPT_PROFILES)
     if access.closed is None: event.record()    # otherwise `closed` is the reason
     access.attempt(torch.cuda.mem_get_info, 0)  # None if the call failed, then the device counts as lost
     access.is_idle_within(1_000_000_000, [0])   # waits at most 1 s for cuda:0

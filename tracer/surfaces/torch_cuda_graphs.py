@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tracer.state import captures, recorder, started, started_lock
+from tracer.state import CAPTURES, recorder, started, started_lock
 from tracer.surfaces.torch_nn_module import in_module
 from traces.script.patching import patch_around
 
@@ -20,7 +20,7 @@ def install(torch: ModuleType) -> None:
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return
-    under_way = captures()
+    under_way = CAPTURES
 
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         with started_lock():  # so that CUDA calls of the recorder's threads end before the capture begins

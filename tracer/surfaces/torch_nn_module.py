@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tracer.state import optimizers, recorder
+from tracer.state import OPTIMIZERS, recorder
 from traces.analyses.modules import ModuleNames
 from traces.script.patching import PhaseScope, patch
 from traces.script.script_hooks import ModuleCalls, ScriptHooks
@@ -26,7 +26,7 @@ def in_module() -> bool:
 
 
 def install(torch: ModuleType) -> None:
-    ScriptHooks(torch, recorder, optimizers()).module_calls(_CALLS)
+    ScriptHooks(torch, recorder, OPTIMIZERS).module_calls(_CALLS)
     cls: Any = torch.nn.Module
     patch(cls, _apply=PhaseScope("other", recorder).wrap(cls._apply))
 
@@ -34,7 +34,7 @@ def install(torch: ModuleType) -> None:
 def as_nested_module(torch: ModuleType, call: Any) -> Any:
     calls = ModuleCalls()
     calls.inside = True
-    return ScriptHooks(torch, recorder, optimizers()).module_call(call, calls)
+    return ScriptHooks(torch, recorder, OPTIMIZERS).module_call(call, calls)
 
 
 class ModuleRanges:

@@ -14,7 +14,7 @@ from operator import methodcaller
 from types import ModuleType
 from typing import Any
 
-from tracer.state import optimizers, recorder
+from tracer.state import OPTIMIZERS, recorder
 from traces.script.patching import patch, patch_everywhere, stands_for
 from traces.script.script_hooks import SINCE_BACKWARD, ScriptHooks
 
@@ -27,7 +27,7 @@ _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_nor
 
 
 def install(torch: ModuleType) -> None:
-    hooks = ScriptHooks(torch, recorder, optimizers())
+    hooks = ScriptHooks(torch, recorder, OPTIMIZERS)
     hooks.backward()
 
     def before_loss(call: Callable[..., Any]) -> Callable[..., Any]:

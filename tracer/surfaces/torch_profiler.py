@@ -3,7 +3,7 @@ CUDA calls.
 
     with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
         ...                                     # no events are taken here
-    script_profiles().has_attached              # True: later steps have the kind StepKind.AFTER_PROFILE
+    SCRIPT_PROFILES.has_attached                # True: later steps have the kind StepKind.AFTER_PROFILE
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tracer.state import script_profiles, started
+from tracer.state import SCRIPT_PROFILES, started
 from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
     cls: Any = torch.autograd.profiler.profile
-    under_way = script_profiles()
+    under_way = SCRIPT_PROFILES
 
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = started()

@@ -13,7 +13,7 @@ from typing import Any
 import torch.utils.data._utils.pin_memory
 import torch.utils.data.dataloader
 
-from tracer.state import optimizers, recorder
+from tracer.state import OPTIMIZERS, recorder
 from tracer.surfaces.torch_tensor import DEPTH, WithoutReads
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, BatchKind
@@ -24,7 +24,7 @@ from traces.script.script_hooks import ScriptHooks, tensors_in
 def install(torch_module: ModuleType) -> None:
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     fetch = iterator.__next__
-    load = ScriptHooks(torch_module, recorder, optimizers()).loading(fetch)
+    load = ScriptHooks(torch_module, recorder, OPTIMIZERS).loading(fetch)
 
     @stands_for(fetch)
     def fetch_as_phase(self: Any) -> Any:

@@ -34,6 +34,7 @@ from traces.figures.measure import (
     of_one_kind,
     own_graph_launches,
     passes_of_steps,
+    phases_per_step,
     step_windows,
     work_rows,
 )
@@ -315,12 +316,7 @@ def _steps_with_own_graphs(profile: Trace) -> Column:
 
 def _steps_with_unseen_forwards(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Column:
     # see Note [Forward passes that a profile does not show]
-    return np.asarray(theirs[_forward_passes(profile)[theirs] < _forward_passes(recording)[own]])
-
-
-def _forward_passes(trace: Trace) -> Column:
-    rows = (trace.phases.name == trace.strings.find("forward")) & (trace.phases.step != NONE)
-    return np.bincount(trace.phases.step[rows], minlength=len(trace.steps))
+    return np.asarray(theirs[phases_per_step(profile, "forward")[theirs] < phases_per_step(recording, "forward")[own]])
 
 
 def _fit_phases(trace: Trace, steps: Column) -> None:

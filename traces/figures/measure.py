@@ -172,7 +172,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 def phases_per_step(trace: Trace, name: str) -> Column:
     """Return how many phases of this name each step has."""
-    of_name = trace.phases.name == trace.strings.find(name)
+    of_name = (trace.phases.name == trace.strings.find(name)) & (trace.phases.step != NONE)
     return np.bincount(trace.phases.step[of_name], minlength=len(trace.steps))
 
 

@@ -43,8 +43,8 @@ class Twin:
         self.allocator = TensorAllocator(self.behind, note=self._note)
         self.live: list[tuple[Block, AllocationHandle]] = []
 
-    def _note(self, table: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        assert now_ns == 0 and len(host_rows([ops])) == len(table)
+    def _note(self, table: Column, ops: UnresolvedOps) -> None:
+        assert len(host_rows([ops])) == len(table)
         self.rows += [tuple(row) for row in table.tolist()]
 
     def _expect(self, size_bytes: int, address: int) -> None:

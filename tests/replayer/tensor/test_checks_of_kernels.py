@@ -26,7 +26,7 @@ def test_overlapping_slices_are_rejected_as_by_torch(name: str) -> None:
     data = torch.ones(7, dtype=getattr(torch, name))
 
     def meta(begin: int, *shape: int, stride: tuple[int, ...] = (1,)) -> TensorMeta:
-        return TensorMeta(shape, stride, begin, data.dtype, 0, False, False, torch.Tensor)
+        return TensorMeta((shape, stride, begin, data.dtype, 0, False, False), torch.Tensor)
 
     for length in (1, 2, 3):
         for one, other in itertools.product(range(8 - length), repeat=2):

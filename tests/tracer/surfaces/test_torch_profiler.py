@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tracer import state
+from tracer.state import Profiles
 from tracer.surfaces import torch_profiler
 
 
@@ -28,7 +28,8 @@ def test_the_recorder_notices_whether_the_scripts_profiler_used_the_gpu(
 
         def __exit__(self, *raised: object) -> None: ...
 
-    monkeypatch.setattr(state._STATE, "script_profiles", state.Profiles())
+    profiles = Profiles()
+    monkeypatch.setattr(torch_profiler, "SCRIPT_PROFILES", profiles)
     torch: Any = SimpleNamespace(
         autograd=SimpleNamespace(profiler=SimpleNamespace(profile=profile)),
         profiler=SimpleNamespace(ProfilerActivity=SimpleNamespace(CPU="CPU", CUDA="CUDA")),
@@ -36,6 +37,6 @@ def test_the_recorder_notices_whether_the_scripts_profiler_used_the_gpu(
     torch_profiler.install(torch)
     script: Any = profile()
     with script:
-        assert len(state.script_profiles()) == 1 and state.script_profiles().has_attached is has_attached
+        assert len(profiles) == 1 and profiles.has_attached is has_attached
     # the profile has ended, but CUPTI stays attached
-    assert len(state.script_profiles()) == 0 and state.script_profiles().has_attached is has_attached
+    assert len(profiles) == 0 and profiles.has_attached is has_attached
