@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from functools import cache, partial
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
@@ -16,9 +17,9 @@ from replayer.compiled.graph_outputs import graph_outputs
 from replayer.compiled.planned_memory import planned_requests
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
-from replayer.memory.region_memory import BlockRequest, RegionMemory
+from replayer.memory.region_memory import RegionMemory
 from replayer.op_signature import OpSignature
-from replayer.recording.recorded_regions import INPUTS, GraphOps, RecordedCall, Shapes, call_of, graph_ops_of
+from replayer.recording.recorded_regions import INPUTS, RecordedCall, Shapes, call_of, graph_ops_of
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
@@ -65,11 +66,11 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        self._module = graph
         self._static_inputs = _static_inputs()
-        self._graph_ops: dict[tuple[int, ...], GraphOps] = {}  # by the sizes that replace symbolic sizes
+        # the ops of the graph, by the sizes that replace symbolic sizes
+        self._ops_with = cache(lambda sizes: graph_ops_of(_ops_of(graph, sizes)))
         self._recorded: dict[tuple[Shapes, tuple[int, ...]], list[RecordedCall]] = {}  # by input shapes and these sizes
-        self._plans: dict[int, tuple[BlockRequest, ...] | None] = {}  # by number of recorded ops
+        self._planned = cache(partial(planned_requests, graph))  # by number of recorded ops
 
     def __call__(self, inputs: list[TorchAny]) -> TorchAny:
         device = next((value.tensor_meta.index for value in inputs if isinstance(value, VirtualTensor)), None)
@@ -110,7 +111,9 @@ class RegionGraph:
         launches = here.launches
         without_kernels = nullcontext() if recorded is None else launches.kernels_off()
         recorded = recorded or RecordedCall((), None)
-        requested = self._planned(recorded) if recorded.memory is None else recorded.memory
+        requested = recorded.memory
+        if requested is None:
+            requested = () if recorded.launches_graph else self._planned(len(recorded.ops))
         if requested is None:
             with without_kernels:
                 results = self._run(inputs)
@@ -141,19 +144,6 @@ class RegionGraph:
         if not self._trains or self._is_backward:
             return frozenset()
         return _memory_of(value for i, value in enumerate(inputs) if i not in self._static_inputs)
-
-    def _planned(self, recorded: RecordedCall) -> tuple[BlockRequest, ...] | None:
-        if recorded.launches_graph:
-            return ()
-        count = len(recorded.ops)
-        if count not in self._plans:
-            self._plans[count] = planned_requests(self._module, count)
-        return self._plans[count]
-
-    def _ops_with(self, sizes: tuple[int, ...]) -> GraphOps:
-        if sizes not in self._graph_ops:
-            self._graph_ops[sizes] = graph_ops_of(_ops_of(self._module, sizes))
-        return self._graph_ops[sizes]
 
 
 def _static_inputs() -> frozenset[int]:

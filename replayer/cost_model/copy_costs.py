@@ -63,10 +63,8 @@ class CopyCosts:
         rows = zip(*(column[copies].tolist() for column in (device.name, device.bytes, device.duration_ns)), strict=True)
         rates: dict[CopyKind, list[float]] = {}
         small_ns: dict[CopyKind, list[int]] = {}
-        kinds: dict[int, list[CopyKind]] = {}
+        kinds = {name: _kinds(trace.strings[name]) for name in np.unique(device.name[copies]).tolist()}
         for name, size_bytes, duration_ns in rows:
-            if name not in kinds:
-                kinds[name] = _kinds(trace.strings[name])
             for kind in kinds[name]:
                 if size_bytes >= BANDWIDTH_FROM_BYTES:
                     rates.setdefault(kind, []).append(size_bytes / duration_ns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -104,14 +105,12 @@ class RecordedSegment:
         return self.device_ns >= 0
 
 
-@dataclass(slots=True)
+@dataclass
 class RecordedStep:
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]  # the key ("backward", 0) is the first backward pass
     kernels: list[Kernel]
     kind: int = StepKind.STEADY
-    _columns: KernelColumns | None = None
-    _one_stream: bool | None = None
 
     @property
     def has_kernels(self) -> bool:
@@ -150,14 +149,10 @@ class RecordedStep:
             segments[key] = segment
         return RecordedStep(slow.row, segments, self.kernels, slow.kind)
 
-    @property
+    @cached_property
     def columns(self) -> KernelColumns:
-        if self._columns is None:
-            self._columns = KernelColumns.of(self.kernels)
-        return self._columns
+        return KernelColumns.of(self.kernels)
 
-    @property
+    @cached_property
     def one_stream(self) -> bool:
-        if self._one_stream is None:
-            self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge == NONE).all())
-        return self._one_stream
+        return bool((self.columns.stream == NONE).all() and (self.columns.edge == NONE).all())

@@ -73,7 +73,7 @@ def test_measured_evaluation_does_not_count_as_training() -> None:
     evaluation = LibrarySteps(4, {"forward": 10}, (LibraryCall("v100/net", 32, False, "training's forward pass"),))
     for cells, step_ns in (((*run.replay.cells, evaluation), 1000), ((evaluation,), 10)):
         trace.runs = {0: replace(run, replay=replace(run.replay, cells=cells))}
-        assert trace_of_library_steps(trace, gpu, blank_trace(gpu)).steps.duration_ns.tolist() == [step_ns]
+        assert trace_of_library_steps(trace, blank_trace(gpu)).steps.duration_ns.tolist() == [step_ns]
 
 
 def test_more_than_four_batch_sizes_are_only_counted() -> None:
@@ -92,8 +92,8 @@ def test_the_workload_is_known_only_if_all_step_times_come_from_the_library(
     monkeypatch.setattr("tui.commands.replay_library.trace_with_step_times", lambda *facts: given.extend(facts))
     trace = played(*steps)
     trace.workload = workload = object()  # type: ignore[assignment]
-    trace_of_library_steps(trace, None, trace)  # type: ignore[arg-type]
-    assert given[3:] == [["v100/net"] if steps else [], workload if is_known else None]
+    trace_of_library_steps(trace, trace)
+    assert given[2:] == [["v100/net"] if steps else [], workload if is_known else None]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
-    trace_with_step_times(gpu, blank, rows, cells, workload)     # the steps that a replay has run
+    trace_with_step_times(blank, rows, cells, workload)          # the steps that a replay has run
 
 The published time of a phase is used for both the CPU and the GPU. If the time of the optimizer was not measured separately, it
 is included in the phase `backward`.
@@ -11,13 +11,14 @@ is included in the phase `backward`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from traces.library.cells import CellSource, Gpu, LibraryCell
 from traces.model.machine import Machine
-from traces.model.trace import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
+from traces.model.trace import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Strings, Trace
 from traces.model.typed_json import to_json
 from traces.model.workload import WorkloadSignature
 
@@ -27,7 +28,14 @@ _LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorde
 
 
 def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[str, Any] | None = None) -> Trace:
-    return _trace(gpu, [{}], source or CellSource(), provenance or {}, None)
+    source = source or CellSource()
+    device = Device(rank=0, index=0, name=gpu.device, total_memory_bytes=gpu.memory_bytes)
+    whole = {**to_json(source), **(provenance or {})}
+    timing = PhaseTiming.SYNCHRONIZED
+    trace = Trace(grain="phase", devices=[device], provenance=whole, phase_timing=timing, lacks=list(_LACKS))
+    if source.torch is not None:
+        trace.machines = {0: Machine(torch=source.torch)}
+    return _with_phases(trace, [{}])
 
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
@@ -39,33 +47,20 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
         phases["backward"] = phases.pop("rest")
     origin = Origin.SCALED if times.is_scaled else Origin.PUBLISHED
     provenance = {**cell.provenance, "cell": cell.name, "batch": batch, "scaled": times.is_scaled}
-    return _trace(cell.gpu, [phases], cell.source, provenance, cell.workload.at_batch(batch, 1), origin)
+    blank = blank_trace(cell.gpu, cell.source, provenance)
+    return _with_phases(replace(blank, workload=cell.workload.at_batch(batch, 1)), [phases], origin)
 
 
 def trace_with_step_times(
-    gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
+    blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
     """Return the trace of a replay that used published step times. `steps` contains the phase times of each step in
     nanoseconds."""
-    trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
-    trace.machines = dict(blank.machines)
-    return trace
+    provenance = {**blank.provenance, "cells": list(cells)}
+    return _with_phases(replace(blank, strings=Strings(), provenance=provenance, workload=workload), steps or [{}])
 
 
-def _trace(
-    gpu: Gpu,
-    steps: Sequence[Mapping[str, int]],
-    source: CellSource,
-    provenance: Mapping[str, Any],
-    workload: WorkloadSignature | None,
-    origin: Origin = Origin.PUBLISHED,
-) -> Trace:
-    device = Device(rank=0, index=0, name=gpu.device, total_memory_bytes=gpu.memory_bytes)
-    whole = {**to_json(source), **provenance}
-    trace = Trace(grain="phase", devices=[device], provenance=whole, workload=workload, lacks=list(_LACKS))
-    trace.phase_timing = PhaseTiming.SYNCHRONIZED
-    if source.torch is not None:
-        trace.machines = {0: Machine(torch=source.torch)}
+def _with_phases(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin = Origin.PUBLISHED) -> Trace:
     add_steps(trace, [{name: durations[name] for name in _ORDER if name in durations} for durations in steps], origin)
     return trace
 

@@ -62,7 +62,7 @@ class ReplaySource:
         if self.gpu is None:
             return self
         if was_measured(replayed):
-            return replace(self, recorded=trace_of_library_steps(replayed, self.gpu, self.recorded), is_estimate=False)
+            return replace(self, recorded=trace_of_library_steps(replayed, self.recorded), is_estimate=False)
         return replace(self, recorded=trace_of_card(self.gpu.name), is_estimate=True)
 
 
@@ -171,14 +171,14 @@ def gpu_and_blank_trace(choice: LibraryChoice) -> tuple[Gpu, Trace]:
     return file.gpu, blank
 
 
-def trace_of_library_steps(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
+def trace_of_library_steps(replayed: Trace, blank: Trace) -> Trace:
     played = _played(replayed)
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
     cells = sorted({call.cell for call in calls})
     training = [steps.phases_ns for steps in played if any(call.trains for call in steps.calls)]
     phases_ns = training or [steps.phases_ns for steps in played]  # evaluation is not compared with training
-    return trace_with_step_times(gpu, blank, phases_ns, cells, replayed.workload if known else None)
+    return trace_with_step_times(blank, phases_ns, cells, replayed.workload if known else None)
 
 
 def library_messages(replayed: Trace) -> tuple[str, ...]:

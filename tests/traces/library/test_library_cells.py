@@ -220,13 +220,13 @@ def test_steps_made_from_measured_times_follow_each_other_without_gaps() -> None
     """GIVEN two steps of 30 and 40 ns THEN each phase begins where the one before has ended, also on the GPU. Without steps,
     the trace has one step without phases."""
     steps = [{"forward": 10, "backward": 20}, {"optimizer": 5, "forward": 35}]
-    trace = trace_with_step_times(GPU, blank_trace(GPU), steps, ["g9/net"], None)
+    trace = trace_with_step_times(blank_trace(GPU), steps, ["g9/net"], None)
     assert (trace.steps.start_ns.tolist(), trace.steps.duration_ns.tolist()) == ([0, 30], [30, 40])
     phases = trace.phases
     assert [trace.strings[name] for name in phases.name] == ["forward", "backward", "forward", "optimizer"]
     assert phases.start_ns.tolist() == phases.device_start_ns.tolist() == [0, 10, 30, 65]
     assert phases.device_end_ns.tolist() == [10, 30, 65, 70]
-    empty = trace_with_step_times(GPU, blank_trace(GPU, CellSource(study="one"), {"done": 1}), [], [], None)
+    empty = trace_with_step_times(blank_trace(GPU, CellSource(study="one"), {"done": 1}), [], [], None)
     assert (len(empty.steps), len(empty.phases)) == (1, 0)
     assert (empty.provenance["done"], blank_trace(GPU, CellSource(study="one")).provenance["study"]) == (1, "one")
 

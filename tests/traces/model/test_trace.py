@@ -89,7 +89,7 @@ def test_a_replay_of_measured_step_times_counts_as_a_replay_of_them() -> None:
     gpu = Gpu("a100", "NVIDIA A100-SXM4-40GB", 40 << 30)
     blank = blank_trace(gpu)
     replay = Trace(runs={0: Run(replay=ReplayNotes(fingerprint=blank.fingerprint, cells=(CELLS,)))})
-    assert replay.is_replay_of(trace_with_step_times(gpu, blank, [{"forward": 100}], ["a100/resnet50"], None))
+    assert replay.is_replay_of(trace_with_step_times(blank, [{"forward": 100}], ["a100/resnet50"], None))
 
 
 def test_a_unix_clock_counts_from_1970() -> None:
