@@ -7,7 +7,8 @@ The script compares each recording of docs/fidelity.md with its replay, and reco
 programs with variants that differ in one thing. Whole numbers are changed by a fifth, rounded, but at least by 1.
 
 A threshold is changed in all modules that imported it. Comparisons and tests are repeated only for thresholds that they read.
-The first repetitions use groups of changed thresholds. If a result changes, the group is divided into single thresholds.
+The first repetitions use groups of changed thresholds. If a result changes, the group is divided into single thresholds. Few
+thresholds change a test's result, so the first group of a test contains all thresholds that the test reads.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ TWINS = tuple(
         "library/test_library_limits",
     )
 )
-_GROUP = 6  # number of thresholds that are moved together at first
+_GROUP = 6  # number of thresholds that are moved together at first in a comparison
 Pairs = dict[str, tuple[Trace, Trace]]
 R = TypeVar("R")
 
@@ -146,12 +147,12 @@ def changed_by(names: Sequence[str], factor: float, run: Callable[[], R], usual:
         yield from changed_by(half, factor, run, usual)
 
 
-def changes(run: Callable[[], R]) -> tuple[R, Iterator[tuple[str, R]]]:
+def changes(run: Callable[[], R], together: int) -> tuple[R, Iterator[tuple[str, R]]]:
     """Return the usual result of a function, and an iterator over keys such as "MUCH_DATA up" and the changed results."""
     names: set[str] = set()
     with read_thresholds(names):
         usual = run()
-    groups = [sorted(names)[at : at + _GROUP] for at in range(0, len(names), _GROUP)]
+    groups = [sorted(names)[at : at + together] for at in range(0, len(names), together)]
     found = (
         (f"{name} {move}", result)
         for move, factor in MOVES.items()
@@ -173,7 +174,7 @@ class _Tests:
             item._initrequest()
             return any(report.failed for report in runtestprotocol(item, log=False, nextitem=nextitem))
 
-        usual, found = changes(fails)
+        usual, found = changes(fails, len(THRESHOLDS))
         for key in [""] if usual else [key for key, _ in found]:
             self.failed.setdefault(key, []).append(item.nodeid.rpartition("/")[2])
         return True
@@ -238,7 +239,7 @@ def main() -> None:
     figures = 0
     apart: dict[str, list[str]] = {}
     for name, (first, second) in compared_pairs(args.folder.resolve()).items():
-        usual, found = changes(partial(verdicts, first, second))
+        usual, found = changes(partial(verdicts, first, second), _GROUP)
         figures += len(usual)
         for key, now in found:
             apart.setdefault(key, []).extend(f"{name}: {of}: {usual[of]} → {now[of]}" for of in usual if usual[of] != now[of])
