@@ -9,38 +9,31 @@ from torch.utils._pytree import tree_map_only
 
 from replayer.op_signature import OpSignature
 from replayer.state import gpu
-from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.layouts import Shape
 
 
 def fuse_attention(graph: TorchAny) -> None:
     operators = torch.ops.higher_order
-    kernels = {operators.flex_attention: attention_forward, operators.flex_attention_backward: attention_backward}
-    for operator, kernel in kernels.items():
+    # by operator: the positions of the arguments that a recording shows; the gradient comes first
+    for operator, positions in ((operators.flex_attention, (0, 1, 2)), (operators.flex_attention_backward, (5, 0, 1, 2))):
         for node in graph.find_nodes(op="call_function", target=operator):
-            node.target = kernel
+            node.target = _one_kernel(operator, positions)
 
 
-def attention_forward(*args: TorchAny) -> TorchAny:
-    query, key, value = args[:3]
-    return _one_kernel(torch.ops.higher_order.flex_attention, [query, key, value], args)
+def _one_kernel(operator: TorchAny, positions: tuple[int, ...]) -> TorchFunction:
+    def attention(*args: TorchAny) -> TorchAny:
+        from torch._higher_order_ops.utils import registered_hop_fake_fns
 
+        inputs = [args[position] for position in positions]
+        results = registered_hop_fake_fns[operator](*tree_map_only(torch.Tensor, partial(_like, device="meta"), args))
+        made = tree_map_only(torch.Tensor, partial(_like, device=inputs[-1].device), results)
+        shapes, dtypes = zip(*((tuple(one.shape), str(one.dtype).removeprefix("torch.")) for one in inputs), strict=True)
+        outputs = tuple(tuple(one.shape) for one in made if isinstance(one, torch.Tensor))
+        gpu().launches.launch(_signature(operator.name(), shapes, dtypes, outputs), inputs[-1].tensor_meta.index)
+        return made
 
-def attention_backward(*args: TorchAny) -> TorchAny:
-    query, key, value, _output, _logsumexp, gradient = args[:6]
-    return _one_kernel(torch.ops.higher_order.flex_attention_backward, [gradient, query, key, value], args)
-
-
-def _one_kernel(operator: TorchAny, inputs: list[VirtualTensor], args: TorchAny) -> TorchAny:
-    from torch._higher_order_ops.utils import registered_hop_fake_fns
-
-    results = registered_hop_fake_fns[operator](*tree_map_only(torch.Tensor, partial(_like, device="meta"), args))
-    made = tree_map_only(torch.Tensor, partial(_like, device=inputs[-1].device), results)
-    shapes, dtypes = zip(*((tuple(one.shape), str(one.dtype).removeprefix("torch.")) for one in inputs), strict=True)
-    outputs = tuple(tuple(one.shape) for one in made if isinstance(one, torch.Tensor))
-    gpu().launches.launch(_signature(operator.name(), shapes, dtypes, outputs), inputs[-1].tensor_meta.index)
-    return made
+    return attention
 
 
 def _like(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
