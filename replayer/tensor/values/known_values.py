@@ -171,7 +171,8 @@ class Folding:
             results, contents = (made, values) if isinstance(made, list) else ([made], [values])
             for one, content in zip(results, contents, strict=True):
                 if one is not None:
-                    set_known_values(one, content if one.shape == content.shape else None)
+                    # the CPU makes no tensor for a gradient that is not needed
+                    set_known_values(one, content if content is not None and one.shape == content.shape else None)
                     if self.assumed and type(one.allocation.known) is Uniform:
                         one.allocation.known = one.allocation.known._replace(assumed=True)
         return True

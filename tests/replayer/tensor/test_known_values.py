@@ -280,3 +280,12 @@ def test_values_that_need_more_memory_than_the_machine_has_are_refused() -> None
     assert allocation.known is None
     allocation.size_bytes = 1 << 20
     assert payload(allocation).nbytes() == 1 << 20
+
+
+def test_batch_norm_of_a_known_batch_needs_no_gradient_of_the_batch() -> None:
+    """The CPU computes gradients of known values, and returns no tensor for the gradient of the batch."""
+    use()
+    layer = torch.nn.BatchNorm1d(2).cuda()
+    layer(torch.tensor([[1.0, 2.0], [3.0, 6.0]]).cuda()).sum().backward()
+    gradient: Any = layer.bias.grad
+    assert gradient.tolist() == [2.0, 2.0]
