@@ -35,20 +35,18 @@ class HostEvents(NamedTuple):
         launching = set(np.unique(host.thread[launches]).tolist())
         own = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
         chosen = [row for row in own if row in launching or trace.threads[row].role == "main"]
+        kind = np.where(host.shapes != NONE, OP, PLAIN_OP)
+        kind[host.kind == HostKind.ANNOTATION] = RANGE
+        kind[trace.strings.matching(host.name, lambda text: text.startswith(PREFIX))] = MODULE
+        kind[is_range_of_compiled_code(trace)] = COMPILED_RANGE
+        kind[is_triton_call(trace)] = TRITON_KERNEL
+        kind[host.kind == HostKind.RUNTIME] = RUNTIME
+        kind[launches[host.kind[launches] == HostKind.RUNTIME]] = LAUNCH
         is_event = np.isin(host.kind, (HostKind.OP, HostKind.ANNOTATION, HostKind.RUNTIME))
         rows = np.flatnonzero(np.isin(host.thread, chosen) & is_event)
-        is_launch = np.zeros(len(host), dtype=bool)
-        is_launch[launches] = True
-        kind = np.where(host.shapes[rows] != NONE, OP, PLAIN_OP)
-        kind[host.kind[rows] == HostKind.ANNOTATION] = RANGE
-        kind[trace.strings.matching(host.name[rows], lambda text: text.startswith(PREFIX))] = MODULE
-        kind[is_range_of_compiled_code(trace)[rows]] = COMPILED_RANGE
-        kind[is_triton_call(trace)[rows]] = TRITON_KERNEL
-        calls = host.kind[rows] == HostKind.RUNTIME
-        kind[calls] = np.where(is_launch[rows[calls]], LAUNCH, RUNTIME)
         requests = memory.time_ns[np.isin(memory.thread, chosen)]
         times = np.concatenate((host.start_ns[rows], requests, host.end_ns[rows]))
-        kinds = np.concatenate((kind, np.full(len(requests), MEMORY), np.full(len(rows), NONE)))
+        kinds = np.concatenate((kind[rows], np.full(len(requests), MEMORY), np.full(len(rows), NONE)))
         order = np.argsort(times, kind="stable")
         return cls(times[order], kinds[order])
 
