@@ -77,10 +77,7 @@ def report_failed_assert(line: str) -> None:
 
 def backend_arguments(args: Args, kwargs: Kwargs) -> Arguments:
     if args:
-        first = args[0]
-        kind = type(first)
-        if kind is str or kind is torch.device or kind is int:
-            return (backend_device(first), *args[1:]), kwargs
-    elif "device" in kwargs:
+        return (backend_device(args[0]), *args[1:]), kwargs
+    if "device" in kwargs:
         return args, {**kwargs, "device": backend_device(kwargs["device"])}
     return args, kwargs

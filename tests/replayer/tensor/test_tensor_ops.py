@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from replayer.errors import DataDependentShape, NotEmulated
+from replayer.tensor.planning.cuda_dtypes import tensors_of
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
 
@@ -714,3 +717,46 @@ def test_segments_are_given_by_lengths_or_by_offsets() -> None:
     assert torch.segment_reduce(data, "sum", lengths=ends[:, 1:] - ends[:, :-1], axis=1).shape == (4, 2, 6)
     assert torch.segment_reduce(data, "sum", offsets=ends, axis=1).shape == (4, 2, 6)
     assert torch.segment_reduce(data, "sum", offsets=torch.tensor([0, 1, 4], device="cuda")).shape == (2, 5, 6)
+
+
+def _calls_with_shape_rules(device: str) -> list[Callable[[], Any]]:
+    """Calls whose result shapes the replayer computes itself (planning/shape_rules.py)."""
+
+    def f(*shape: int) -> torch.Tensor:
+        return torch.ones(shape, device=device)
+
+    def i(*values: int) -> torch.Tensor:
+        return torch.tensor(values, device=device)
+
+    def recurrent(layer: Any, batch_first: bool, bidirectional: bool) -> Any:
+        module = layer(3, 4, num_layers=2, batch_first=batch_first, bidirectional=bidirectional).to(device)
+        return module(f(5, 2, 3))
+
+    layers = [torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM, partial(torch.nn.LSTM, proj_size=2)]
+    scores, lengths = f(5, 2, 4).log_softmax(2), torch.tensor([3, 2], device="cpu")
+    return [
+        *[partial(recurrent, *how) for how in itertools.product(layers, (True, False), (True, False))],
+        lambda: [F.ctc_loss(scores, f(2, 3).long(), lengths, lengths, reduction=how) for how in ("none", "mean")],
+        lambda: torch._ctc_loss(scores, f(2, 3).long(), [5, 5], [3, 2]),
+        lambda: torch._ctc_loss(scores, i(1, 2, 3, 1, 2), [5, 5], [3, 2])[0],  # one row of all targets
+        lambda: [F.multi_margin_loss(f(5, 4), i(0, 1, 2, 3, 0), reduction=how) for how in ("none", "sum")],
+        lambda: [F.multilabel_margin_loss(f(2, 3), f(2, 3).long(), reduction=how) for how in ("none", "mean")],
+        lambda: torch._foreach_addcmul([f(2), f(3)], [f(2), f(3)], [f(2), f(3)], torch.ones(2, device="cpu")),
+        lambda: torch.linalg.lstsq(f(3, 4, 3).tril(), f(3, 4, 2), driver="gels")[:2],
+        lambda: torch.linalg.lstsq(f(3, 4).tril(), f(3, 2), driver="gels")[:2],
+        lambda: torch.poisson(f(2, 3).t()),
+        lambda: torch.segment_reduce(f(6, 2), "sum", lengths=i(2, 4), axis=0),
+        lambda: torch.segment_reduce(f(6, 2), "max", offsets=i(0, 1, 3, 6), axis=0),
+        lambda: torch.batch_norm_update_stats(f(2, 3, 4), None, None, 0.1),
+        lambda: F.conv2d(f(2, 4, 9, 7), f(6, 2, 3, 2), f(6), stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2),
+        lambda: F.conv_transpose2d(f(2, 4, 5, 6), f(4, 3, 3, 2), f(6), (2, 3), (1, 0), (1, 2), 2, (2, 1)),
+        lambda: [F.mse_loss(f(2, 3), f(2, 3), reduction=how) for how in ("none", "mean")],
+    ]
+
+
+def test_results_have_the_shapes_and_dtypes_that_torch_gives_them() -> None:
+    use()
+    warnings.simplefilter("ignore")  # oneDNN has no projections
+    for call, of_cpu in zip(_calls_with_shape_rules("cuda"), _calls_with_shape_rules("cpu"), strict=True):
+        found, expected = ([(part.shape, part.dtype) for part in tensors_of(made())] for made in (call, of_cpu))
+        assert found == expected and expected
