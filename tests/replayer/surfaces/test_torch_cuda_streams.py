@@ -287,6 +287,19 @@ def test_a_backward_pass_uses_the_stream_of_each_forward_op_and_then_the_streams
     assert cuda.current_stream() == cuda.default_stream()
 
 
+def test_a_gradient_of_a_parameter_is_added_up_on_the_stream_of_its_first_use() -> None:
+    use()
+    first, second, seen = cuda.Stream(), cuda.Stream(), list[Any]()
+    x = torch.rand(4, device="cuda", requires_grad=True)
+    x.register_post_accumulate_grad_hook(lambda _: seen.append(cuda.current_stream()))
+    with cuda.stream(first):
+        y = x * 2
+    with cuda.stream(second):
+        z = x * 3
+    (y + z).sum().backward()
+    assert seen == [first]
+
+
 def test_a_backward_pass_on_the_stream_of_its_forward_pass_is_not_patched() -> None:
     gpu: Any = use()
     side = cuda.Stream()

@@ -57,6 +57,11 @@ def test_too_many_indices_are_left_to_the_check_of_the_cpu_kernel() -> None:
     assert failed_assert(aten.index.Tensor, (TABLE[0], [INDICES, INDICES]), lambda tensor: tensor) is None
 
 
+def test_a_probability_that_is_a_number_is_not_checked() -> None:
+    for arguments in ((TABLE,), (TABLE, 0.5)):
+        assert failed_assert(aten.bernoulli_.float, arguments, lambda tensor: tensor) is None
+
+
 def test_large_tensors_of_one_value_are_checked_without_memory_for_all_elements() -> None:
     zeros = torch.zeros((), dtype=torch.int64).expand(1 << 20, 1 << 20)
     for func, right, wrong in (

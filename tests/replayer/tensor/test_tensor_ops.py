@@ -530,6 +530,10 @@ def test_resized_tensors_and_output_arguments_get_the_expected_memory() -> None:
     before = x.data_ptr()
     assert x.resize_(2).data_ptr() == before
     assert x.resize_(4096).data_ptr() != before and x.tensor_meta.shape == (4096,)
+    rows = torch.empty(1 << 18, device="cuda")
+    allocated = torch.cuda.memory_allocated()
+    rows.resize_(1 << 19)
+    assert torch.cuda.memory_allocated() == allocated + (1 << 20)
     assert tuple(torch.ones(2, 3, device="cuda").t_().shape) == (3, 2)
     assert tuple(torch.ones(2, 3, device="cuda").unsqueeze_(0).shape) == (1, 2, 3)
     y = torch.ones(6, device="cuda")
