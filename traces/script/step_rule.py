@@ -215,7 +215,7 @@ class StepSplitter:
         return ends
 
     def loader_exhausted(self) -> None:
-        self._batch = False
+        self._batch = self._used_batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
         """Handle the call of an outermost module. `module` is the `id()` of the module, or a negative number for a compiled

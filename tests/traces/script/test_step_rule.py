@@ -272,6 +272,19 @@ def test_models_called_without_gradients_for_the_batch_of_a_training_step_make_n
         assert script.ended == "TTTEE"
 
 
+def test_batches_of_validation_are_no_batches_of_the_next_training_step() -> None:
+    """GIVEN training of one batch that stays on the GPU, validation with a DataLoader, and a further training step."""
+    script = Script()
+    script.train(MODEL)
+    script.step()
+    batches(script, 2, lambda: script.evaluate(MODEL))
+    script.train(MODEL)
+    script.step()
+    script.evaluate(MODEL, MODEL, MODEL)
+    script.train(MODEL)
+    assert script.ended == "TEETEEE"
+
+
 def test_without_new_batches_each_call_without_gradients_is_an_evaluation_step() -> None:
     """GIVEN data that are on the GPU before the training begins."""
     script = Script()
