@@ -80,7 +80,7 @@ class Scaling:
                 open_rows.append(row)
                 continue
             factors[row], origins[row] = ratio
-        _fill(trace, factors, origins, open_rows, work, ratios.of_data_sheets(), ratios.batches)
+        ratios.fill(factors, origins, open_rows, work)
         floor_ns = recording.speed.floor_ns
         scaled = np.maximum(device.duration_ns * factors, np.minimum(device.duration_ns, floor_ns))
         durations_ns[work] = scaled[work].astype(np.int64)
@@ -186,7 +186,7 @@ class _Ratios:
         possible = here[0] / there[0], here[1] / there[1], 1.0
         return min(max(ratio, min(possible) / BEYOND_SHEETS), max(possible) * BEYOND_SHEETS)
 
-    def of_data_sheets(self) -> tuple[float, float]:
+    def _of_data_sheets(self) -> tuple[float, float]:
         if self._new is None:
             return self.batches, self.batches
         here, there = peaks_of(self._recorded.card), peaks_of(self._new.card)
@@ -221,37 +221,28 @@ class _Ratios:
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
+    def fill(self, factors: Column, origins: Column, open_rows: list[int], work: Column) -> None:
+        if not open_rows:
+            return
+        device, strings, sheets = self._trace.device, self._trace.strings, self._of_data_sheets()
+        names = {int(name): any(mark in strings[int(name)].lower() for mark in _ARITHMETIC) for name in np.unique(device.name)}
+        arithmetic = np.array([names[int(name)] for name in device.name])
+        is_open = np.zeros(len(device), dtype=bool)
+        is_open[open_rows] = True
+        updates = launch_phase_names(self._trace) == "optimizer"
+        for kind, of_optimizer in product((True, False), (True, False)):
+            alike = (arithmetic == kind) & (updates == of_optimizer)
+            those = is_open & alike
+            known = work & ~is_open & alike & (device.kind == DeviceKind.KERNEL)
+            weight = device.duration_ns[known]
+            of_sheets = sheets[not kind] / (self.batches if of_optimizer else 1.0)
+            mean_factor = float((factors[known] * weight).sum() / weight.sum()) if weight.sum() else of_sheets
+            factors[those] = mean_factor
+            if mean_factor != 1.0:
+                origins[those] = int(Origin.ROOFLINE)
+
 
 _UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)
-
-
-def _fill(
-    trace: Trace,
-    factors: Column,
-    origins: Column,
-    open_rows: list[int],
-    work: Column,
-    sheets: tuple[float, float],
-    batches: float,
-) -> None:
-    if not open_rows:
-        return
-    device, strings = trace.device, trace.strings
-    names = {int(name): any(mark in strings[int(name)].lower() for mark in _ARITHMETIC) for name in np.unique(device.name)}
-    arithmetic = np.array([names[int(name)] for name in device.name])
-    is_open = np.zeros(len(device), dtype=bool)
-    is_open[open_rows] = True
-    updates = launch_phase_names(trace) == "optimizer"
-    for kind, of_optimizer in product((True, False), (True, False)):
-        alike = (arithmetic == kind) & (updates == of_optimizer)
-        those = is_open & alike
-        known = work & ~is_open & alike & (device.kind == DeviceKind.KERNEL)
-        weight = device.duration_ns[known]
-        of_sheets = sheets[not kind] / (batches if of_optimizer else 1.0)
-        mean_factor = float((factors[known] * weight).sum() / weight.sum()) if weight.sum() else of_sheets
-        factors[those] = mean_factor
-        if mean_factor != 1.0:
-            origins[those] = int(Origin.ROOFLINE)
 
 
 def parameter_bytes(trace: Trace) -> int:

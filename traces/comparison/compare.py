@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -83,14 +84,15 @@ def compare(
     paces = Both(pace.pace_of(times.recorded, timed, ours), pace.pace_of(times.replayed, timed_other, theirs))
     if not len(timed) and not len(timed_other):
         paces = Both(pace.pace(recorded), pace.pace(other))
-    steady = measure.steady_steps(recorded)
-    steps = _spread(times, timed, timed_other, steady, pace.pace_series)
+    spread_of = partial(_spread, times, timed, timed_other, measure.steady_steps(recorded))
+    steps = spread_of(pace.pace_series)
     # Most replays load data at the speed of the replaying machine, not at the recorded speed.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     # If the host waits for the GPU after each phase, the recording does not show whether the host or the GPU limits the step
     # time.
     omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
-    compute_side = _without_data(times, timed, timed_other, steady, paces, omits_loader=omits_loader)
+    omits_loader &= paces.recorded is not None and paces.recorded.limit == pace.HOST
+    compute_side = spread_of(_host_without_loader if omits_loader else _series_without_data)
     worked = Both(without_waits(recorded), without_waits(other))
     hidden = Both(bool(why_work_is_hidden(recorded)), bool(why_work_is_hidden(other)))
     lacks_work = any(hidden) or "phase" in (recorded.grain, other.grain)
@@ -119,8 +121,8 @@ def compare(
             _problems(other, recorded, paces.replayed, steps),
         ),
         steps=steps,
-        host_pace=_spread(times, timed, timed_other, steady, pace.host_series),
-        device_pace=_spread(times, timed, timed_other, steady, pace.device_series),
+        host_pace=spread_of(pace.host_series),
+        device_pace=spread_of(pace.device_series),
         compute_side=compute_side,
         gpu_busy=gpu_busy,
         phases=_phases(worked, Both(timed, timed_other), Both(ours, theirs), times if steps.has_means else None),
@@ -232,20 +234,6 @@ def _spread(
     noisy = steady[np.isin(times.recorded.rank[steady], times.recorded.rank[a.rows])]
     noisy = noisy[a.interval_ns[noisy] != NONE] if len(a.rows) else noisy[:0]
     return spread(a.rows, a.interval_ns, b.rows, b.interval_ns, noisy)
-
-
-def _without_data(
-    times: Both[pace.StepTimes],
-    ours: Column,
-    theirs: Column,
-    steady: Column,
-    paces: Both[pace.StepPace | None],
-    *,
-    omits_loader: bool,
-) -> Spread:
-    if omits_loader and paces.recorded is not None and paces.recorded.limit == pace.HOST:
-        return _spread(times, ours, theirs, steady, _host_without_loader)
-    return _spread(times, ours, theirs, steady, _series_without_data)
 
 
 def _host_without_loader(times: pace.StepTimes, rows: Column) -> pace.PaceSeries | None:
