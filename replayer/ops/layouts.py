@@ -313,9 +313,9 @@ def _reshape(op: torch._ops.OpOverload, source: torch.Tensor, shape: TorchAny) -
         return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor, source, shape)
     view = torch.Tensor.view if op is aten.reshape.default else torch.Tensor.view_as
     try:
-        return view(source, shape)
-    except RuntimeError:
-        return view(source.contiguous(), shape)
+        return view(source if source.is_contiguous() else source.contiguous(), shape)
+    except RuntimeError as error:
+        raise RuntimeError(str(error).replace("view", "reshape")) from None
 
 
 def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:

@@ -42,9 +42,9 @@ def install(torch_module: ModuleType) -> None:
     others = reductions.reduce_tensor
 
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
-        # PyTorch sends a sparse tensor as two dense tensors.
-        is_strided = isinstance(tensor, VirtualTensor) and tensor.layout is torch.strided
-        return sharing.reduce(tensor) if is_strided else others(tensor)
+        # PyTorch sends a sparse or nested tensor as several dense tensors.
+        is_dense = isinstance(tensor, VirtualTensor) and tensor.layout is torch.strided and not tensor.is_nested
+        return sharing.reduce(tensor) if is_dense else others(tensor)
 
     patch(reductions, reduce_tensor=reduce_tensor)
     reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]

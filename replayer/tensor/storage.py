@@ -79,6 +79,12 @@ class VirtualStorage(torch.UntypedStorage):
     def _share_cuda_(self, *args: TorchAny) -> TorchAny:
         raise NotEmulated("torch.UntypedStorage._share_cuda_", "send the tensor through a queue of torch.multiprocessing")
 
+    def _share_fd_cpu_(self, *args: TorchAny) -> TorchAny:
+        raise RuntimeError("_share_fd_: only available on CPU")
+
+    def _share_filename_cpu_(self, *args: TorchAny) -> TorchAny:
+        raise RuntimeError("_share_filename_: only available on CPU")
+
     def resize_(self, size_bytes: int) -> Self:
         if not isinstance(size_bytes, int):
             raise RuntimeError(f"resize_ expects an int, but got {type_name(size_bytes)}")

@@ -13,8 +13,9 @@ Note [Lazy]
 
 Note [Gradients of moved parameters]
     `parameter.data = ...` replaces the C++ tensor if the device changes. An older autograd graph still adds gradients to the
-    replaced C++ tensor, so `_IN_GRAPHS` keeps it for a parameter that moves back. PyTorch rejects a gradient on another device,
-    so `_GRADS_ELSEWHERE` keeps the gradient. FullyShardedDataParallel with CPUOffload needs both.
+    replaced C++ tensor, and a hook passes them on to the parameter. `_IN_GRAPHS` keeps the replaced tensor for a parameter that
+    moves back. PyTorch rejects a gradient on another device, so `_GRADS_ELSEWHERE` keeps the gradient, and a hook adds new
+    gradients to it. FullyShardedDataParallel with CPUOffload needs both.
 
 Note [Attributes of scripts]
     `tensor_meta` and `allocation` are in the instance's dictionary, because `model.to("cuda")` changes the class of a
@@ -30,6 +31,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
 from operator import attrgetter
 from typing import ClassVar, NoReturn, Self
+from weakref import ReferenceType, ref
 
 import torch
 from torch.overrides import has_torch_function_unary
@@ -51,6 +53,7 @@ from replayer.torch_types import TorchAny
 from traces.script.patching import patch, temporarily_set
 
 _data: TorchAny = torch._C.TensorBase.data
+_grad: TorchAny = torch._C.TensorBase.grad
 # see Note [Gradients of moved parameters]
 _IN_GRAPHS: TorchAny = WeakIdKeyDictionary()
 _GRADS_ELSEWHERE: TorchAny = WeakIdKeyDictionary()
@@ -376,7 +379,8 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     hold references to it."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
-    kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}
+    before = attributes_of(tensor)
+    kept = {name: value for name, value in before.items() if name not in _OURS}
     grad, hooks = tensor.grad, (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
     plain = tensor.__class__
     with torch.no_grad():
@@ -396,13 +400,15 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     ACTUAL_CLASS.__set__(tensor, virtual_class(plain, VirtualTensor) if "tensor_meta" in kept else plain)
     ACTUAL_CLASS.__set__(made, of_made)
     set_attributes(tensor, kept)
+    set_attributes(made, {name: before[name] for name in _OURS if name in before})
     tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks
     if grad is not None:
         _set_grad_of_any_device(tensor, grad)
-    for owner in [owner for owner, elsewhere in _GRADS_ELSEWHERE.items() if elsewhere is tensor]:
+    for owner in [owner for owner, elsewhere in _GRADS_ELSEWHERE.items() if elsewhere[0] is tensor]:
         _set_grad_of_any_device(owner, tensor)
     if made._use_count() > 1:
         _IN_GRAPHS[tensor] = made
+        _pass_on_gradients(made, ref(tensor))
 
 
 def _known_to_graph(tensor: TorchAny, data: torch.Tensor) -> TorchAny:
@@ -416,25 +422,61 @@ def _known_to_graph(tensor: TorchAny, data: torch.Tensor) -> TorchAny:
     return earlier
 
 
+def _pass_on_gradients(replaced: TorchAny, owner: ReferenceType[TorchAny]) -> None:
+    def add_to_owner(replaced: TorchAny) -> None:
+        gradient, replaced.grad = replaced.grad, None
+        parameter = owner()
+        if parameter is not None:
+            _add_gradient(parameter, parameter.grad, gradient)
+            for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+                if hook is not _add_elsewhere:
+                    hook(parameter)
+
+    replaced._post_accumulate_grad_hooks = None  # these are now hooks of the parameter
+    if replaced.requires_grad:
+        replaced.register_post_accumulate_grad_hook(add_to_owner)
+
+
+def _add_gradient(parameter: TorchAny, before: torch.Tensor | None, gradient: torch.Tensor) -> None:
+    if before is None:
+        _set_grad_of_any_device(parameter, gradient)
+    elif torch.is_grad_enabled():
+        _set_grad_of_any_device(parameter, before + gradient)
+    else:
+        before += gradient
+
+
 def _set_grad_of_any_device(tensor: TorchAny, grad: TorchAny) -> None:
     # see Note [Gradients of moved parameters]
     if (grad.is_cuda, grad.shape) == (tensor.is_cuda, tensor.shape):
         tensor.grad = grad
         return
+    tensor.grad = None
     if not _GRADS_ELSEWHERE:
         before = vars(torch.Tensor)["grad"]
 
         def get(self: TorchAny) -> TorchAny:
             elsewhere = _GRADS_ELSEWHERE.get(self)
-            return before.__get__(self) if elsewhere is None else elsewhere
+            return before.__get__(self) if elsewhere is None else elsewhere[0]
 
         def set_(self: TorchAny, gradient: TorchAny) -> None:
             before.__set__(self, gradient)
-            if _GRADS_ELSEWHERE.pop(self, None) is not None and not _GRADS_ELSEWHERE:
-                patch(torch.Tensor, grad=before)
+            elsewhere = _GRADS_ELSEWHERE.pop(self, None)
+            if elsewhere is not None:
+                if elsewhere[1] is not None:
+                    elsewhere[1].remove()
+                if not _GRADS_ELSEWHERE:
+                    patch(torch.Tensor, grad=before)
 
         patch(torch.Tensor, grad=type(before)(get, set_, doc=before.__doc__))
-    _GRADS_ELSEWHERE[tensor] = grad
+    hook = tensor.register_post_accumulate_grad_hook(_add_elsewhere) if tensor.requires_grad else None
+    _GRADS_ELSEWHERE[tensor] = grad, hook
+
+
+def _add_elsewhere(tensor: TorchAny) -> None:
+    gradient = _grad.__get__(tensor)
+    _grad.__set__(tensor, None)
+    _add_gradient(tensor, tensor.grad, gradient)
 
 
 VirtualTensor.parameter_class = VirtualParameter

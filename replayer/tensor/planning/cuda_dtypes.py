@@ -64,6 +64,8 @@ def require_sparse_kernel(func: Op, args: Sequence[TorchAny]) -> None:
 def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
     """Some keys in cuda_dtypes.json contain a string argument, such as "scatter_reduce.two amax"."""
     name = op_name(func)
+    if name == "clamp.Tensor" and len(tensors_of([*args, *kwargs.values()])) == 2:  # native/TensorCompare.cpp
+        return "clamp_max.Tensor" if len(args) < 2 or args[1] is None else "clamp_min.Tensor"
     keys = _keys_with_string().get(name)
     if keys is None:
         return name

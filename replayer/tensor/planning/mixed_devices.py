@@ -61,6 +61,8 @@ def runner(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchFunction 
     if is_random(func):
         target = next(iter(_tensors(args)), None)
         require_device(args, kwargs, "cuda" if target is None else target.device.type)
+    if func.namespace == "prims":
+        return decomposed
     if func.namespace == "aten":
         _require_cuda_kernel(func, args)
     elif func.namespace in _LIBRARIES_OF_CPUS:
@@ -74,6 +76,8 @@ def runner(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchFunction 
         require_dtypes(func, args, kwargs)
         require_no_internal_overlap(func, args, kwargs)
         return None
+    if any(tensor.is_meta for tensor in tensors):
+        return on_meta
     return {Mixed.ON_DEVICE: None, Mixed.ON_HOST: on_host, Mixed.DECOMPOSED: decomposed}[mixed_call(func, args, kwargs)]
 
 
@@ -197,6 +201,13 @@ def decomposed(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
         return func._op_dk(_explicit_key(func), *args, **kwargs)
     except RuntimeError as error:
         raise in_words_of_cuda(error) from None
+
+
+def on_meta(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
+    """Call the op's kernel for meta tensors. PyTorch prefers this kernel to the CUDA kernel. It checks the devices itself."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(str(func._name), "Meta")
+    key = None if has_kernel else _explicit_key(func)
+    return func._op_dk(torch._C.DispatchKey.Meta if key is None else key, *args, **kwargs)
 
 
 def on_host(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
@@ -474,7 +485,7 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
 
 _CALLS = {"_sparse_addmm": "addmm"}
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
-_ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
+_ANY_DEVICE = "copy_ fill_ bernoulli_ _to_copy _copy_from is_same_size is_set_to is_pinned _nested_from_padded".split()
 _RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON_DEVICE
     **dict.fromkeys(_ANY_DEVICE, _of_self),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
