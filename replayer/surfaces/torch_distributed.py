@@ -190,17 +190,15 @@ def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: To
     if not any(isinstance(tensor, VirtualTensor) for tensor in tensors):
         return verify(group, tensors, logger)
     own, rank = [list(tensor.shape) for tensor in tensors], group.rank()
-    counts: list[TorchAny] = [None] * group.size()
-    dist.all_gather_object(counts, len(own), group=group)
-    for other, count in enumerate(counts):
-        if count != len(own):
+    shapes: list[TorchAny] = [None] * group.size()
+    dist.all_gather_object(shapes, own, group=group)
+    for other, theirs in enumerate(shapes):
+        if len(theirs) != len(own):
             raise RuntimeError(
                 "DDP expects same model across all ranks, but Rank"
-                f" {rank} has {len(own)} params, while rank {other} has inconsistent {count} params."
+                f" {rank} has {len(own)} params, while rank {other} has inconsistent {len(theirs)} params."
             )
-    first = [own]
-    dist.broadcast_object_list(first, src=dist.get_global_rank(group, 0), group=group)
-    for index, (mine, theirs) in enumerate(zip(own, first[0], strict=True)):
+    for index, (mine, theirs) in enumerate(zip(own, shapes[0], strict=True)):
         if mine != theirs:
             raise RuntimeError(
                 f"[{rank}]: params[{index}] in this process with sizes {mine} appears not to match sizes of the same"

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from replayer.ops import kept_library
 from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch_around
 
 
@@ -60,6 +60,10 @@ def _wait_at_once(funcol: TorchAny) -> None:
         patch_around(funcol, _maybe_wrap_tensors=wait_for_several)
 
 
+def _for_each(one: TorchFunction) -> TorchFunction:
+    return lambda self, tensors, *args: [one(self, tensor, *args) for tensor in tensors]
+
+
 class _Functional:
     def __init__(self) -> None:
         self._under_way: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()  # by the memory of the result
@@ -70,9 +74,6 @@ class _Functional:
             work.wait()
         return tensor
 
-    def wait_tensors(self, tensors: list[TorchAny]) -> list[TorchAny]:
-        return [self.wait_tensor(tensor) for tensor in tensors]
-
     def all_reduce(self, tensor: torch.Tensor, op: str, group: TorchAny) -> TorchAny:
         return self.all_reduce_(self._copy(tensor), op, group)
 
@@ -80,12 +81,6 @@ class _Functional:
         options = dist.AllreduceOptions()
         options.reduceOp = self._reduction(op)
         return self._begun(tensor, self._group(group).allreduce([tensor], options))
-
-    def all_reduce_coalesced(self, tensors: list[TorchAny], op: str, group: TorchAny) -> list[TorchAny]:
-        return [self.all_reduce(tensor, op, group) for tensor in tensors]
-
-    def all_reduce_coalesced_(self, tensors: list[TorchAny], op: str, group: TorchAny) -> list[TorchAny]:
-        return [self.all_reduce_(tensor, op, group) for tensor in tensors]
 
     def broadcast(self, tensor: torch.Tensor, source: int, group: TorchAny) -> TorchAny:
         return self.broadcast_(self._copy(tensor), source, group)
@@ -103,9 +98,6 @@ class _Functional:
         gather = _named(self._group(group), "all_gather_single", "_allgather_base")
         return self._begun(out, gather(out, tensor.contiguous()))
 
-    def all_gather_into_tensor_coalesced(self, tensors: list[TorchAny], size: int, group: TorchAny) -> list[TorchAny]:
-        return [self.all_gather_into_tensor(tensor, size, group) for tensor in tensors]
-
     def reduce_scatter_tensor(self, tensor: torch.Tensor, op: str, size: int, group: TorchAny) -> TorchAny:
         out = self._empty(tensor, tensor.shape[0] // size)
         return self.reduce_scatter_tensor_out(tensor, op, size, group, out=out)
@@ -117,9 +109,6 @@ class _Functional:
         options.reduceOp = self._reduction(op)
         scatter = _named(self._group(group), "reduce_scatter_single", "_reduce_scatter_base")
         return self._begun(out, scatter(out, tensor.contiguous(), options))
-
-    def reduce_scatter_tensor_coalesced(self, tensors: list[TorchAny], op: str, size: int, group: TorchAny) -> list[TorchAny]:
-        return [self.reduce_scatter_tensor(tensor, op, size, group) for tensor in tensors]
 
     def all_to_all_single(
         self, tensor: torch.Tensor, output_sizes: list[int], input_sizes: list[int], group: TorchAny
@@ -147,6 +136,12 @@ class _Functional:
         received = torch.empty_like(parts)
         _named(group, "all_to_all_single", "alltoall_base")(received, parts, [], []).wait()
         return received.movedim(0, gather_dim).flatten(gather_dim, gather_dim + 1)
+
+    wait_tensors = _for_each(wait_tensor)
+    all_reduce_coalesced = _for_each(all_reduce)
+    all_reduce_coalesced_ = _for_each(all_reduce_)
+    all_gather_into_tensor_coalesced = _for_each(all_gather_into_tensor)
+    reduce_scatter_tensor_coalesced = _for_each(reduce_scatter_tensor)
 
     def _begun(self, tensor: TorchAny, work: TorchAny) -> TorchAny:
         self._under_way[_memory(tensor)] = work

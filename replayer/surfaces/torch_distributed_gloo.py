@@ -86,9 +86,6 @@ class GlooCall:
     def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int], message: RankMessage) -> None:
         self._group, self._channel, self._number, self._sources, self._message = group, channel, number, sources, message
 
-    def times_ns(self) -> dict[int, int]:
-        return {rank: message.arrived_ns for rank, message in self.posts(self._sources).items()}
-
     def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
         """Wait until a gloo operation ends, and raise RuntimeError if the ranks wait for each other forever."""
         looks = not timeout and self._channel == _COLLECTIVES
@@ -100,7 +97,11 @@ class GlooCall:
                 except RuntimeError as error:
                     missing = self._missing()
                     if not (looks and "Operation timed out" in str(error)):
-                        self._explain(missing, error)
+                        if not missing:
+                            raise
+                        own, called = self._group.global_ranks[self._group.rank], self._message.counterpart
+                        text = f"{ranks_text(missing)} of the group did not call {called}, but rank {own} waits for it"
+                        raise RuntimeError(f"{text}: {error}") from None
                     circle = deadlocks.find_deadlock(f"{self._message} of gloo", missing) if deadlocks and missing else ""
                     if circle:
                         raise RuntimeError(f"these ranks wait for each other: {circle}; gloo would hang here") from None
@@ -111,29 +112,26 @@ class GlooCall:
     def finish(self, duration_ns: int = 0) -> None:
         """Advance the virtual clock to the time at which all ranks have called the operation. Raise RuntimeError after the
         group's timeout."""
-        here = gpu()
-        now_ns, times_ns = here.streams.host_now_ns(), self.times_ns()
-        latest = max(times_ns, key=times_ns.__getitem__, default=self._group.rank)
-        latest_ns = times_ns.get(latest, now_ns)
-        limit_ns = int(self._group.timeout.total_seconds() * 1_000_000_000 * here.clock.speed)
-        is_late = latest_ns - now_ns > limit_ns
-        end_ns = now_ns + limit_ns if is_late else max(now_ns, latest_ns) + duration_ns
-        here.simulator.scheduler.block(here.current.thread(), end_ns)
-        if is_late:
-            limit_ms = self._group.timeout // timedelta(milliseconds=1)
-            own, late = (self._group.global_ranks[place] for place in (self._group.rank, latest))
-            apart_s = (latest_ns - now_ns) / 1e9 / float(here.clock.speed)
+        timeout, own = self._group.timeout, self._group.rank
+        if late_ns := self.block(own, timeout, duration_ns):
+            last = max(late_ns, key=late_ns.__getitem__)
+            apart_s, limit_ms = late_ns[last] / 1e9 / float(gpu().clock.speed), timeout // timedelta(milliseconds=1)
             raise RuntimeError(
-                f"rank {late} called {self._message} {apart_s:.6g} s after rank {own}: Timed out waiting {limit_ms}ms for recv"
-                " operation to complete"
+                f"rank {self._group.global_ranks[last]} called {self._message} {apart_s:.6g} s after rank"
+                f" {self._group.global_ranks[own]}: Timed out waiting {limit_ms}ms for recv operation to complete"
             )
 
-    def _explain(self, missing: list[int], error: RuntimeError) -> NoReturn:
-        if not missing:
-            raise error
-        own, called = self._group.global_ranks[self._group.rank], self._message.counterpart
-        text = f"{ranks_text(missing)} of the group did not call {called}, but rank {own} waits for it: {error}"
-        raise RuntimeError(text) from None
+    def block(self, first: int, timeout: timedelta, duration_ns: int = 0) -> dict[int, int]:
+        """Block the host until all ranks have called the operation, but not longer than `timeout` after the call of the rank
+        `first`. Return the ranks that called it later, with their times after that call (ns)."""
+        here, now_ns = gpu(), gpu().streams.host_now_ns()
+        times_ns = {self._group.rank: now_ns}
+        times_ns |= {place: message.arrived_ns for place, message in self.posts(self._sources).items()}
+        first_ns, limit_ns = times_ns.get(first, now_ns), int(timeout.total_seconds() * 1_000_000_000 * here.clock.speed)
+        late_ns = {place: time_ns - first_ns for place, time_ns in times_ns.items() if time_ns - first_ns > limit_ns}
+        end_ns = first_ns + limit_ns if late_ns else max(times_ns.values()) + duration_ns
+        here.simulator.scheduler.block(here.current.thread(), max(now_ns, end_ns))
+        return late_ns
 
     def _missing(self) -> list[int]:
         awaited = range(self._group.size) if self._channel == _COLLECTIVES else self._sources
@@ -142,8 +140,13 @@ class GlooCall:
 
     def posts(self, places: Sequence[int]) -> dict[int, RankMessage]:
         """Return the message of each other rank that has called the operation."""
-        keys = [_key(self._channel, self._number, place) for place in places if place != self._group.rank]
-        return self.compared(self._group.read(keys))
+        store, keys = self._group.store, [_key(self._channel, self._number, at) for at in places if at != self._group.rank]
+        posts: list[bytes] = []
+        with suppress(DistError):
+            if keys and not store.check(keys):
+                keys = [key for key in keys if store.check([key])]
+            posts = store.multi_get(keys) if keys else []
+        return self.compared(posts)
 
     def compared(self, posts: Iterable[bytes]) -> dict[int, RankMessage]:
         """Raise RuntimeError if a rank called a different operation than this rank."""
@@ -163,7 +166,7 @@ class GlooCalls:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.global_ranks: Sequence[int] = range(size)
         self.begun: GlooCall | None = None  # the call that a Python function makes now
-        self._store = store_of_attempt(store)
+        self.store = store_of_attempt(store)
         self._calls: Counter[str] = Counter()
 
     @property
@@ -171,7 +174,7 @@ class GlooCalls:
         return started() is not None and gpu().clock.skips_waits and self.size > 1
 
     def exchange_clocks(self) -> Callable[[], int]:
-        return ClockOffset(self._store, self.rank, gpu().clock, self.timeout.total_seconds()).ns
+        return ClockOffset(self.store, self.rank, gpu().clock, self.timeout.total_seconds()).ns
 
     def call(self, message: RankMessage, peer: int = 0, tag: int = 0, *_: int) -> GlooCall | None:
         """Tell the other ranks when this rank called the operation. Return None with `--clock real`.
@@ -193,7 +196,7 @@ class GlooCalls:
         message.arrived_ns = gpu().streams.host_now_ns() - _offset_ns()
         with suppress(DistError):  # the rank that serves the store may have ended
             post = f"{number} {self.rank} ".encode() + pack([message])[0]
-            self._store.set(_key(channel, number, self.rank), post)
+            self.store.set(_key(channel, number, self.rank), post)
             if channel == _COLLECTIVES and message.sends is None:
                 call.compared([self._first_post(number, post)])
             else:
@@ -203,23 +206,16 @@ class GlooCalls:
     def _first_post(self, number: int, post: bytes) -> bytes:
         """Return the post of the rank that called a collective first."""
         key = _key(_COLLECTIVES, number, "first")
-        first: bytes = self._store.compare_set(key, b"", post)
+        first: bytes = self.store.compare_set(key, b"", post)
         if _number_rank_and_message(first)[0] != number:  # the key's previous call
-            first = self._store.compare_set(key, first, post)
+            first = self.store.compare_set(key, first, post)
         return first
-
-    def read(self, keys: list[str]) -> list[bytes]:
-        with suppress(DistError):
-            if keys and not self._store.check(keys):
-                keys = [key for key in keys if self._store.check([key])]
-            return list(self._store.multi_get(keys)) if keys else []
-        return []
 
 
 CALLS: WeakKeyDictionary[TorchAny, GlooCalls] = WeakKeyDictionary()
 _CALLED: WeakKeyDictionary[TorchAny, GlooCall] = WeakKeyDictionary()
 _WORK_OF: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()  # by future
-_RECEIVES: WeakKeyDictionary[TorchAny, Callable[[TorchAny], None]] = WeakKeyDictionary()
+_RECEIVES: WeakKeyDictionary[TorchAny, Callable[[TorchAny], GlooCall | None]] = WeakKeyDictionary()
 
 
 def install(torch_module: ModuleType) -> None:
@@ -259,7 +255,7 @@ def _call(name: str, method: TorchFunction, self: TorchAny, *args: TorchAny, **k
         return method(self, *args, **kwargs)
     if name == "recv_anysource":
         work = method(self, *args, **kwargs)
-        _RECEIVES[work] = partial(_finish_received, calls, all_args)
+        _RECEIVES[work] = lambda of: calls.call(_message("recv", all_args, calls), of._source_rank(), *_integers(all_args))
         return work
     call = calls.call(_message(name, all_args, calls), *_integers(all_args))
     with temporarily_set(calls, begun=call):
@@ -288,11 +284,6 @@ def _message(name: str, args: Sequence[TorchAny], calls: GlooCalls) -> RankMessa
     return message
 
 
-def _finish_received(calls: GlooCalls, args: Sequence[TorchAny], work: TorchAny) -> None:
-    if call := calls.call(_message("recv", args, calls), work._source_rank(), *_integers(args)):
-        call.finish()
-
-
 def _integers(args: Sequence[TorchAny]) -> list[int]:
     values = [getattr(arg, "rootRank", arg) for arg in args]
     return [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
@@ -301,10 +292,10 @@ def _integers(args: Sequence[TorchAny]) -> list[int]:
 def _wait(wait: TorchFunction, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     call = _CALLED.pop(self, None)
     result = wait(self, *args, **kwargs) if call is None else call.wait(partial(wait, self), *args, *kwargs.values())
+    if self in _RECEIVES:
+        call = _RECEIVES.pop(self)(self)
     if call is not None:
         call.finish()
-    elif finish := _RECEIVES.pop(self, None):
-        finish(self)
     return result
 
 
@@ -338,13 +329,8 @@ def _monitored_barrier(
     barrier(self, timeout, wait_all_ranks)
     if calls is None or call is None:
         return
-    here, own, now_ns = gpu(), calls.rank, gpu().streams.host_now_ns()
-    times_ns = call.times_ns() | {own: now_ns}
-    first_ns, limit = times_ns.get(0, now_ns), timeout or calls.timeout
-    limit_ns = int(limit.total_seconds() * 1_000_000_000 * here.clock.speed)
-    late = sorted(rank for rank, time_ns in times_ns.items() if time_ns - first_ns > limit_ns)
-    end_ns = first_ns + limit_ns if late else max(times_ns.values())
-    here.simulator.scheduler.block(here.current.thread(), max(now_ns, end_ns))
+    own, limit = calls.rank, timeout or calls.timeout
+    late = sorted(call.block(0, limit))
     if not late:
         return
     if own:
@@ -353,7 +339,7 @@ def _monitored_barrier(
             " Please check rank 0 logs for faulty rank."
         )
     names = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
-    raise RuntimeError(f"[Rank 0]: {names} failed to pass monitoredBarrier in {limit_ns // 1_000_000} ms")
+    raise RuntimeError(f"[Rank 0]: {names} failed to pass monitoredBarrier in {int(limit / timedelta(milliseconds=1))} ms")
 
 
 def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
