@@ -191,17 +191,23 @@ def failed_tests() -> dict[str, list[str]]:
 HEADER = ("threshold", "value", "origin", "moved", "changed conclusions", "failed tests")
 
 
+def _first(texts: list[str]) -> str:
+    others = f", and {len(texts) - 1} more" if len(texts) > 1 else ""
+    return f"{texts[0]}{others}" if texts else "none"
+
+
 def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[str, ...]:
     of = THRESHOLDS[name]
     value = moved(of.value, MOVES[move])
     shown = ", ".join(f"{each:g}" for each in (value if isinstance(value, tuple) else (value,)))
     origin = f"**{FITTED}**" if of.origin == FITTED else of.origin
-    return name, shown, origin, move, "<br>".join(apart) or "none", "<br>".join(failures) or "none"
+    return name, shown, origin, move, _first(apart), _first(failures)
 
 
 def page(rows: list[tuple[str, ...]], figures: int) -> str:
     still = sorted({cells[0] for cells in rows} - {cells[0] for cells in rows if cells[4:] != ("none", "none")})
     steps = sum(cells[4] != "none" for cells in rows)
+    shown = sorted((cells for cells in rows if cells[4:] != ("none", "none")), key=lambda cells: cells[4] == "none")
     lines = [
         "# What a threshold changes",
         "",
@@ -219,11 +225,11 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "",
         "Each row of the table shows one changed threshold: its changed value, how the original value was found",
         "(`origin`), and whether the benchmark raised the threshold (`up`) or lowered it (`down`). The last two columns",
-        "show the conclusions that changed, and the tests that failed with the changed threshold.",
+        "show the first of the conclusions that changed, and the first of the tests that failed, and how many more there are.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),
-        *("| " + " | ".join(cells) + " |" for cells in rows if cells[4:] != ("none", "none")),
+        *("| " + " | ".join(cells) + " |" for cells in shown),
         "",
         "The following thresholds of [constants.md](constants.md) can be raised or lowered by a fifth without any effect on the"
         f" conclusions and tests: {', '.join(still)}.",
