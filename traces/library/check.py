@@ -64,8 +64,8 @@ def _of_cell(cell: LibraryCell, path: Path) -> Iterator[Fault]:
         yield Fault(ERROR, name, "the card's memory is missing")
     elif len(cell.peak_bytes) and cell.peak_bytes.max() > cell.gpu.memory_bytes:
         at = cell.memory_batches[int(cell.peak_bytes.argmax())]
-        yield Fault(ERROR, name, f"at batch {at} the memory peak exceeds the memory of {cell.gpu.device}, so it was not"
-        f" measured")
+        beyond = f"exceeds the memory of {cell.gpu.device}, so it was not measured"
+        yield Fault(ERROR, name, f"at batch {at} the memory peak {beyond}")
     for phase, times in cell.phases_ns.items():
         noise = cell.spread_ns.get(phase)
         if noise is not None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from traces.comparison.thresholds import BUSY_MACHINE, NOTICEABLE_WAIT, OWN_HOST_SHARE, READ_FROM_DISK
 from traces.figures.measure import device_time_by_origin, phase_times
+from traces.model.run import ReplayNotes
 from traces.model.trace import Origin, StepKind, Trace, TraceError
 from traces.stalls.loader_model import BatchCost, LoaderRun, simulate_loader
 from traces.stalls.storage_server import Loading
@@ -195,10 +196,9 @@ def stalls_of(
 
 def _notes(gpu: Trace, paces: list[Pace], late: Pace | None, cached: Loading, cold: Loading | None) -> list[str]:
     """Return warnings about the measurement. Examples: the machine was busy; some reads were not counted."""
-    notes, (ready, loading), replay = [], paces, gpu.run_of(gpu.ranks[0]).replay
-    own_share = (replay.host.lag_ns_per_step or 0) / ready.step_ns if replay is not None else 0.0
-    if own_share >= OWN_HOST_SHARE:
-        share = min(own_share, 1)
+    notes, (ready, loading), replay = [], paces, gpu.run_of(gpu.ranks[0]).replay or ReplayNotes()
+    share = min((replay.host.lag_ns_per_step or 0) / ready.step_ns, 1)
+    if share >= OWN_HOST_SHARE:
         notes.append(f"{share:.0%} of a step at GPU speed is overhead of this machine: more workers may be needed. Run again.")
     if ready.step_ns > loading.step_ns * (1 + BUSY_MACHINE):
         notes.append("Steps with a ready batch took longer than steps with loading: this machine was busy. Run again.")

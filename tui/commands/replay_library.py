@@ -24,7 +24,7 @@ from traces.library.catalogue import cell_file, device_named, files_of, gpus
 from traces.library.catalogue import gpu as gpu_of
 from traces.library.cell_traces import blank_trace, trace_with_step_times
 from traces.library.cells import Gpu, read_cells
-from traces.model.run import LibrarySteps
+from traces.model.run import ReplayNotes
 from traces.model.trace import StepKind, Trace, TraceError, TraceLibraryError
 from traces.names.cards import card_of, unknown_gpu
 from traces.script.configuration import LibraryChoice
@@ -118,17 +118,13 @@ def lacks_measurements(gpu: str) -> bool:
     try:
         gpu_of(gpu)
     except TraceLibraryError:
-        try:
-            device_named(gpu)
-        except TraceError:
-            return False  # the library's own error will suggest similar names
-        return True
+        with suppress(TraceError):  # the library's own error will suggest similar names
+            return bool(device_named(gpu))
     return False
 
 
 def trace_of_card(gpu: str, gpus: int = 1) -> Trace:
     # see Note [A card that the library lacks]
-
     try:
         of = gpu_of(gpu)
     except TraceLibraryError:
@@ -172,7 +168,7 @@ def gpu_and_blank_trace(choice: LibraryChoice) -> tuple[Gpu, Trace]:
 
 
 def trace_of_library_steps(replayed: Trace, blank: Trace) -> Trace:
-    played = _played(replayed)
+    played = _notes_of(replayed).cells
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
     cells = sorted({call.cell for call in calls})
@@ -182,14 +178,13 @@ def trace_of_library_steps(replayed: Trace, blank: Trace) -> Trace:
 
 
 def library_messages(replayed: Trace) -> tuple[str, ...]:
-    notes = replayed.run_of(replayed.ranks[0]).replay
-    return notes.library_messages if notes is not None else ()
+    return _notes_of(replayed).library_messages
 
 
 def source_sentences(replayed: Trace) -> list[str]:
     """Describe where the step times come from, for example "v100/resnet50: 12 steps of batch 32 as measured"."""
     counts_by_cell: dict[str, Counter[tuple[int, str]]] = {}
-    for played in _played(replayed):
+    for played in _notes_of(replayed).cells:
         for cell, batch, how in dict.fromkeys((call.cell, call.batch, call.how) for call in played.calls):
             counts_by_cell.setdefault(cell, Counter())[batch, how] += played.steps
     return [f"{cell}: {_listed(counts)}" for cell, counts in sorted(counts_by_cell.items())]
@@ -208,12 +203,11 @@ def _listed(counts: Counter[tuple[int, str]]) -> str:
 def was_measured(replayed: Trace) -> bool:
     """Return True if any training step has a time from the library. If the script did not train, check the evaluation steps."""
     trained = bool((replayed.steps.kind != StepKind.EVALUATION).any())
-    return any(call.trains or not trained for steps in _played(replayed) for call in steps.calls)
+    return any(call.trains or not trained for steps in _notes_of(replayed).cells for call in steps.calls)
 
 
-def _played(replayed: Trace) -> tuple[LibrarySteps, ...]:
-    notes = replayed.run_of(replayed.ranks[0]).replay
-    return notes.cells if notes is not None else ()
+def _notes_of(replayed: Trace) -> ReplayNotes:
+    return replayed.run_of(replayed.ranks[0]).replay or ReplayNotes()
 
 
 def require_phases_enough(strict: bool, gpus: int) -> None:
