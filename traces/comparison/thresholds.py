@@ -277,6 +277,10 @@ LEAST_PHASE_NS = 20_000  # ns
 # chosen: rule of thumb
 NOTICEABLE_WAIT = 0.02  # share of a step
 
+# a smaller share of estimated GPU time is not mentioned, and counts as no estimate
+# chosen: an error of 20 % in one hundredth of the GPU time is as small as the noise
+NOTICEABLE_ESTIMATE = 0.01  # share of the GPU time
+
 # another program was running if steps with data loading are faster by more than this share
 # chosen: rule of thumb
 BUSY_MACHINE = 0.1  # share of a step

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from traces.comparison.thresholds import NOTICEABLE_ESTIMATE
 from traces.figures.measure import device_time_by_origin, op_of
 from traces.model.json_facts import Json
 from traces.model.trace import NONE, DeviceKind, Origin, StepKind, Trace
@@ -71,12 +72,11 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 
 def expected_error(trace: Trace) -> EstimateError | None:
-    """Return the likely error of a replay's estimated step time, or None if the replay contains no estimates. Published times
-    do not count as estimates."""
-    if not trace.is_replay:
-        return None
-    estimated_ns = {origin: ns for origin, ns in device_time_by_origin(trace).items() if ns and origin in ESTIMATED}
-    if not estimated_ns:
+    """Return the likely error of a replay's estimated step time, or None if less than 1 % of its GPU time is estimated.
+    Published times of whole phases do not count as estimates."""
+    times_ns = device_time_by_origin(trace) if trace.is_replay else {}
+    estimated_ns = {origin: ns for origin, ns in times_ns.items() if ns and origin in ESTIMATED}
+    if not estimated_ns or sum(estimated_ns.values()) < NOTICEABLE_ESTIMATE * sum(times_ns.values()):
         return None
     if max(estimated_ns, key=lambda origin: estimated_ns[origin]) is Origin.SCALED:
         row = _table()["rows"]["networks_batch"]

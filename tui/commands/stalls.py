@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traces.combining.replayed_ranks import one_replay, timelines_in
-from traces.comparison.thresholds import NOTICEABLE_WAIT
+from traces.comparison.thresholds import NOTICEABLE_ESTIMATE, NOTICEABLE_WAIT
 from traces.model.json_facts import extended
 from traces.model.trace import Trace, TraceError
 from traces.script.configuration import FAILURE, ReplayConfig, ReplaySession
@@ -42,7 +42,6 @@ OWN_DISK = "own"  # this machine's disk: each file is dropped from the page cach
 _MOST_FOR_SOCKETS = 75
 _LEAST_FREE_BYTES = 16_384  # maximum size of the last block of a timeline
 _BLOCKED = "Waiting in the data set, for example for the network,"
-_NOTICEABLE_ESTIMATE = 0.01  # minimum share of GPU time to mention
 _RATE = re.compile(
     r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
 )
@@ -156,7 +155,7 @@ def _run(
 
 
 def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[str]:
-    estimated = found.estimated_share > _NOTICEABLE_ESTIMATE
+    estimated = found.estimated_share > NOTICEABLE_ESTIMATE
     own_pace = f"data ready in memory (GPU speed{', estimated' if estimated else ''})"
     rows = [[own_pace, *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
     if found.fetched is not None:

@@ -83,7 +83,7 @@ _ROOM_ON_THE_SCREEN = {
     "traces/kineto/spans/python_calls.py": {"SHORT_NS"},
     "tui/commands/diff.py": {"_MOST"},
     "tui/commands/export.py": {"_MOST_NAMED"},
-    "tui/commands/stalls.py": {"_LEAST_FREE_BYTES", "_MOST_FOR_SOCKETS", "_NOTICEABLE_ESTIMATE"},
+    "tui/commands/stalls.py": {"_LEAST_FREE_BYTES", "_MOST_FOR_SOCKETS"},
     "tui/formatting.py": {"0.005", "FEW_DEVICES", "_LEAST_APART"},
     "tui/help.py": {"_WIDEST"},
     "tui/report/charts.py": {"100000.0", "_LABEL", "_LETTER", "_WIDTH"},

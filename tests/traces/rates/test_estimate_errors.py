@@ -73,6 +73,14 @@ def test_scaled_times_have_an_expected_error_but_recorded_times_have_none(rows: 
     assert expected_error(_estimated("Tesla T4", FULL, Origin.EXACT)) is None
 
 
+def test_less_than_one_hundredth_of_estimated_gpu_time_has_no_expected_error(rows: None) -> None:
+    trace = _estimated("Tesla T4", FULL, Origin.EXACT)
+    trace.device.origin[-1] = Origin.ROOFLINE
+    assert expected_error(trace) is not None
+    trace.device.duration_ns[:-1] *= 1000
+    assert expected_error(trace) is None
+
+
 def test_published_times_of_whole_phases_have_no_expected_error(rows: None) -> None:
     published = _estimated("Tesla T4", FULL, Origin.PUBLISHED)
     assert expected_error(published) is not None  # of ops
