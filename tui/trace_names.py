@@ -73,26 +73,19 @@ def _imported(path: Path) -> Trace:
 
 @cache
 def _imported_file(path: Path) -> Path:
-    return _saved(_imported(path), path)
-
-
-def _saved(trace: Trace, recording: Path) -> Path:
     from tui.commands.import_ import default_name
 
-    folder = tempfile.mkdtemp(prefix="trace-import-")
+    trace, folder = _imported(path), tempfile.mkdtemp(prefix="trace-import-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    file = Path(folder) / default_name(recording)
+    file = Path(folder) / default_name(path)
     save(trace, file)
     return file
 
 
 def load_replayable(name: str) -> tuple[Path, Trace]:
     path = _find(name)
-    if _must_be_imported(path):
-        trace = _imported(path)
-        path = _saved(trace, path)
-    else:
-        trace = load(path)
+    path = _imported_file(path) if _must_be_imported(path) else path
+    trace = load(path)
     if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):
         cut = next((f" ({lack})" for lack in trace.lacks if "truncated" in lack), "")
         raise TraceError(f"{name} contains no GPU work to replay{cut}; record on a GPU, with CUDA activities enabled")

@@ -43,11 +43,10 @@ class EstimateError:
         error = f"{100 * self.error:.0f} %"
         if self.work == OTHER_SHAPES:
             return f"Times scaled from other shapes had a mean error of {error} ({self.cases} fp32 steps were compared)."
-        precision = {"half": "half-precision", "fp32": "fp32"}[self.precision]
         bias = self.bias or 0.0
         side = f"The measured steps were {100 * abs(bias):.0f} % {'shorter' if bias < 0 else 'longer'} (median)."
         other = "" if self.same_card else f" No estimate was checked on {gpu}."
-        of = f"{self.cases} steps of {precision} {self.work} on {self.card}"
+        of = f"{self.cases} steps of {self.precision.replace('half', 'half-precision')} {self.work} on {self.card}"
         return f"In {of}, such estimates had a median error of {error}. {side}{other}"
 
 
