@@ -22,7 +22,7 @@ from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import MatchKeys
 from traces.comparison.changed_ops import named_ops, ops_in_name
-from traces.compiled.regions import RegionCall, measures_kernels, region_calls
+from traces.compiled.regions import MEASURES, RegionCall, region_calls
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Trace, parse_shapes
@@ -241,7 +241,7 @@ class _Signatures:
 class _Memory:
     def __init__(self, trace: Trace) -> None:
         self._host = trace.host
-        events, measures = trace.memory, measures_kernels(trace)
+        events, measures = trace.memory, trace.strings.matching(trace.host.name, MEASURES.__eq__)
         measured = Intervals(trace.host.start_ns[measures], trace.host.end_ns[measures])
         events = events.take(~measured.holds(events.time_ns))
         self._events = events.take(np.argsort(events.time_ns, kind="stable"))

@@ -14,7 +14,7 @@ import numpy as np
 from traces.analyses.modules import PREFIX
 from traces.combining.phase_labels import LOADER, PhaseLabels
 from traces.comparison.thresholds import EVENT_COSTS
-from traces.compiled.regions import is_range_of_compiled_code, is_triton_call
+from traces.compiled.regions import RANGES, is_triton_call
 from traces.figures.measure import work_rows
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, WITHOUT_PROFILER, Column, HostKind, StepKind, Trace
@@ -38,7 +38,7 @@ class HostEvents(NamedTuple):
         kind = np.where(host.shapes != NONE, OP, PLAIN_OP)
         kind[host.kind == HostKind.ANNOTATION] = RANGE
         kind[trace.strings.matching(host.name, lambda text: text.startswith(PREFIX))] = MODULE
-        kind[is_range_of_compiled_code(trace)] = COMPILED_RANGE
+        kind[trace.strings.matching(host.name, lambda text: text.startswith(RANGES))] = COMPILED_RANGE
         kind[is_triton_call(trace)] = TRITON_KERNEL
         kind[host.kind == HostKind.RUNTIME] = RUNTIME
         kind[launches[host.kind[launches] == HostKind.RUNTIME]] = LAUNCH

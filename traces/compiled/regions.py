@@ -26,8 +26,9 @@ from traces.names.device_names import GRAPH_LAUNCHES
 
 REGION, GRAPH = "Torch-Compiled Region: ", "## Call CompiledFxGraph "
 FORWARD, BACKWARD = "CompiledFunction", "CompiledFunctionBackward"
-_MEASURES = "CachingAutotuner.benchmark_all_configs"
-_RANGES = (REGION, GRAPH, FORWARD, "TorchDynamo Cache Lookup", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper ")
+MEASURES = "CachingAutotuner.benchmark_all_configs"
+# beginnings of the names of the ranges that PyTorch puts around compiled code
+RANGES = (REGION, GRAPH, FORWARD, "TorchDynamo Cache Lookup", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper ")
 
 
 def is_stage_of_compilation(name: str) -> bool:
@@ -61,14 +62,6 @@ def is_graph_launch(trace: Trace) -> Column:
 
 def is_region_range(trace: Trace) -> Column:
     return trace.strings.matching(trace.host.name, _kind_of)
-
-
-def measures_kernels(trace: Trace) -> Column:
-    return trace.strings.matching(trace.host.name, _MEASURES.__eq__)
-
-
-def is_range_of_compiled_code(trace: Trace) -> Column:
-    return trace.strings.matching(trace.host.name, lambda text: text.startswith(_RANGES))
 
 
 def is_triton_call(trace: Trace) -> Column:
@@ -116,7 +109,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
 def _kind_of(text: str) -> int:
     if text in (FORWARD, BACKWARD) or text.startswith(GRAPH):
         return _Range.GRAPH
-    if text == _MEASURES:
+    if text == MEASURES:
         return _Range.MEASUREMENT
     return _Range.REGION if text.startswith(REGION) else _Range.OTHER
 
