@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -205,6 +206,19 @@ def test_expandable_segments_can_be_switched_off_temporarily() -> None:
     assert memory.usage.reserved_bytes == 20 * MIB
 
 
+def test_memory_before_unmapped_pages_can_be_used_up_to_their_start() -> None:
+    """GIVEN pages of 20 MiB, and a free block that begins at 5 MiB WHEN its other pages are unmapped THEN 15 MiB are free."""
+    memory = memory_of()
+    kept, freed = take(memory, 5 * MIB), take(memory, 60 * MIB)
+    memory.free(freed)
+    memory.empty_cache()
+    assert memory.usage.reserved_bytes == 20 * MIB
+    assert take(memory, 15 * MIB).address == kept.address + 5 * MIB
+    assert memory.usage.reserved_bytes == 20 * MIB
+    take(memory, 15 * MIB)
+    assert memory.usage.reserved_bytes == 40 * MIB
+
+
 def test_the_history_shows_what_was_mapped_and_unmapped() -> None:
     memory = memory_of()
     memory.history = History(None)
@@ -215,6 +229,7 @@ def test_the_history_shows_what_was_mapped_and_unmapped() -> None:
     found = [(e["action"], e["addr"] - first.address, e["size"]) for e in memory.history.entries if "segment" in e["action"]]
     page = 20 * MIB
     assert found == [("segment_map", 0, page), ("segment_map", page, page), ("segment_unmap", page, page)]
+    assert all(abs(e["time_us"] * 1000 - time.time_ns()) < 60e9 for e in memory.history.entries)
 
 
 def test_a_steady_program_becomes_a_cycle() -> None:
