@@ -1,4 +1,4 @@
-"""CUDA assertions of less common kernels: which arguments fail, and with which values the CPU kernel then runs."""
+"""CUDA assertions of kernels: which arguments fail, and with which values the CPU kernel then runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ TABLE, INDICES, OUTSIDE = torch.zeros(3, 4), torch.tensor([0, 2]), torch.tensor(
 FROM_1, IN_ORDER = torch.tensor([1, 2]), (torch.tensor([0, 1, 9]), False, 0, False, None, True)
 HALVES = torch.full((2,), 0.5)
 MASK, CUBE = torch.ones(2, 2, dtype=torch.bool), torch.zeros(1, 1, 1, 1, 1, dtype=torch.int64)
+CLASSES = torch.zeros(2, 3)
+PUTS = (aten.index_put_.default, aten._index_put_impl_.default)
+ALONG_ROWS = (aten.gather.default, aten.scatter.src, aten.scatter_.src, aten.scatter_add.default, aten.scatter_reduce.two)
 WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [  # an op, arguments that fail, arguments that do not
     (aten._embedding_bag.default, (TABLE, OUTSIDE, INDICES), (TABLE, INDICES, INDICES), "input[emb] < numRows"),
     (aten._embedding_bag_forward_only.default, (TABLE, OUTSIDE, FROM_1), (TABLE, INDICES, FROM_1), "input[emb] < numRows"),
@@ -32,6 +35,18 @@ WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [  # an op, arg
     (aten.multi_margin_loss.default, (TABLE, OUTSIDE + 1), (TABLE, INDICES), "target index is out of bounds"),
     (aten.binary_cross_entropy.default, (HALVES + 1, HALVES), (HALVES, HALVES), "input_val >= zero"),
     (aten.binary_cross_entropy.default, (HALVES, HALVES - 1), (HALVES, HALVES * 2), "target_val <= one"),
+    (aten.index.Tensor, (TABLE, [OUTSIDE]), (TABLE, [INDICES]), "index out of bounds"),
+    *[(func, (TABLE, [OUTSIDE], HALVES), (TABLE, [-OUTSIDE], HALVES), "index out of bounds") for func in PUTS],
+    *[(func, (TABLE, 0, OUTSIDE[None], TABLE), (TABLE, 0, INDICES[None], TABLE), "index out of bounds") for func in ALONG_ROWS],
+    (aten.index_add.default, (TABLE, 0, OUTSIDE, TABLE), (TABLE, 0, INDICES, TABLE), "dstIndex < dstAddDimSize"),
+    (aten.index_copy.default, (TABLE, 0, OUTSIDE, TABLE), (TABLE, 0, INDICES, TABLE), "idx >= 0 && idx < self_dim_size"),
+    (aten.index_select.default, (TABLE, 0, OUTSIDE), (TABLE, 0, INDICES), "srcIndex < srcSelectDimSize"),
+    (aten.take.default, (TABLE, OUTSIDE * 4), (TABLE, INDICES * -6), "index out of bounds"),
+    (aten.put_.default, (TABLE, OUTSIDE * -5, HALVES), (TABLE, OUTSIDE * -4, HALVES), "index out of bounds"),
+    (aten.nll_loss_forward.default, (CLASSES, OUTSIDE, None, 1, -100), (CLASSES, -INDICES * 50, None, 1, -100), "t >= 0"),
+    (aten.nll_loss2d_forward.default, (CLASSES, OUTSIDE, None, 1, 4), (CLASSES, OUTSIDE, None, 1, 3), "n_classes"),
+    (aten.bernoulli.default, (HALVES * 3,), (HALVES * 2,), "0 <= p1 && p1 <= 1"),
+    (aten.bernoulli_.Tensor, (TABLE, HALVES - 1), (TABLE, HALVES), "0 <= p1 && p1 <= 1"),
     (aten._assert_async.msg, (torch.tensor(False), "large"), (torch.tensor(True), "large"), "input[0] != 0 && 'large'"),
 ]
 
