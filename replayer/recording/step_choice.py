@@ -10,7 +10,8 @@ Note [Training steps of several kinds]
     times from a recorded step with the same numbers of backward passes and optimizer steps. If several steps have these
     numbers, the times come from the steps that are most similar to the recorded step with the same number. Two steps are
     similar if the phases that only one of them has are short. A step that starts the loader's processes, for example, has a
-    long phase "other".
+    long phase "other". If some of the similar steps have exactly the same phases, only these steps provide times. A step in
+    which an epoch ends, for example, has an additional phase.
 
 Note [Windows of the profiler]
     The recorder profiles further steps after a kind of step has occurred at least twice, for example when a script begins to
@@ -131,7 +132,8 @@ class StepChoice:
         if key not in self._alike:
             differ_ns = {i: step.differs_by_ns(self._steps[i]) for i in among if self._steps[i].passes == step.passes}
             most_ns = min(differ_ns.values(), default=0) + ALIKE_SHARE * sum(of.lasts_ns for of in step.segments.values())
-            self._alike[key] = [i for i, ns in differ_ns.items() if ns <= most_ns]
+            alike = [i for i, ns in differ_ns.items() if ns <= most_ns]
+            self._alike[key] = [i for i in alike if not differ_ns[i]] or alike
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:

@@ -93,6 +93,15 @@ def test_a_profiled_step_with_an_unusual_long_phase_is_not_repeated() -> None:
     assert [recording.choice.training(number).row for number in range(12)] == [2, 4, 2, 3, 4, *[4, 2] * 3, 4]
 
 
+def test_a_profiled_step_with_an_additional_phase_is_not_repeated_if_others_have_the_same_phases() -> None:
+    """GIVEN three profiled steps, and the second one requests a batch from a loader that has no more batches."""
+    kernel = [Op("aten::mm", 12, 5, (20, 5))]
+    profiled = [(StepKind.PROFILED, phases, kernel) for phases in (ONE, _after("loader", 1), ONE)]
+    recording = RecordedRun(recording_of([*[(StepKind.STEADY, ONE, [])] * 2, *profiled, *[(StepKind.STEADY, ONE, [])] * 4]))
+    rows = [recording.choice.training(number).row for number in range(9)]
+    assert rows[3] == 3 and {*rows[:3], *rows[4:]} == {2, 4}
+
+
 def test_a_step_replays_the_latest_profile() -> None:
     """GIVEN two networks that are trained one after the other, with a window for each THEN the second network takes the times
     of the second window from the start, which is three steps earlier."""
