@@ -1,9 +1,12 @@
 """Compares recordings with the log of the simulated CUDA device in tests/cuda.
 
     make build/simulated_device/with_device
-    .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device [--only PROGRAM] [--page docs/recorder.md]
+    .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device [--part PART] [--page docs/recorder.md]
 
-Each program is recorded with phases only and with kernels, and each recording is replayed with `--clock recorded`. Columns:
+The benchmark has four parts: `programs`, `stages`, `medians` and `long`. `--page` replaces the tables of the chosen parts.
+
+`programs`: each program is recorded with phases only and with kernels, and each recording is replayed with `--clock recorded`.
+Columns:
 
     log, trace, correct   device work of profiled steps: in the device's log, in the recording, and recorded correctly in every
                           column (times to 2 us, name, device, stream, graph, op, step, phase)
@@ -13,18 +16,26 @@ Each program is recorded with phases only and with kernels, and each recording i
     matched               GPU time of the replay that was matched op by op
     cost                  processor time of the program's thread per clean step, minus that of a run without recorder (medians);
                           hardly depends on other load
+
+`stages`: nn.DataParallel runs on 2 and 4 devices that are slower than the host. The table compares the time between the two
+events of each stage with the log and with the replay. An event that finds an idle GPU completes when the host records it, and
+the log does not contain this time. So only stages are compared with the log that begin and end on a busy GPU.
+
+`medians`: programs that often wait for the host are recorded with kernels, one after the other, until each program has
+`--recordings` recordings or `--minutes` are over. The table compares the median error of the replayed step times with the
+noise of the recorded steps.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,12 +43,13 @@ import numpy as np
 
 from benchmarks.page_tables import with_tables
 from tests.cuda.running import PROGRAMS, Program, Run, record, replay, run
-from tests.cuda.test_recorder import phase_times
-from tests.cuda.truth import Mark
-from traces.model.trace import StepKind, Trace
+from tests.cuda.test_recorder import completion, phase_times
+from tests.cuda.truth import DeviceLog, Mark
+from traces.model.trace import NONE, StepKind, Trace
 
 LONG_STEPS = 10_000
-BEGIN, END = "<!-- tables of benchmarks.recorder -->", "<!-- end of the tables -->"
+HOST_BOUND = ("cnn_loader", "amp", "two_streams", "accumulation", "evaluation", "gan", "other_work", "fsdp2")
+ALLOWED_ERROR = 0.03  # of a replayed step time, or half of the noise
 
 
 @dataclass(frozen=True)
@@ -159,6 +171,73 @@ def long_run(device: Path, folder: Path) -> dict[str, float]:
     return facts
 
 
+def stages_against_log(trace: Trace, log: DeviceLog) -> dict[tuple[str, int], list[int]]:
+    """Return the errors of the times between the events of DataParallel's stages in ns, by stage and device, for the stages of
+    steady steps that begin and end while the device is busy."""
+    parts, errors = trace.parts, dict[tuple[str, int], list[int]]()
+    steady = trace.steps.kind[trace.phases.step[parts.phase]] == StepKind.STEADY
+    for device in range(len(trace.devices)):
+        # A peer copy blocks the streams of both devices. The first device sends or receives all peer copies.
+        completes = completion([work for work in log.work if work.device == device or (device == 0 and "PtoP" in work.name)])
+        for row in np.flatnonzero(steady & (parts.device == device) & (parts.device_start_ns != NONE)).tolist():
+            start, end = int(parts.start_ns[row]), int(parts.end_ns[row])
+            begins, ends = completes(start), completes(end)
+            of_stage = errors.setdefault((trace.strings[parts.name[row]], device), [])
+            if begins > start and ends > end:
+                of_stage.append(int(parts.device_end_ns[row] - parts.device_start_ns[row]) - (ends - begins))
+    return errors
+
+
+def stages_table(device: Path, folder: Path) -> str:
+    lines = ["| GPUs | grain | stage | compared | error | largest | recorded | replayed |", "|---|---|---|---|---|---|---|---|"]
+    for gpus in (2, 4):
+        program = replace(PROGRAMS[f"data_parallel_{gpus}"], settings=(("SIMGPU_SLOWDOWN", "100"),))
+        for grain in ("kernel", "phase"):
+            recorded = record(device, program, grain, folder / f"{gpus}-{grain}")
+            found = stages_against_log(recorded.trace, recorded.logs[0])
+            replayed = replay(recorded, folder / f"{gpus}-{grain}").parts
+            for (name, on), errors in found.items():
+                of = replayed.get(name) or replayed[f"{name} (cuda:{on})"]
+                device_ns = of.device_recorded_median_ns, of.device_replayed_median_ns
+                times = ["" if ns is None else f"{ns / 1000:.1f} us" for ns in device_ns]
+                sizes = [abs(error) / 1000 for error in errors]
+                of_log = [f"{statistics.median(sizes):.1f} us", f"{max(sizes):.1f} us"] if sizes else ["", ""]
+                cells = [str(gpus), grain, f"{name} on GPU {on}", str(len(sizes)), *of_log, *times]
+                lines.append("| " + " | ".join(cells) + " |")
+                print(lines[-1], file=sys.stderr, flush=True)
+    return "\n".join(lines)
+
+
+def medians_table(device: Path, folder: Path, names: Sequence[str], recordings: int, minutes: float) -> str:
+    until, found = time.monotonic() + 60 * minutes, {name: list[tuple[float, float]]() for name in names}
+    longest_s = 0.0
+    for number in range(recordings):
+        for name, values in found.items():
+            began = time.monotonic()
+            if began + longest_s > until:
+                break
+            place = folder / f"{name}-{number}"
+            try:
+                compared = replay(record(device, PROGRAMS[name], "kernel", place), place).steps
+            except AssertionError as error:  # the replay wrote no file
+                print(name, error, file=sys.stderr, flush=True)
+                continue
+            shutil.rmtree(place)
+            if compared.error is not None and compared.noise_floor is not None:
+                values.append((compared.error, compared.noise_floor))
+                print(name, *(_share(value) for value in values[-1]), file=sys.stderr, flush=True)
+            longest_s = max(longest_s, time.monotonic() - began)
+    lines = ["| program | recordings | median error | smallest | largest | noise | |", "|---|---|---|---|---|---|---|"]
+    for name, values in found.items():
+        if values:
+            errors, noise = [error for error, _ in values], statistics.median(noise for _, noise in values)
+            median = statistics.median(errors)
+            cells = [_share(value) for value in (median, min(errors), max(errors))] + [f"{noise:.0%}".replace("%", " %")]
+            met = "met" if abs(median) <= max(ALLOWED_ERROR, noise / 2) else "NOT MET"
+            lines.append("| " + " | ".join([name, str(len(values)), *cells, met]) + " |")
+    return "\n".join(lines)
+
+
 def _share(value: float | None, digits: int = 1) -> str:
     return "" if value is None else f"{value:+.{digits}%}".replace("%", " %")
 
@@ -186,39 +265,48 @@ def long_table(facts: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
+def programs_table(device: Path, folder: Path, only: Sequence[str]) -> str:
+    rows: list[Row] = []
+    for name, program in PROGRAMS.items():
+        if only and name not in only:
+            continue
+        native = run(device, program, folder / name / "native")
+        for grain in ("kernel", "phase"):
+            rows.append(row_of(device, name, program, grain, native, folder / name / grain))
+            print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+    return table(rows)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("device", type=Path, help="the script with_device that tests/cuda/build.py made")
-    names = [*PROGRAMS, "long"]
+    names, parts = list(PROGRAMS), ("programs", "stages", "medians", "long")
     parser.add_argument(
         "--only", action="append", default=[], choices=names, metavar="PROGRAM", help=f"only this program: {', '.join(names)}"
     )
-    parser.add_argument("--grain", choices=("kernel", "phase"), action="append", help="only this grain")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--part", choices=parts, action="append", help="only this part of the benchmark")
+    parser.add_argument("--recordings", type=int, default=7, help="number of recordings of each program for the medians")
+    parser.add_argument("--minutes", type=float, default=18.0, help="time limit of the medians")
     parser.add_argument("--page", type=Path, help="also replace the tables of this page, docs/recorder.md")
     options = parser.parse_args(arguments)
-    if options.page:
-        with_tables(options.page.read_text(), "", BEGIN, END)  # fails now and not after all programs
-    options.device = options.device.absolute()  # each program runs in a separate folder
-    rows: list[Row] = []
-    facts: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for program_name, program in PROGRAMS.items():
-            if options.only and program_name not in options.only:
-                continue
-            native = run(options.device, program, folder / program_name / "native")
-            for grain in options.grain or ("kernel", "phase"):
-                rows.append(row_of(options.device, program_name, program, grain, native, folder / program_name / grain))
-                print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-        if not options.only or "long" in options.only:
-            facts = long_run(options.device, folder / "long")
-    tables = "\n\n".join(text for text in (table(rows) if rows else "", long_table(facts) if facts else "") if text)
-    print(tables)
-    if options.page:
-        options.page.write_text(with_tables(options.page.read_text(), tables, BEGIN, END))
-    if options.json:
-        options.json.write_text(json.dumps({"rows": [asdict(row) for row in rows], "long": facts}, indent=1) + "\n")
+    device = options.device.absolute()  # each program runs in a separate folder
+    for part in options.part or parts:
+        marks = f"<!-- {part} of benchmarks.recorder -->", f"<!-- end of {part} -->"
+        if options.page:
+            with_tables(options.page.read_text(), "", *marks)  # fails now and not after all programs
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            if part == "programs":
+                text = programs_table(device, folder, options.only)
+            elif part == "stages":
+                text = stages_table(device, folder)
+            elif part == "medians":
+                text = medians_table(device, folder, options.only or HOST_BOUND, options.recordings, options.minutes)
+            else:
+                text = long_table(long_run(device, folder))
+        print(text)
+        if options.page:
+            options.page.write_text(with_tables(options.page.read_text(), text, *marks))
     return 0
 
 

@@ -13,7 +13,7 @@ from _pytest.mark import ParameterSet
 
 import traces
 from tests.cuda.running import PROGRAMS, Program, Run, record, replay, run
-from tests.cuda.truth import DeviceLog, agreement
+from tests.cuda.truth import DeviceLog, Work, agreement
 from traces.kineto import read_kineto
 from traces.model.trace import NONE, StepKind, Trace
 
@@ -131,22 +131,31 @@ def test_phase_times_equal_the_times_in_the_log(recorded: Recorded, program: str
         assert np.quantile(differences_ns, 0.25) <= tolerance_ns, (name, both)
 
 
-def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
-    """Return (phase, time between its events, this time in the log) for the steady steps and the phases of the default stream.
-
-    An event on the default stream completes when it is recorded, or when the last work that was launched there before ends.
-    A phase on another stream, such as a copy that overlaps with other work, is left out, because its first event is recorded
-    after the start of the phase.
-    """
-    work = sorted((work for work in log.work if work.stream == _DEFAULT_STREAM), key=lambda work: work.issued_ns)
+def completion(work: list[Work]) -> Callable[[int], int]:
+    """Return a function that returns when an event completes that is recorded at a given time: when it is recorded, or when the
+    last piece of `work` that was launched before it ends."""
+    work.sort(key=lambda one: one.issued_ns)
     issued = np.array([one.issued_ns for one in work])
     ends = np.maximum.accumulate(np.array([one.end_ns for one in work]))
-    beside = np.array(sorted(work.issued_ns for work in log.work if work.stream != _DEFAULT_STREAM), dtype=np.int64)
 
     def completes(time_ns: int) -> int:
         before = int(np.searchsorted(issued, time_ns)) - 1
         return max(time_ns, int(ends[before])) if before >= 0 else time_ns
 
+    return completes
+
+
+def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
+    """Return (phase, time between its events, this time in the log) for the steady steps and the phases of the default stream.
+
+    A phase on another stream, such as a copy that overlaps with other work, is left out, because its first event is recorded
+    after the start of the phase.
+    """
+    completes = completion([work for work in log.work if work.stream == _DEFAULT_STREAM])
+    beside, issued = (
+        np.sort([work.issued_ns for work in log.work if (work.stream == _DEFAULT_STREAM) is is_default]).astype("i8")
+        for is_default in (False, True)
+    )
     phases = trace.phases
     for row in np.flatnonzero(phases.device_start_ns != NONE).tolist():
         start, end = int(phases.start_ns[row]), int(phases.start_ns[row] + phases.duration_ns[row])
