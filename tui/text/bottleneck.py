@@ -71,7 +71,8 @@ def bottleneck_text(summary: Summary) -> str:
         the = "the" if step == "recording" else "a"
         gains = of.gain_ns and share_text(of.share) != _NOTHING
         idle = f" Without {without}, {the} {step} could be up to {shorter}." if gains else ""
-        return f"The GPU limits the speed: {why}.{idle}{_unexplained(summary, mean.pace_ns)}"
+        lead = _lost_lead(summary, mean.pace_ns)
+        return f"The GPU limits the speed: {why}.{idle}{lead}{_unexplained(summary, mean.pace_ns)}"
     if of.limit == "other GPUs":
         gpu = max(summary.busy_shares, key=lambda label: summary.busy_shares[label])
         works = f"Even {gpu}, the busiest one, works only {share_text(summary.busy_shares[gpu])} of the time."
@@ -114,6 +115,16 @@ def loading_sentences(comparison: Comparison) -> list[str]:
         for name, pace, of, analyses in sides
         if pace is not None and of is not None and (loaded_ns := _loading_ns(pace, of, analyses))
     ]
+
+
+def _lost_lead(summary: Summary, pace_ns: int) -> str:
+    device_ns = summary.pace.device_ns if summary.pace is not None else None
+    if not device_ns or pace_ns <= (1 + DEFAULT_TOLERANCE) * device_ns:
+        return ""
+    steps = [step for step in summary.steps if step.kind == "steady" and step.device_interval_ns is not None]
+    if sum(step.host_interval_ns - (step.device_interval_ns or 0) for step in steps) <= DEFAULT_TOLERANCE * device_ns:
+        return ""
+    return f" The GPU needs {time_text(device_ns)} per step. The host takes longer, because its lead over the GPU shrinks."
 
 
 def _unexplained(summary: Summary, pace_ns: int) -> str:

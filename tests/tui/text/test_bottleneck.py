@@ -97,6 +97,16 @@ def test_the_text_about_a_host_that_runs_ahead_shows_how_long_the_host_needs(ste
     assert text == f"The GPU limits the speed: {reason}."
 
 
+@pytest.mark.parametrize(("gpu_us", "shown"), [(90, True), (100, False)])
+def test_the_text_says_why_the_host_takes_longer_than_the_gpu_that_limits_the_speed(gpu_us: int, shown: bool) -> None:
+    """GIVEN steps of 100 us on the host WHEN the GPU needs less time per step THEN the GPU had queued work at the start."""
+    of = paced(pace_ns=100 * US, device_ns=90 * US, mean=None)
+    summary = replace(summarize(training(steps=4)), pace=of, bottleneck=PaceLimit("device", None, None))
+    steps = [replace(step, host_interval_ns=100 * US, device_interval_ns=gpu_us * US) for step in summary.steps]
+    why = "The GPU needs 90.0 µs per step. The host takes longer, because its lead over the GPU shrinks."
+    assert bottleneck_text(replace(summary, steps=steps)).endswith(why) is shown
+
+
 @pytest.mark.parametrize(
     ("busy_ns", "begin"), [(500, "The GPU waits for the host."), (501, "The GPU is busy 50.1 % of the time;")]
 )
