@@ -1142,7 +1142,7 @@ def pipelines(at: Place) -> Any:
         numbers_of_stages = [at.rank, last][:per_rank]
         stages = [PipelineStage(layers[i].to(at.device), i, count, at.device) for i in numbers_of_stages]
         target = torch.ones(8, 6, device=at.device)
-        run = schedule(stages if per_rank > 1 else stages[0], n_microbatches=4, loss_fn=nn.functional.mse_loss)
+        run = schedule(stages if per_rank > 1 else stages[0], n_microbatches=max(4, at.size), loss_fn=nn.functional.mse_loss)
         whole = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)).to(at.device)
         losses: list[torch.Tensor] = []
         inputs = (whole,) if at.rank == 0 else ()
