@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replayer.cost_model.collective_costs import CollectiveCosts
 from replayer.prediction.conditions import Conditions
-from replayer.prediction.parallel import distributed_data_parallel, left_after_backward_ns
+from replayer.prediction.parallel import data_parallel, distributed_data_parallel, left_after_backward_ns
 from tests.traces.handmade import training
 
 BUCKETS = st.lists(st.tuples(st.integers(1, 1 << 25), st.integers(0, 10_000_000)), min_size=1, max_size=8)
@@ -27,6 +27,14 @@ def test_a_long_backward_pass_hides_every_all_reduce_except_the_last() -> None:
     assert left_after_backward_ns(1_000_000.0, [(10, 1_000), (10, 1_000), (10, 2_000)]) == 2_000
     assert left_after_backward_ns(0.0, [(10, 1_000), (10, 1_000)]) == 2_000
     assert left_after_backward_ns(1_000_000.0, []) == 0
+
+
+def test_data_parallel_adds_two_copies_of_the_parameters_and_the_host_time_of_the_replicas() -> None:
+    """At 1 GB/s, 1 MB takes at least a millisecond. Two replicas of a forward pass of 3 ms take the host 1.4 times as long."""
+    found = data_parallel(training(), Conditions(gpus=2, link_gbps=1.0), 7e6, 3e6, 1_000_000)
+    copies_ns = found.parts_ns["parameters copied"] + found.parts_ns["gradients copied"]
+    assert 2e6 <= copies_ns < 2.2e6 and found.parts_ns["host time of replicas"] == pytest.approx(8.4e6)
+    assert found.step_ns == pytest.approx(7e6 + copies_ns + 8.4e6)
 
 
 @pytest.mark.parametrize(
