@@ -43,8 +43,7 @@ class Copies:
         self.reads = reads
 
     def handlers(self) -> dict[TorchAny, TorchFunction]:
-        put = torch.ops.prims.device_put.default
-        return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, put: self.put, **self.reads.handlers()}
+        return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
     def copy_(self, target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bool = False) -> torch.Tensor:
         if not isinstance(source, torch.Tensor):  # PyTorch makes a CPU tensor of the number in `x.copy_(1.0)`
@@ -91,9 +90,6 @@ class Copies:
             target = self._empty_like(source, on_device(device, gpu().current.device()), options)
             self._to_device(target, source, non_blocking)
         return target
-
-    def put(self, source: TorchAny, device: torch.device, non_blocking: bool = False) -> TorchAny:
-        return self.to_copy(source, device=device, non_blocking=non_blocking)
 
     def _empty_like(self, source: TorchAny, index: int, options: dict[str, TorchAny]) -> TorchAny:
         key = ("empty_like", source.tensor_meta, index, options["dtype"], options["memory_format"])

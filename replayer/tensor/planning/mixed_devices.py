@@ -62,7 +62,7 @@ def runner(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchFunction 
         target = next(iter(_tensors(args)), None)
         require_device(args, kwargs, "cuda" if target is None else target.device.type)
     if func.namespace == "prims":
-        return decomposed
+        return _put if func is torch.ops.prims.device_put.default else decomposed
     if func.namespace == "aten":
         _require_cuda_kernel(func, args)
     elif func.namespace in _LIBRARIES_OF_CPUS:
@@ -201,6 +201,11 @@ def decomposed(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
         return func._op_dk(_explicit_key(func), *args, **kwargs)
     except RuntimeError as error:
         raise in_words_of_cuda(error) from None
+
+
+def _put(_func: Op, args: Sequence[TorchAny], _kwargs: Kwargs) -> TorchAny:
+    source, device, *non_blocking = args
+    return source.to(device, non_blocking=any(non_blocking), copy=True)
 
 
 def on_meta(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
