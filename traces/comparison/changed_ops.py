@@ -107,6 +107,10 @@ class NameChange:
     replayed_ns: int  # GPU time per step
     op: str = ""  # for a kernel, the launching op with the most GPU time, or "" if unknown
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
 
 # see Note [Replaced, not gone]
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,10 @@ class Replacement:
     replayed_ns: int  # GPU time per step in the second trace
     op: str = ""  # the op that launched the kernels, or ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.recorded_names, *self.replayed_names)
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
@@ -132,8 +140,14 @@ class ChangeLists:
     shorter: list[NameChange] = field(default_factory=list)  # less GPU time in the second trace
     replaced: list[Replacement] = field(default_factory=list)  # work that has different names in the two traces
 
-    def of_same_names(self) -> ChangeLists:
-        return ChangeLists(longer=self.longer, shorter=self.shorter)
+    def without(self, names: Set[str]) -> ChangeLists:
+        """Leave out the kernels and ops that have one of these names and occur in only one trace."""
+
+        def is_kept(of: NameChange | Replacement) -> bool:
+            return names.isdisjoint({*of.names, *map(canonical_op, (*of.names, of.op))})
+
+        replaced = list(filter(is_kept, self.replaced))
+        return replace(self, added=list(filter(is_kept, self.added)), gone=list(filter(is_kept, self.gone)), replaced=replaced)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,8 +235,8 @@ class Comparison(ComparedFigures):
     @property
     def unfused_changes(self) -> Changes:
         """Return the changes that `fused` does not show."""
-        of = self.changes
-        return Changes(of.kernels.of_same_names(), of.ops.of_same_names()) if self.fused else of
+        shown = {name for row in self.fused for name in (*row.kernels, *row.ops)}
+        return Changes(self.changes.kernels.without(shown), self.changes.ops.without(shown))
 
     @property
     def waits_for_data(self) -> bool:

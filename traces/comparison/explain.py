@@ -314,30 +314,26 @@ def _work(comparison: Comparison) -> Iterator[Reason]:
     changes = comparison.unfused_changes
     ops, kernels = _by_size(changes.ops), _by_size(changes.kernels)
     changed = {op for fused in comparison.fused for op in fused.ops}
-    ops = [op for op in ops if op.recorded_count == op.replayed_count or not changed & set(map(canonical_op, _names(op)))]
+    ops = [op for op in ops if op.recorded_count == op.replayed_count or not changed & set(map(canonical_op, op.names))]
     where = f"on the GPU{_shares(comparison)[1]}"
     listed: set[int] = set()
     for op in ops[:_MOST_OPS]:
-        names, keys = _names(op), {op_key(name) for name in _names(op)}
+        names, keys = op.names, {op_key(name) for name in op.names}
         what = f"op {names[0]}"
         yield _of_work(op, "op", what, "", where)
         own = [place for place, kernel in enumerate(kernels) if kernel.op in keys and place not in listed]
         listed.update(own)
-        inner = [kernels[place] for place in own if set(_names(kernels[place])) != set(names)]  # a fused kernel is its own op
+        inner = [kernels[place] for place in own if set(kernels[place].names) != set(names)]  # a fused kernel is its own op
         for kernel in inner[:_MOST_KERNELS]:
-            yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", what, where)
+            yield _of_work(kernel, "kernel", f"kernel {kernel.names[0]}", what, where)
     rest = [kernel for place, kernel in enumerate(kernels) if place not in listed and not kernel.op]
     for kernel in rest[:_MOST_OPS]:
-        yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", "", where)
+        yield _of_work(kernel, "kernel", f"kernel {kernel.names[0]}", "", where)
 
 
 def _by_size(lists: ChangeLists) -> list[NameChange | Replacement]:
     changed: list[NameChange | Replacement] = [*lists.added, *lists.gone, *lists.longer, *lists.shorter, *lists.replaced]
     return sorted(changed, key=lambda change: -abs(change.replayed_ns - change.recorded_ns))
-
-
-def _names(change: NameChange | Replacement) -> tuple[str, ...]:
-    return (change.name,) if isinstance(change, NameChange) else (*change.recorded_names, *change.replayed_names)
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
@@ -351,7 +347,7 @@ def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: st
     calls += "" if all(float(count).is_integer() for count in counts) else " on average"
     times_ns = change.recorded_ns, change.replayed_ns
     before_ns, after_ns = (time_ns if count else None for time_ns, count in zip(times_ns, counts, strict=True))
-    names = _names(change)
+    names = change.names
     is_kind = names[0] in KERNEL_KINDS  # a kind of kernel stands for the unknown op of a CUDA graph's kernel
     kind_of, verb = ("", "take") if is_kind else (f"{kind} ", "takes")
     subject = f"{kind_of}{names[0]}"

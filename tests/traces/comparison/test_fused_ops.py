@@ -97,6 +97,18 @@ def test_an_op_that_compilation_removes_is_listed_once(kernel: str, said: str) -
     assert [text for text in texts if "mul" in text] == [said]
 
 
+@pytest.mark.parametrize("is_eager_first", [True, False])
+def test_an_unfused_op_of_the_compiled_trace_alone_stays_in_the_changes(is_eager_first: bool) -> None:
+    """GIVEN a compiled trace that also copies its inputs THEN the changes contain the copy, but no fused work."""
+    eager = running(("mul", 30), ("add", 5))
+    compiled = running(("mul", 30), ("triton_poi_fused_add_0", 3), ("_foreach_copy_", 16))
+    pair = (eager, compiled) if is_eager_first else (compiled, eager)
+    for changes in (compare(*pair).unfused_changes.ops, compare(*pair).unfused_changes.kernels):
+        assert [name for change in changes.added + changes.gone for name in change.names if "copy" not in name] == []
+        assert len(changes.added if is_eager_first else changes.gone) == 1
+        assert changes.replaced == []
+
+
 def test_an_op_that_launches_fewer_kernels_is_not_gone() -> None:
     """GIVEN an attention op with a second small kernel in the eager trace only THEN no fused kernel replaces the op."""
 
