@@ -29,7 +29,8 @@ Note [Calls without a new batch]
     A new batch is a batch from a DataLoader, or a copy to the GPU outside modules. After a training step that used a new batch,
     a script may call models without gradients before it gets the next batch, for example to compute a metric, to compare with
     the averaged weights, or to generate a sample. Such calls are not an evaluation step. They belong to the step that runs when
-    they are made, which may be the next training step.
+    they are made, which may be the next training step. If the script ends before the next step, they are one evaluation step,
+    but not if the previous step contained such calls, too.
 
 Note [Inference with gradients on]
     Without `torch.no_grad`, inference looks like the start of training, until the script calls the model for a second batch
@@ -150,6 +151,8 @@ class StepSplitter:
         # see Note [Calls without a new batch]
         self._is_new_batch = False  # since the last call of an outermost module
         self._used_batch = False  # since the last training step
+        self._called_again = False  # a model was called without a new batch, and no step has ended since
+        self._called_before = False  # a model was called without a new batch in the previous step
         self.trains_on_batches = False  # whether the last training step used a new batch
         self._asked = False
         self._more: bool | None = None
@@ -162,7 +165,7 @@ class StepSplitter:
     def drop_step(self) -> None:
         """Forget the calls of the unfinished step."""
         self._last_batch_first = None
-        self._batch = self._goes_back = self._is_new_batch = self._asked = False
+        self._batch = self._goes_back = self._is_new_batch = self._called_again = self._asked = False
         self._forget_calls()
 
     @property
@@ -188,7 +191,8 @@ class StepSplitter:
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
         only_forward = self._first is not None and self._only_infers
-        return StepEnd.EVALUATION if self.evaluating or only_forward else StepEnd.NOTHING
+        called_again = self._called_again and not self._called_before and self.is_undecided
+        return StepEnd.EVALUATION if self.evaluating or only_forward or called_again else StepEnd.NOTHING
 
     @property
     def _updated_by_hand(self) -> bool:
@@ -239,6 +243,7 @@ class StepSplitter:
         self._asked = False
         if self._first is None and counts:
             self._first = module
+        self._called_again |= not counts
         self._with_gradient |= grad_enabled
         return ends
 
@@ -288,6 +293,7 @@ class StepSplitter:
             self.trains_on_batches, self._used_batch, self._is_new_batch = self._used_batch, False, False
         if ends:
             self._last_batch_first = None
+            self._called_before, self._called_again = self._called_again, False
             self._batch = self._goes_back = False
             self._forget_calls()
         return ends

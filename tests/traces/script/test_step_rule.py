@@ -272,6 +272,21 @@ def test_models_called_without_gradients_for_the_batch_of_a_training_step_make_n
         assert script.ended == "TTTEE"
 
 
+@pytest.mark.parametrize(("is_metric", "ends"), [(False, StepEnd.EVALUATION), (True, StepEnd.NOTHING)])
+def test_samples_generated_at_the_end_of_a_script_are_one_evaluation_step(is_metric: bool, ends: StepEnd) -> None:
+    """GIVEN a script that calls its model after the last training step without a new batch THEN the calls are an evaluation
+    step, but not if the script does so after each training step, for example to compute a metric."""
+    script = Script()
+    for _ in range(3):
+        script.load()
+        script.train(MODEL)
+        script.step()
+        if is_metric:
+            script.evaluate(MODEL)
+    script.evaluate(MODEL, MODEL)
+    assert (script.ended, script.splitter.at_stop) == ("TTT", ends)
+
+
 def test_batches_of_validation_are_no_batches_of_the_next_training_step() -> None:
     """GIVEN training of one batch that stays on the GPU, validation with a DataLoader, and a further training step."""
     script = Script()

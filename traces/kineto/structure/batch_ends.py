@@ -16,7 +16,7 @@ from traces.kineto.structure.boundary_markers import BEFORE_ALL_NS
 from traces.kineto.structure.step_events import MODULE, StepEvent
 from traces.model.trace import NONE, HostKind, HostSpans, Strings
 from traces.script.phase_rule import PLAIN
-from traces.script.step_rule import Optimizers, StepSplitter
+from traces.script.step_rule import Optimizers, StepEnd, StepSplitter
 
 
 class BatchEnds:
@@ -40,7 +40,8 @@ class BatchEnds:
 
     def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
         # see Note [Whose steps] in steps.py
-        ends, begun = self._cut(first_ns, last_ns, begins_before=True)
+        ends, splitter = self._cut(first_ns, last_ns, begins_before=True)
+        begun = splitter.at_stop == StepEnd.EVALUATION
         if not self._are_alike([BEFORE_ALL_NS, *ends, last_ns]):
             return [last_ns], "whole"
         if any(event.leads for event in self._events):
@@ -50,8 +51,8 @@ class BatchEnds:
         return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
 
     def between(self, begin_ns: int, end_ns: int) -> list[int]:
-        ends, begun = self._cut(begin_ns, end_ns)
-        ends = ends if begun else ends[:-1]
+        ends, splitter = self._cut(begin_ns, end_ns)
+        ends = ends if splitter.evaluating else ends[:-1]
         return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
 
     def take_turns(self, marks: list[tuple[int, int]], ends_ns: list[list[int]]) -> bool:
@@ -79,7 +80,7 @@ class BatchEnds:
         parts = [[name for _, name in self._modules[first:last]] for first, last in pairwise(bounds)]
         return all(part == parts[0] for part in parts)
 
-    def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
+    def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], StepSplitter]:
         inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
         calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
         timed = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
@@ -115,7 +116,7 @@ class BatchEnds:
                 if splitter.module_called(event.like, self._with_gradient and not event.quiet):
                     ends.append(start_ns if self._trains else batch_ns)
                 batch_ns = NONE
-        return ends, splitter.evaluating
+        return ends, splitter
 
     def _forward_after_backward(self) -> list[int]:
         found = []
