@@ -28,9 +28,10 @@ Note [Called twice without gradient]
 Note [Calls without a new batch]
     A new batch is a batch from a DataLoader, or a copy to the GPU outside modules. After a training step that used a new batch,
     a script may call models without gradients before it gets the next batch, for example to compute a metric, to compare with
-    the averaged weights, or to generate a sample. Such calls are not an evaluation step. They belong to the step that runs when
-    they are made, which may be the next training step. If the script ends before the next step, they are one evaluation step,
-    but not if the previous step contained such calls, too.
+    the averaged weights, or to generate a sample. Such calls are not an evaluation step. They belong to the current step, which
+    may be the next training step. If the script ends before the next training step, they are one evaluation step, but not if
+    the previous step contained such calls, too. The end of a DataLoader counts as a new batch, so calls after an epoch are one
+    evaluation step.
 
 Note [Inference with gradients on]
     Without `torch.no_grad`, inference looks like the start of training, until the script calls the model for a second batch
@@ -150,7 +151,7 @@ class StepSplitter:
         self._goes_back = False  # a backward pass has run since the last step of an optimizer, and no step has ended since
         # see Note [Calls without a new batch]
         self._is_new_batch = False  # since the last call of an outermost module
-        self._used_batch = False  # since the last training step
+        self._used_batch = False  # the current step has a new batch
         self._called_again = False  # a model was called without a new batch, and no step has ended since
         self._called_before = False  # a model was called without a new batch in the previous step
         self.trains_on_batches = False  # whether the last training step used a new batch
@@ -192,7 +193,9 @@ class StepSplitter:
             return StepEnd.TRAINING
         only_forward = self._first is not None and self._only_infers
         called_again = self._called_again and not self._called_before and self.is_undecided
-        return StepEnd.EVALUATION if self.evaluating or only_forward or called_again else StepEnd.NOTHING
+        if not (self.evaluating or only_forward or called_again):
+            return StepEnd.NOTHING
+        return StepEnd.TRAINING if self._goes_back else StepEnd.EVALUATION
 
     @property
     def _updated_by_hand(self) -> bool:
@@ -234,13 +237,12 @@ class StepSplitter:
         if grad_enabled or module == self._first:
             ends = self._ends_by_hand()
         counts = grad_enabled or self._is_new_batch or not self.trains_on_batches
-        self._is_new_batch = False
         more = self._holds_more(more_recorded) if module == self._first else None
         if not ends and not more and counts:
             self._infers |= more is False and self._only_infers
             ends = StepEnd.EVALUATION if self._is_next_batch(module) else StepEnd.NOTHING
         ends = self._end(ends)
-        self._asked = False
+        self._asked = self._is_new_batch = False
         if self._first is None and counts:
             self._first = module
         self._called_again |= not counts
@@ -290,8 +292,9 @@ class StepSplitter:
         if ends and self._goes_back:
             ends = StepEnd.TRAINING
         if ends == StepEnd.TRAINING:
-            self.trains_on_batches, self._used_batch, self._is_new_batch = self._used_batch, False, False
+            self.trains_on_batches, self._is_new_batch = self._used_batch, False
         if ends:
+            self._used_batch = self._is_new_batch
             self._last_batch_first = None
             self._called_before, self._called_again = self._called_again, False
             self._batch = self._goes_back = False

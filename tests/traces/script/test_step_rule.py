@@ -116,11 +116,13 @@ def test_accumulated_gradients_are_one_step() -> None:
 def test_evaluation_after_an_incomplete_group_of_accumulated_gradients() -> None:
     """GIVEN a group that no optimizer step completes THEN the step that contains it and the first evaluated batch trains."""
     script = Script()
-    for count in (3, 1):
-        batches(script, count, lambda: script.train(MODEL, LOSS))
-        if count == 3:
-            script.step()
-    batches(script, 3, lambda: script.evaluate(MODEL))
+    batches(script, 3, lambda: script.train(MODEL, LOSS))
+    script.step()
+    batches(script, 1, lambda: script.train(MODEL, LOSS))
+    script.load()
+    script.evaluate(MODEL)
+    assert script.splitter.at_stop == StepEnd.TRAINING
+    batches(script, 2, lambda: script.evaluate(MODEL))
     assert script.ended == "TTEE"
 
 
@@ -264,7 +266,7 @@ def test_models_called_without_gradients_for_the_batch_of_a_training_step_make_n
             body()
             script.copy()
             script.evaluate(*called)
-        assert script.ended == ("TET" "ET" if called[0] == MODEL else "TTT")
+        assert script.ended == ("TETET" if called[0] == MODEL else "TTT")
     else:
         batches(script, 3, body)
         assert script.ended == "TTT"
@@ -287,12 +289,19 @@ def test_samples_generated_at_the_end_of_a_script_are_one_evaluation_step(is_met
     assert (script.ended, script.splitter.at_stop) == ("TTT", ends)
 
 
-def test_batches_of_validation_are_no_batches_of_the_next_training_step() -> None:
-    """GIVEN training of one batch that stays on the GPU, validation with a DataLoader, and a further training step."""
+@pytest.mark.parametrize("copies", [False, True])
+def test_batches_of_validation_are_no_batches_of_the_next_training_step(copies: bool) -> None:
+    """GIVEN training of one batch that stays on the GPU, validation with a DataLoader or copies, and a further training
+    step."""
     script = Script()
     script.train(MODEL)
     script.step()
-    batches(script, 2, lambda: script.evaluate(MODEL))
+    if copies:
+        for _ in range(2):
+            script.copy()
+            script.evaluate(MODEL)
+    else:
+        batches(script, 2, lambda: script.evaluate(MODEL))
     script.train(MODEL)
     script.step()
     script.evaluate(MODEL, MODEL, MODEL)

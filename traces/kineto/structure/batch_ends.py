@@ -16,7 +16,7 @@ from traces.kineto.structure.boundary_markers import BEFORE_ALL_NS
 from traces.kineto.structure.step_events import MODULE, StepEvent
 from traces.model.trace import NONE, HostKind, HostSpans, Strings
 from traces.script.phase_rule import PLAIN
-from traces.script.step_rule import Optimizers, StepEnd, StepSplitter
+from traces.script.step_rule import Optimizers, StepSplitter
 
 
 class BatchEnds:
@@ -41,14 +41,13 @@ class BatchEnds:
     def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
         # see Note [Whose steps] in steps.py
         ends, splitter = self._cut(first_ns, last_ns, begins_before=True)
-        begun = splitter.at_stop == StepEnd.EVALUATION
         if not self._are_alike([BEFORE_ALL_NS, *ends, last_ns]):
             return [last_ns], "whole"
         if any(event.leads for event in self._events):
-            return ([*ends, last_ns] if begun else ends or [last_ns]), "optimizer"
+            return ([*ends, last_ns] if splitter.at_stop else ends or [last_ns]), "optimizer"
         if self._trains:
             return [*self._forward_after_backward(), last_ns], "backward"
-        return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
+        return [*(ends if splitter.at_stop else ends[:-1]), last_ns], "inference" if ends else "whole"
 
     def between(self, begin_ns: int, end_ns: int) -> list[int]:
         ends, splitter = self._cut(begin_ns, end_ns)
