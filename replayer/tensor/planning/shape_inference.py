@@ -227,7 +227,10 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments, or call it on the CPU"
             raise NotEmulated(func._schema.name, advice) from None
-        raise on_one_device(error) from None
+        try:
+            raise on_one_device(error) from None
+        finally:
+            del error, of_cpu  # the error's traceback refers to the call's tensors
 
 
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
@@ -286,9 +289,9 @@ def _answer_of_cpu(func: Op, args: Args, kwargs: Kwargs) -> tuple[TorchAny, Exce
     if _elements(args, kwargs) > _REFUSED_ELEMENTS:
         few, named, originals = _with_smaller_sizes(func, args, kwargs)
         refused = _shape_error(func, few, named, 1)
-        if refused is None or not _large_numbers(refused) <= originals.keys():
+        if refused is None or not _smaller_sizes_in(refused) <= originals.keys():
             return None, None
-        return None, type(refused)(re.sub(r"\d+", lambda number: str(originals.get(int(number[0]), number[0])), str(refused)))
+        return None, type(refused)(_NUMBER.sub(lambda number: str(originals.get(int(number[0]), number[0])), str(refused)))
     try:
         made = _run_on_cpu(func, args, kwargs)
     except RuntimeError as error:
@@ -339,8 +342,8 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
             args, kwargs = few, named
     if (error := _shape_error(func, args, kwargs, 1)) is None or _shape_error(func, args, kwargs, 0) is None:
         return
-    if elements > _REFUSED_ELEMENTS and _large_numbers(error):
-        return  # the error may be one of the smaller sizes only
+    if elements > _REFUSED_ELEMENTS and _smaller_sizes_in(error):
+        return  # the original sizes may be valid
     by_mask = func in _MASKED and any(map(is_mask, tensors[1:]))
     try:
         if by_mask and not str(error).startswith("The shape of the mask"):
@@ -374,17 +377,20 @@ def _smaller_sizes(sizes: set[int], numbers: set[int], above: int = 0) -> dict[i
     return smaller
 
 
-def _large_numbers(error: Exception) -> set[int]:
-    return {int(number) for number in re.findall(r"\d+", str(error)) if int(number) > _KEPT_SIZES}
+_NUMBER = re.compile(r"(?<![a-w\d])\d+")  # also in "9x12", but not in "float32"
+
+
+def _smaller_sizes_in(error: Exception) -> set[int]:
+    return {number for number in map(int, _NUMBER.findall(str(error))) if number > _KEPT_SIZES}
 
 
 def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, dict[int, int]]:
-    """Return the arguments with smaller sizes, and the size that each of these stands for."""
+    """Return the arguments with smaller sizes, and the original size for each smaller size."""
     tensors = tensors_of((args, kwargs))
     named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     is_size = {a.name: "number" not in str(a.type) and a.name not in _VALUES for a in func._schema.arguments}
     integers = {leaf for leaf in tree_leaves({name: named[name] for name in named if is_size[name]}) if type(leaf) is int}
-    above = _KEPT_SIZES if _elements(args, kwargs) > _REFUSED_ELEMENTS else 0  # so that errors tell them from the kept sizes
+    above = _KEPT_SIZES if _elements(args, kwargs) > _REFUSED_ELEMENTS else 0  # a number in an error shows which size is meant
     smaller = _smaller_sizes({size for tensor in tensors for size in tensor.shape}, {n for n in integers if n > 0}, above)
 
     def convert(value: TorchAny) -> TorchAny:
@@ -411,7 +417,7 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
             or any(internal in text for internal in _INTERNAL)
             or fits_in_float(func, text)
         )
-        # the traceback would keep the script's tensors alive
+        error.__context__ = None  # its traceback, like the error's, would keep the script's tensors alive
         return error.with_traceback(None) if type(error) in (RuntimeError, IndexError) and not is_other else None
     except (TypeError, ValueError, OverflowError):
         pass
@@ -439,7 +445,8 @@ _TRIED_FOR_DTYPES = 1 << 12  # elements
 _LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # more ops support these dtypes on CUDA than on the CPU
 # "CPUBoolType{[4, 5]}" is part of an error about shapes
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool(?!Type\{)|floating")
-_WANTS_INDICES = re.compile(r"type '?(long int|Long|int32/int64)\b|dtype is wrong")  # on all devices
+# on all devices
+_WANTS_INDICES = re.compile(r"type (to be )?'?(long int|Long|int64|int32/int64)\b|dtype is wrong|used as indices")
 
 
 def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:

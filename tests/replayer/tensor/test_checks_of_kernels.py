@@ -157,6 +157,13 @@ def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
         lambda: torch.bucketize(f(n), f(2, 2)),
         lambda: torch.searchsorted(f(2, 3), f(3, n)),
         lambda: F.embedding(i(n), f(3)),
+        # indices and labels of another dtype; the errors name dtypes, such as int64
+        lambda: f(n).gather(0, f(3)),
+        lambda: f(n).index_add_(0, f(3), f(3)),
+        lambda: f(n).index_fill_(0, f(3), 1.0),
+        lambda: f(n)[f(3)],
+        lambda: F.nll_loss(f(n, 3), f(n)),
+        lambda: F.max_unpool1d(f(1, 1, n), f(1, 1, n), [2]),
         # numbers
         lambda: half(n).fill_(1e5),
         lambda: f(n, dtype=torch.uint8).fill_(256),
@@ -247,6 +254,7 @@ def test_a_wrong_call_has_the_error_of_torch_with_few_and_with_many_elements() -
             except (RuntimeError, IndexError) as error:
                 said = str(error).replace(str(n + 1), "n + 1").replace(str(n - 1), "n - 1").replace(str(n), "n")
                 found.append(f"{type(error).__name__}: {said}")
+            assert not torch.cuda.memory_allocated(), call  # the error kept a tensor
         return found
 
     of_torch = errors(37, "cpu")
