@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -261,6 +262,25 @@ def test_a_wrong_call_has_the_error_of_torch_with_few_and_with_many_elements() -
     assert "accepted" not in of_torch
     assert errors(37, "cuda") == of_torch
     assert errors(MANY, "cuda") == of_torch
+
+
+def test_a_refused_call_does_not_keep_its_tensors() -> None:
+    """GIVEN Python without garbage collection WHEN a script catches the error of a call THEN the GPU memory is free again."""
+    use()
+
+    def kept_bytes(n: int) -> list[int]:
+        found = []
+        for call in wrong_calls(n, "cuda"):
+            before = torch.cuda.memory_allocated()
+            with suppress(RuntimeError, IndexError):
+                call()
+            found.append(torch.cuda.memory_allocated() - before)
+        return found
+
+    kept_bytes(37)  # makes PyTorch import modules, which keeps the frames of the call
+    gc.collect()
+    gc.disable()
+    assert set(kept_bytes(38)) == set(kept_bytes(MANY)) == {0}
 
 
 def test_large_calls_are_accepted_if_their_sizes_depend_on_each_other() -> None:
