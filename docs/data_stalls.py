@@ -215,8 +215,8 @@ def page(cost: Cost) -> Iterator[str]:
     yield from _validation(cost)
     yield "\n## Throughput by CPU cores per GPU (figure 5), images/s\n"
     yield (
-        "The columns `1` to `24` show how many images per second a script trains with this number of CPU cores. The last "
-        "column shows the rate of the GPU without waits for data.\n"
+        "Each of the columns `1` to `24` is for one number of CPU cores. They show how many images per second a script trains. "
+        "The last column shows the rate of the GPU without waits for data.\n"
     )
     yield f"| network | | {' | '.join(map(str, CORES))} | GPU alone |\n|{'---|' * (len(CORES) + 3)}"
     for network, points in PUBLISHED_CPU.items():
@@ -225,8 +225,8 @@ def page(cost: Cost) -> Iterator[str]:
         yield f"| | published | {' | '.join(f'{point:.0f}' for point in points)} | |"
     yield f"\n## Preparation stall, {CORES_PER_GPU} cores per GPU (figure 6), share of a step\n"
     yield (
-        "A preparation stall is the share of a step in which the GPU waits for CPU cores to prepare images. One "
-        "column assumes that a core is as slow as in the paper.\n"
+        "In a preparation stall, the GPU waits for CPU cores to prepare images. The machine of the paper has slower cores than "
+        "this one, so one column uses the paper's speed.\n"
     )
     theirs = Model(PUBLISHED_CPU_NS)
     yield "| network | ours | ours, with the paper's core speed | paper |\n|---|---|---|---|"
@@ -235,8 +235,7 @@ def page(cost: Cost) -> Iterator[str]:
         yield f"| {network} | {stalls} | {share:.0%} |"
     yield "\n## Fetch stall with 35 % cached (figure 3), share of a step\n"
     yield (
-        "A fetch stall is the share of a step in which the GPU waits for files from the disk. The cache holds 35 % of the "
-        "data.\n"
+        "In a fetch stall, the GPU waits for files from the disk. The cache holds 35 % of the data.\n"
     )
     yield "| network | ours | reproduced by GPEmu | paper |\n|---|---|---|---|"
     for network, (reproduced, paper) in PUBLISHED_FETCH.items():

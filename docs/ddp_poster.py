@@ -211,8 +211,8 @@ def _names(runs: list[Run]) -> str:
 def _losses(found: Cells) -> Iterator[str]:
     yield "## Losses after 20 steps\n"
     yield (
-        "The table compares training losses on one GPU and on two GPUs, with values computed on the CPU. Two GPUs train "
-        "on the same batch as one GPU, so the losses differ only because of rounding and dropout. The backends NCCL and "
+        "The table compares training losses on one GPU and on two GPUs, with values computed on the CPU. Two GPUs "
+        "share the batch that one GPU trains on, so only rounding and dropout change the loss. The backends NCCL and "
         "gloo add up the same numbers, so they give the same losses.\n"
     )
     yield f"| network | {' | '.join((ONE, NCCL, GLOO))} |\n|---|---|---|---|"

@@ -5,8 +5,8 @@
     halved = future.then(lambda done: done.value()[0] / 2)
     halved.wait()                                   # later work on the current stream starts after the division
 
-`future.then(callback)` calls the callback immediately. As in PyTorch (`ivalue::Future::invokeCallback`), the GPU work that a
-callback launches runs on a separate CUDA stream.
+`future.then(callback)` calls the callback immediately. The callback's GPU work runs on a separate CUDA stream, as in PyTorch
+(`ivalue::Future::invokeCallback`).
 
 Note [Futures in the backward pass]
     DistributedDataParallel's Reducer reads a future's value in C++ in a callback at the end of the backward pass. The autograd

@@ -135,7 +135,7 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Simulate one op of a launched CUDA graph. The op takes no CPU time, because the host only launches the graph."""
+        """Simulate one op of a launched CUDA graph. Only the launch of the whole graph takes CPU time."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.begins_segment[signature.phase_class]:

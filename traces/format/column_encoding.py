@@ -69,8 +69,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # For safety, a reader rejects a table whose columns all take less than one byte per row, because it may unpack to a
-        # huge size (FORMAT.md). If all columns are constant, one column is therefore stored with a value for each row.
+        # All columns are constant, so the table would take almost no space in the file. A reader would reject it, because a
+        # small table with many rows may be an attack (FORMAT.md). So one column is stored with a value for each row.
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed
