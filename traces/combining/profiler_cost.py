@@ -66,7 +66,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection
         compared_phases(trace, host_waited, synchronous, steps, own, *kind, is_full, work_ns, cut_otherwise)
         for own, kind, is_full in zip((PhaseLabels(trace), *labels), (kinds[0], *kinds), (full[0], *full), strict=True)
     )
-    cost = _fitted_cost(by_name)
+    cost = _fitted_cost(by_name, np.any(steps.counts, axis=0))
     without_cost = WithoutCost.of(trace, events, cost, steps, all_labels, waits)
     start_ns, end_ns = (active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
     own_ns = without_cost(end_ns) - without_cost(start_ns)
@@ -150,8 +150,8 @@ def _largest(is_possible: Callable[[float], bool], most: float) -> float:
     return high
 
 
-def _fitted_cost(phases: Sequence[ComparedPhase]) -> ProfilerCost:
-    # see Note [The profiler's cost per event]
+def _fitted_cost(phases: Sequence[ComparedPhase], was_recorded: Column) -> ProfilerCost:
+    # see Note [The profiler's cost per event]; `was_recorded` is True for the kinds of events in profiled steps
     known = [phase for phase in phases if phase.noise_ns > 0]
     in_turn = [phase for phase in known if not phase.has_threads] or known
     shown = [phase for phase in in_turn if not phase.waits] or in_turn
@@ -168,7 +168,7 @@ def _fitted_cost(phases: Sequence[ComparedPhase]) -> ProfilerCost:
     left = counts.T @ counts + np.diag(1 / spread_ns**2)
     right = counts.T @ slower + prior_ns / spread_ns**2
     costs_ns = _least_squares(left, right, prior_ns)
-    costs_ns *= _affordable_share(known, costs_ns) * np.any([phase.counts for phase in known], axis=0)
+    costs_ns *= _affordable_share(known, costs_ns) * was_recorded
     return ProfilerCost(*(round(cost_ns) for cost_ns in costs_ns.tolist()))
 
 

@@ -64,6 +64,11 @@ def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
     return np.where((row >= 0) & (times < end_ns[row]), row, NONE)
 
 
+def outermost(start_ns: Column, end_ns: Column) -> Column:
+    """Return False for the intervals that begin inside an earlier one. The intervals must be sorted by their start."""
+    return np.append(True, start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1])[: len(start_ns)]
+
+
 class TimeWindows:
     """Finds the time window, such as a training step, that contains a given time. Time windows of one `owner` (for example, of
     one rank) must not overlap."""

@@ -196,7 +196,8 @@ def stalls_of(
 
 def _notes(gpu: Trace, paces: list[Pace], late: Pace | None, cached: Loading, cold: Loading | None) -> list[str]:
     """Return warnings about the measurement. Examples: the machine was busy; some reads were not counted."""
-    notes, (ready, loading), replay = [], paces, gpu.run_of(gpu.ranks[0]).replay or ReplayNotes()
+    notes, (ready, loading) = [], paces
+    replay = gpu.run_of(gpu.ranks[0]).replay or ReplayNotes()
     share = min((replay.host.lag_ns_per_step or 0) / ready.step_ns, 1)
     if share >= OWN_HOST_SHARE:
         notes.append(f"{share:.0%} of a step at GPU speed is overhead of this machine: more workers may be needed. Run again.")

@@ -155,7 +155,7 @@ def _run(
 
 
 def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[str]:
-    estimated = found.estimated_share > NOTICEABLE_ESTIMATE
+    estimated = found.estimated_share >= NOTICEABLE_ESTIMATE
     own_pace = f"data ready in memory (GPU speed{', estimated' if estimated else ''})"
     rows = [[own_pace, *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
     if found.fetched is not None:

@@ -109,11 +109,10 @@ def diff_text(
 
 def cause_texts(comparison: Comparison) -> list[str]:
     """Return one text about the bottlenecks of both traces, and one text about the difference between the traces."""
-    sides = list(zip(comparison.words, comparison.paces, comparison.bottlenecks, strict=True))
-    limits = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
-    if comparison.replay:
-        limits = [("the recording", text) for which, text in limits if which == comparison.words[0]]
-    texts = [f"Bottleneck: {', '.join(f'{text} in {which}' for which, text in limits)}."] if limits else []
+    sides = list(zip(comparison.names, comparison.paces, comparison.bottlenecks, strict=True))
+    sides = sides[:1] if comparison.replay else sides
+    limits = [f"{text} in {name}" for name, pace, of in sides if (text := limit_text(pace, of))]
+    texts = [f"Bottleneck: {', '.join(limits)}."] if limits else []
     if comparison.replay:
         return texts
     most = comparison.largest_reason

@@ -11,6 +11,7 @@ from tests.traces.profiled_traces import NO_WAITS, UNIX_NS, Step, add_ops, add_s
 from traces.analyses.waits import host_waits
 from traces.combining.clean_pace import CleanPace
 from traces.combining.compared_phases import ComparedPhase
+from traces.combining.profiled_steps import RANGE
 from traces.combining.profiler_cost import _fitted_cost, with_clean_pace
 from traces.comparison.thresholds import EVENT_COSTS, LEAST_NOISE
 from traces.model.run import ProfilerCost, Run
@@ -303,12 +304,18 @@ def test_phases_without_duration_do_not_affect_the_profiler_cost() -> None:
         lag_ns=0, work_ns=0, is_full=False, counts=counts,
     )  # fmt: skip
     empty = replace(known, names=("zero_grad",), clean_ns=0, noise_ns=0, profiled_ns=0, counts=np.zeros(len(EVENT_COSTS)))
-    assert _fitted_cost([known, empty]) == _fitted_cost([known]) != ProfilerCost()
-    assert _fitted_cost([empty]) == ProfilerCost()
+    all_kinds = np.ones(len(EVENT_COSTS), dtype=bool)
+    assert _fitted_cost([known, empty], all_kinds) == _fitted_cost([known], all_kinds) != ProfilerCost()
+    assert _fitted_cost([empty], all_kinds) == ProfilerCost()
 
 
 def test_kinds_of_events_that_were_not_recorded_have_no_profiler_cost() -> None:
-    """GIVEN a recording without compiled code THEN only the ops have a cost."""
+    """GIVEN a recording with only ops THEN only ops have a cost. WHEN a rare step, for example an evaluation, also contains a
+    range THEN ranges have their usual cost."""
     trace = slowed(600, {"forward": 100}, {"forward": 300_000})
-    run = with_clean_pace(trace.runs[0], trace, 0)
-    assert run.profiler_cost == ProfilerCost(op_ns=600)
+    assert with_clean_pace(trace.runs[0], trace, 0).profiler_cost == ProfilerCost(op_ns=600)
+    trace.phases.name[-1] = trace.strings.add("h2d")
+    start_ns = int(trace.steps.start_ns[-1] - trace.steps.start_ns[0])
+    add_ops(trace, [(start_ns, 360_000)], HostKind.ANNOTATION, "evaluation")
+    cost = with_clean_pace(trace.runs[0], trace, 0).profiler_cost
+    assert cost == ProfilerCost(op_ns=600, range_ns=round(EVENT_COSTS[RANGE] * 600))

@@ -14,6 +14,7 @@ import numpy as np
 from traces.comparison.thresholds import MOST_OPS_OF_A_BATCH
 from traces.kineto.structure.boundary_markers import BEFORE_ALL_NS
 from traces.kineto.structure.step_events import MODULE, StepEvent
+from traces.model.intervals import outermost
 from traces.model.trace import NONE, HostKind, HostSpans, Strings
 from traces.script.phase_rule import PLAIN
 from traces.script.step_rule import Optimizers, StepSplitter
@@ -28,8 +29,7 @@ class BatchEnds:
         # outermost module calls on the main thread
         rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.PYTHON))
         rows = rows[strings.matching(host.name[rows], MODULE.match)]
-        ends = np.maximum.accumulate(host.end_ns[rows])
-        rows = rows[np.r_[True, host.start_ns[rows[1:]] >= ends[:-1]]] if len(rows) else rows
+        rows = rows[outermost(host.start_ns[rows], host.end_ns[rows])]
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
         numbered_ns = np.sort(host.start_ns[(host.thread == 0) & (host.sequence != NONE)])
         first, last = (numbered_ns.searchsorted(ns) for ns in (host.start_ns[rows], host.end_ns[rows]))

@@ -37,7 +37,7 @@ import numpy as np
 from traces.comparison.thresholds import MOSTLY_MARKED
 from traces.kineto.spans.thread_roles import STEP_MARK
 from traces.kineto.structure.annotations import is_iteration
-from traces.model.intervals import Intervals
+from traces.model.intervals import Intervals, outermost
 from traces.model.row_order import grouped
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
 from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
@@ -86,8 +86,7 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
     named = ranges[strings.matching(host.name[ranges], is_iteration)]
     launch = device.launch[device.is_work & (device.launch != NONE)]
     for of, least in ((named, MOSTLY_MARKED), (ranges, 1.0)):
-        ends_ns = np.maximum.accumulate(host.end_ns[of])
-        outer = host.take(of[np.append(True, host.start_ns[of[1:]] >= ends_ns[:-1])[: len(of)]])
+        outer = host.take(of[outermost(host.start_ns[of], host.end_ns[of])])
         is_one_loop = len(outer) > 1 and (of is named or len(np.unique(outer.name)) == 1)
         inside = Intervals(outer.start_ns, outer.end_ns).holds(host.start_ns[launch])
         if is_one_loop and len(launch) and inside.mean() >= least:

@@ -28,7 +28,7 @@ from traces.figures.measure import enclosing
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP
 from traces.kineto.structure.annotations import phase_of_annotation
-from traces.model.intervals import Intervals
+from traces.model.intervals import Intervals, outermost
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Strings, parse_shapes
 from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
@@ -59,7 +59,7 @@ _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
 class _Optimizer:
-    pass
+    """Stands for an optimizer of the recorded script."""
 
 
 class StepEvent(NamedTuple):
@@ -171,8 +171,7 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
         assigned to several optimizers only if the differences repeat with a fixed period.
     """
     host, device = tables.host, tables.device
-    ends = np.maximum.accumulate(host.end_ns[ranges])
-    ranges = ranges[np.append(True, host.start_ns[ranges[1:]] >= ends[:-1])[: len(ranges)]]  # some ranges are within others
+    ranges = ranges[outermost(host.start_ns[ranges], host.end_ns[ranges])]
     ops = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.OP))
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[np.argsort(host.start_ns[device.launch[work]], kind="stable")]
