@@ -215,8 +215,8 @@ def page(cost: Cost) -> Iterator[str]:
     yield from _validation(cost)
     yield "\n## Throughput by CPU cores per GPU (figure 5), images/s\n"
     yield (
-        "Each of the columns `1` to `24` is for one number of CPU cores. They show how many images per second a script trains. "
-        "The last column shows the rate of the GPU without waits for data.\n"
+        "The columns show how many images per second a script trains with 1, 2, 3, 6, 12 or 24 CPU cores. The last column "
+        "shows the rate of the GPU without waits for data.\n"
     )
     yield f"| network | | {' | '.join(map(str, CORES))} | GPU alone |\n|{'---|' * (len(CORES) + 3)}"
     for network, points in PUBLISHED_CPU.items():
@@ -225,8 +225,8 @@ def page(cost: Cost) -> Iterator[str]:
         yield f"| | published | {' | '.join(f'{point:.0f}' for point in points)} | |"
     yield f"\n## Preparation stall, {CORES_PER_GPU} cores per GPU (figure 6), share of a step\n"
     yield (
-        "In a preparation stall, the GPU waits for CPU cores to prepare images. The machine of the paper has slower cores than "
-        "this one, so one column uses the paper's speed.\n"
+        "In a preparation stall, the GPU waits for CPU cores to prepare images. The authors of the paper used slower cores, so "
+        "one of our columns assumes cores of that speed.\n"
     )
     theirs = Model(PUBLISHED_CPU_NS)
     yield "| network | ours | ours, with the paper's core speed | paper |\n|---|---|---|---|"

@@ -45,7 +45,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of listed calls that the recording lacks; other calls are only counted
 _MISSING_LISTED = 50
-# `--steps N` counts training steps. A script that only evaluates ends after this many evaluation steps for each of the N.
+# `--steps N` ends a script after N training steps. A script that only evaluates ends after 20 * N evaluation steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds

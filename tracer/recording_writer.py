@@ -49,7 +49,7 @@ _BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # colum
 
 @dataclass(frozen=True)
 class RecorderParts:
-    """Groups the parts that the recorder's writer, step recorder and communication recorder share."""
+    """Groups the objects that RecordingWriter, StepRecorder and the recorder of collectives all use."""
 
     facts: ProcessFacts
     events: BoundaryEvents

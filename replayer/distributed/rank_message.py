@@ -1,6 +1,6 @@
 """Defines the messages that ranks send before a collective, and checks that all ranks call the same collective.
 
-    first, *more = pack([message])                          # pieces that fit the store
+    first, *more = pack([message])  # pieces that fit the store
     [message] = unpack(first, lambda number: more[number - 1])
     require_match([first_rank, second_rank], 0, 1, "rank {}".format, "NCCL")  # RuntimeError: ... the dtypes must be equal ...
 """

@@ -63,7 +63,7 @@ class RecordedKeys:
         if self.has_shapes and canonical not in self._unshaped:
             own, wide = shapes_text(shapes), shapes_text(canonical_shapes(canonical, shapes))
         kept = f"{dtype}|{layout}" if layout == CHANNELS_LAST and self.has_layouts else dtype
-        # Autograd adds gradients in place, but not if they are virtual tensors. With one key for both ops, the order is kept.
+        # Autograd adds gradients in place on a GPU, but not if they are virtual tensors, so both ops have the same key.
         op = "aten::add" if op == "aten::add_" else op
         return MatchKeys(f"{op}|{own}|{kept}", f"{canonical}|{wide}|{kept}", f"{canonical}|{dtype}")
 

@@ -166,7 +166,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step that provides the results of `loss.item()` and similar calls."""
+        """Return the recorded step with the values that `loss.item()` and similar calls return in the replay."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:

@@ -122,8 +122,8 @@ class GlooCall:
             )
 
     def block(self, first: int, timeout: timedelta, duration_ns: int = 0) -> dict[int, int]:
-        """Block the host until all ranks have called the operation, but not longer than `timeout` after the call of the rank
-        `first`. Return the ranks that called it later, with their times after that call (ns)."""
+        """Block the host until all ranks have called the operation, or until `timeout` has passed since rank `first` called it.
+        Return the delays of the ranks that called it too late, in nanoseconds after the call of rank `first`."""
         here, now_ns = gpu(), gpu().streams.host_now_ns()
         times_ns = {self._group.rank: now_ns}
         times_ns |= {place: message.arrived_ns for place, message in self.posts(self._sources).items()}
@@ -139,7 +139,7 @@ class GlooCall:
         return [ranks[place] for place in awaited if place not in posts and place != self._group.rank]
 
     def posts(self, places: Sequence[int]) -> dict[int, RankMessage]:
-        """Return the message of each other rank that has called the operation."""
+        """Return the messages of those ranks of `places` that have called the operation, without this rank."""
         store, keys = self._group.store, [_key(self._channel, self._number, at) for at in places if at != self._group.rank]
         posts: list[bytes] = []
         with suppress(DistError):
@@ -204,7 +204,7 @@ class GlooCalls:
         return call
 
     def _first_post(self, number: int, post: bytes) -> bytes:
-        """Return the post of the rank that called a collective first."""
+        """Return the stored message of the rank that called the collective first."""
         key = _key(_COLLECTIVES, number, "first")
         first: bytes = self.store.compare_set(key, b"", post)
         if _number_rank_and_message(first)[0] != number:  # the key's previous call
@@ -374,7 +374,8 @@ def _called_in_cpp(op: TorchAny, name: str, *args: TorchAny, **kwargs: TorchAny)
 
 
 def _run_now(op: TorchAny, name: str, sent_bytes: int | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run a collective and wait until it ends. With `sent_bytes`, estimate its time on the recorded clock."""
+    """Run a collective and wait until it ends. With `--clock recorded`, the wait lasts as long as gloo would need to send
+    `sent_bytes` bytes."""
     calls, call = _calls_of(args), None
     if calls is not None:
         call = calls.begun or calls.call(_message(name, args, calls), *_integers(args))

@@ -168,7 +168,8 @@ class StepWriter:
         self.write_values([(row, step.reads, step.found)])
 
     def write_values(self, steps: Iterable[tuple[int, list[Read], list[Found]]]) -> None:
-        """Write the values and result sizes that the host read in each step. Outside of steps, the step's number is NONE."""
+        """Write what the host read from the GPU in each step: values and the sizes of results. The number of a step is NONE for
+        reads between steps."""
         text, rank = self._output.strings.add, self._facts.rank
         rows: list[tuple[object, ...]] = []
         for step, reads, found in steps:

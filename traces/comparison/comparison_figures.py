@@ -234,7 +234,7 @@ class Comparison(ComparedFigures):
 
     @property
     def unfused_changes(self) -> Changes:
-        """Return the changes that `fused` does not show."""
+        """Return the changed kernels and ops that no row of `fused` contains."""
         shown = {name for row in self.fused for name in (*row.kernels, *row.ops)}
         return Changes(self.changes.kernels.without(shown), self.changes.ops.without(shown))
 

@@ -71,8 +71,8 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 
 def expected_error(trace: Trace) -> EstimateError | None:
-    """Return the likely error of a replay's estimated step time, or None if less than 1 % of its GPU time is estimated.
-    Published times of whole phases do not count as estimates."""
+    """Return the likely error of the step time of a replay, or None if at least 99 % of the replay's GPU time was measured. The
+    times that others have published for whole phases count as measured."""
     times_ns = device_time_by_origin(trace) if trace.is_replay else {}
     estimated_ns = {origin: ns for origin, ns in times_ns.items() if ns and origin in ESTIMATED}
     if not estimated_ns or sum(estimated_ns.values()) < NOTICEABLE_ESTIMATE * sum(times_ns.values()):

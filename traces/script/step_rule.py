@@ -11,8 +11,8 @@
 
 A training step ends when the method `step` of the script's first optimizer returns. An evaluation step processes one batch
 without gradients, and ends when the script requests the next batch. Without a DataLoader, an evaluation step ends when the
-script calls its model again. If a script evaluates a batch after a backward pass that no optimizer step has followed, the step
-that contains both is a training step.
+script calls its model again. The last batches of an epoch may have no optimizer step. If the script then evaluates a batch,
+the step that contains this evaluation is a training step.
 
 Note [The first optimizer]
     A script may replace its optimizer, for example Adam by LBFGS. The new optimizer becomes the first optimizer when it makes a

@@ -209,7 +209,7 @@ def _put(_func: Op, args: Sequence[TorchAny], _kwargs: Kwargs) -> TorchAny:
 
 
 def on_meta(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
-    """Call the op's kernel for meta tensors. PyTorch prefers this kernel to the CUDA kernel. It checks the devices itself."""
+    """Call the op's meta kernel, as PyTorch does if one of the tensors is a meta tensor. The kernel checks the devices."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(str(func._name), "Meta")
     key = None if has_kernel else _explicit_key(func)
     return func._op_dk(torch._C.DispatchKey.Meta if key is None else key, *args, **kwargs)

@@ -385,7 +385,7 @@ def _smaller_sizes_in(error: Exception) -> set[int]:
 
 
 def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, dict[int, int]]:
-    """Return the arguments with smaller sizes, and the original size for each smaller size."""
+    """Replace large tensors and integers by small ones. Also return the original size for each smaller size."""
     tensors = tensors_of((args, kwargs))
     named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     is_size = {a.name: "number" not in str(a.type) and a.name not in _VALUES for a in func._schema.arguments}

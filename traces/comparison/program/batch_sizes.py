@@ -18,11 +18,11 @@ _BATCH_FIRST = frozenset({"bmm", "baddbmm", "attention", "convolution"})
 def batch_sizes(
     ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp], replicas: Fraction = Fraction(1)
 ) -> tuple[int, int] | None:
-    """Return the batch sizes of two traces if each op's shapes differ in one dimension, the batch. `replicas` is a ratio: the
-    number of nn.DataParallel replicas in the second trace divided by the number in the first trace.
+    """Return the batch sizes of two traces if the shapes of each op differ only in the batch dimension. `replicas` is a ratio:
+    the number of nn.DataParallel replicas in the second trace divided by the number in the first trace.
 
-    The batch is the first dimension, but models such as nn.Transformer may put the tokens first. Another dimension may be the
-    batch only if the network contains ops that always put the batch first, such as attention."""
+    In most models, the batch is the first dimension. In others, such as nn.Transformer, the tokens are the first dimension.
+    Such a model is recognized by its attention ops, in which the batch always comes first."""
     here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     if [op.canonical for op in here] != [op.canonical for op in there]:
         return None

@@ -93,7 +93,7 @@ def _verdict_of_products(ours: _Products, theirs: _Products, steps: tuple[int, i
 
 
 def _products(trace: Trace, steps: Column, other: Trace) -> _Products:
-    # Compiled code often adds the bias of a product in a fused kernel.
+    # Compiled code often adds the bias of a linear layer in a fused kernel, so matrix products are compared without it.
     op, step = launching_ops(trace, steps, other)
     calls = [call for call in device_ops_of(trace, op, step) if call.canonical in _PRODUCTS]
     return [(tuple(shape for shape in call.shapes if len(shape) > 1), call.dtype) for call in calls]

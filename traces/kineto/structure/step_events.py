@@ -114,7 +114,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     launched = _above(np.unique(tables.device.launch), host)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), launched, strings)
     omitted = _making_batches(host, tops[~on_engine & (modules[tops] == NONE)], copies, launched)
-    # Without modules and compiled regions, a collective may be all that shows the beginning of a forward pass.
+    # If the file shows modules or compiled regions, they show where a forward pass begins. Otherwise, a collective may show it.
     if np.any(modules != NONE) or strings.matching(host.name, _REGION.match).any():
         omitted.update(tops[is_outside[tops] & strings.matching(host.name[tops], _COLLECTIVES.match)].tolist())
     seeds = strings.matching(host.name[tops], _SEED_OPS.match)
@@ -161,8 +161,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
 
 
 def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
-    """Return the host rows of the optimizer steps that end a training step. `ranges` contains the host rows of all optimizer
-    steps, in time order.
+    """Find the calls of `Optimizer.step` that end a training step. `ranges` contains the host rows of all calls of
+    `Optimizer.step`, in time order, and the result is a part of them.
 
     Note [Optimizers of one class]
         The name of a range shows the class of an optimizer, but not which optimizer made the step. The optimizers of a GAN, for
