@@ -141,7 +141,7 @@ class ChangeLists:
     replaced: list[Replacement] = field(default_factory=list)  # work that has different names in the two traces
 
     def without(self, names: Set[str]) -> ChangeLists:
-        """Leave out the kernels and ops that have one of these names and occur in only one trace."""
+        """Leave out kernels and ops that have one of these names, but keep those with the same name in both traces."""
 
         def is_kept(of: NameChange | Replacement) -> bool:
             return names.isdisjoint({*of.names, *map(canonical_op, (*of.names, of.op))})
