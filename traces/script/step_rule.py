@@ -232,6 +232,7 @@ class StepSplitter:
             return StepEnd.NOTHING
         if self._first is not None and self._first < 0 <= module and not self._backward:
             self._forget_calls()
+            self._is_new_batch = True  # the compiled function has not used the batch
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
         if grad_enabled or module == self._first:

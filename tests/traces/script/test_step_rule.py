@@ -331,6 +331,14 @@ def test_inference_steps_end_at_module_calls_rather_than_compiled_functions(grad
     assert (once.ended, each.ended) == ("EEE", "EEE")
 
 
+def test_batches_are_evaluated_after_training_although_a_compiled_function_is_called_first() -> None:
+    """GIVEN training without an optimizer, and a compiled function that makes a mask for each batch."""
+    script = Script(StepSplitter(Optimizers()))
+    batches(script, 3, lambda: script.train(MODEL))
+    batches(script, 2, lambda: script.evaluate(FUNCTION, MODEL))
+    assert script.ended == "TTTEE"
+
+
 def test_inference_by_compiled_functions_is_divided_into_steps() -> None:
     """GIVEN a generation: one compiled function reads the prompt, and another generates two tokens."""
     script = Script(StepSplitter(Optimizers()))
