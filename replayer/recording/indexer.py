@@ -213,7 +213,7 @@ class RecordingIndexer:
             j = int(np.searchsorted(sorted_end, start[i], side="right")) - 1
             while j >= 0 and start[i] - sorted_end[j] <= constants.EDGE_EXPLAINS_NS:
                 cause = by_end[j]
-                # collectives are not among the kernels, so one on the same stream is not in `gap`
+                # `gap` contains only kernels, so a collective on the same stream may also be the cause
                 if cause >= n or (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
                     if cause < n:
                         self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]

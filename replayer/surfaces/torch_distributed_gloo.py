@@ -197,9 +197,9 @@ class GlooCalls:
         with suppress(DistError):  # the rank that serves the store may have ended
             post = f"{number} {self.rank} ".encode() + pack([message])[0]
             self.store.set(_key(channel, number, self.rank), post)
-            if channel == _COLLECTIVES and message.sends is None:
+            if channel == _COLLECTIVES:
                 call.compared([self._first_post(number, post)])
-            else:
+            if channel != _COLLECTIVES or message.sends is not None:
                 call.posts(sources)
         return call
 
@@ -271,7 +271,8 @@ def _message(name: str, args: Sequence[TorchAny], calls: GlooCalls) -> RankMessa
     inputs = [leaf for leaf in tree_leaves(args[place:][:1]) if isinstance(leaf, torch.Tensor) and operation != "barrier"]
     reductions = [op for op in (getattr(arg, "reduceOp", arg) for arg in args) if isinstance(op, dist.ReduceOp)]
     options = [str(getattr(op, "op", op)).rpartition(".")[2] for op in reductions]
-    options += [] if options or "reduce" not in operation else ["SUM"]
+    if "reduce" in operation and not options:
+        options = ["SUM"]
     options += [f"{_ROOTED[name]} rank {calls.global_ranks[root]}" for root in _integers(args)[:1] if name in _ROOTED]
     dtype = str(inputs[0].dtype).removeprefix("torch.") if inputs else ""
     message = RankMessage(0, operation, sum(leaf.nbytes for leaf in inputs), dtype, detail=", ".join(options))
@@ -339,7 +340,7 @@ def _monitored_barrier(
             " Please check rank 0 logs for faulty rank."
         )
     names = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
-    raise RuntimeError(f"[Rank 0]: {names} failed to pass monitoredBarrier in {int(limit / timedelta(milliseconds=1))} ms")
+    raise RuntimeError(f"[Rank 0]: {names} failed to pass monitoredBarrier in {limit // timedelta(milliseconds=1)} ms")
 
 
 def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

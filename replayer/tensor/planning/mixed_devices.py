@@ -204,8 +204,9 @@ def decomposed(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
 
 
 def _put(_func: Op, args: Sequence[TorchAny], _kwargs: Kwargs) -> TorchAny:
+    """Return the tensor itself if it is on the device, as PyTorch does."""
     source, device, *non_blocking = args
-    return source.to(device, non_blocking=any(non_blocking), copy=True)
+    return source.to(device, non_blocking=any(non_blocking))
 
 
 def on_meta(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:

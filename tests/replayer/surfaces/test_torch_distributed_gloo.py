@@ -230,8 +230,9 @@ def test_the_description_of_a_call_names_the_reduction_and_the_root() -> None:
     assert str(described) == "reduce of 3 float32 elements (MAX, to rank 6)"
 
 
-def test_gloo_calls_of_different_sizes_fail_before_gloo_runs() -> None:
-    """GIVEN rank 0 has called the operation WHEN rank 1 passes another size or dtype THEN the error describes both calls."""
+def test_gloo_calls_that_do_not_match_fail_before_gloo_runs() -> None:
+    """GIVEN rank 0 has called an operation WHEN rank 1 passes another size or dtype, or calls another operation THEN the error
+    describes both calls."""
     ones, root = torch.ones, dist.GatherOptions()
     root.rootRank = 0
     cases: list[tuple[Any, Any, str]] = [
@@ -243,6 +244,7 @@ def test_gloo_calls_of_different_sizes_fail_before_gloo_runs() -> None:
             ("alltoall_base", ones(4), ones(4), [2, 2], [1, 3]),
             "rank 0 sends 3 elements to rank 1, which expects 2",
         ),
+        (("alltoall_base", ones(2), ones(2), [], []), ("barrier",), "called all_to_all_single .* called barrier"),
     ]
     for first, second, text in cases:
         ranks = Ranks(2)

@@ -37,3 +37,9 @@ def test_a_fused_optimizer_may_have_its_learning_rate_on_the_cpu(name: str) -> N
             [parameter.detach()], [torch.ones(3)], [], weight_decay=0.0, momentum=0.0, lr=torch.tensor(0.1), dampening=0.0,
             nesterov=False, maximize=False, is_first_step=True,
         )  # fmt: skip
+
+
+def test_device_put_returns_a_tensor_that_is_already_on_the_device() -> None:
+    use()
+    tensor = torch.ones(3, device="cuda")
+    assert torch.ops.prims.device_put(tensor, torch.device("cuda")) is tensor
