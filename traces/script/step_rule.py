@@ -154,7 +154,7 @@ class StepSplitter:
         self._used_batch = False  # the current step has a new batch
         self._called_again = False  # a model was called without a new batch, and no step has ended since
         self._called_before = False  # a model was called without a new batch in the previous step
-        self.trains_on_batches = False  # whether the last training step used a new batch
+        self.trains_on_batches = False  # the last training step used a new batch
         self._asked = False
         self._more: bool | None = None
         self._forget_calls()

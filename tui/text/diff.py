@@ -108,7 +108,8 @@ def diff_text(
 
 
 def cause_texts(comparison: Comparison) -> list[str]:
-    """Return one text about the bottlenecks of both traces, and one text about the difference between the traces."""
+    """Return a text about the bottlenecks, and a text about the reasons for the difference. For a replay, return only the
+    bottleneck of the recording."""
     sides = list(zip(comparison.names, comparison.paces, comparison.bottlenecks, strict=True))
     sides = sides[:1] if comparison.replay else sides
     limits = [f"{text} in {name}" for name, pace, of in sides if (text := limit_text(pace, of))]

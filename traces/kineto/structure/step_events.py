@@ -69,7 +69,7 @@ class StepEvent(NamedTuple):
     kind: int
     seeds: bool  # creates the first gradient, if a backward pass follows
     quiet: bool  # not recorded by autograd, so autograd's engine may have called it
-    leads: bool = False  # step of the first optimizer, see Note [The first optimizer] in step_rule.py
+    leads: bool = False  # ends a training step, see Note [The first optimizer] in step_rule.py
     like: int = NONE  # same number for the same name and shapes, without the first dimension
     # see Note [After a backward pass] in phase_rule.py
     goes_forward: bool = False  # within a module that was called with gradients
