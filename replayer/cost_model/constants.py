@@ -84,7 +84,7 @@ RECURRENT_TILE = 64  # rows or columns
 # published: CUDA's programming guide
 MOST_THREADS = 1024  # threads
 
-# threads share a softmax's sums: most adjacent sums, and fewest elements of a sum
+# threads share each sum of a softmax: maximum adjacent sums, and minimum elements per sum
 # published: aten/src/ATen/native/cuda/SoftMax.cu in PyTorch
 SHARED_SUMS = 64  # sums or elements
 

@@ -251,7 +251,7 @@ def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling
     workload = recorded.workload
     if workload is not None and scaling.batch:
         workload = workload.at_batch(conditions.batch, scaling.batch)
-    runs = {rank: replace(recorded.run_of(rank), predicted=True) for rank in recorded.ranks or [0]}
+    runs = {rank: replace(recorded.run_of(rank), predicted=True) for rank in recorded.ranks}
     host = replace(trace.host, shapes=scaling.host_shapes) if scaling.host_shapes is not None else trace.host
     provenance, machines = recorded.provenance | {"predicted": given}, recorded.machines
     return replace(trace, devices=devices, provenance=provenance, workload=workload, machines=machines, runs=runs, host=host)

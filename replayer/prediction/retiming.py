@@ -43,7 +43,7 @@ class Retiming:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         keys = RecordedKeys(trace)
-        self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
+        self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks}
 
     def retimed(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
         trace, hosts = self._trace, {}

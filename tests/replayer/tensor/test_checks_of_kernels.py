@@ -255,7 +255,6 @@ def test_a_wrong_call_has_the_error_of_torch_with_few_and_with_many_elements() -
             except (RuntimeError, IndexError) as error:
                 said = str(error).replace(str(n + 1), "n + 1").replace(str(n - 1), "n - 1").replace(str(n), "n")
                 found.append(f"{type(error).__name__}: {said}")
-            assert not torch.cuda.memory_allocated(), call  # the error kept a tensor
         return found
 
     of_torch = errors(37, "cpu")
