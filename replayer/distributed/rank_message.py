@@ -99,14 +99,14 @@ Messages = Sequence[RankMessage] | Mapping[int, RankMessage]  # by place in the 
 
 def require_match(messages: Messages, own: int, other: int, rank_of: Callable[[int], str], library: str) -> None:
     """Raise RuntimeError if the calls of two ranks do not match."""
-    if conflict := _conflict(messages, own, other, rank_of):
+    if conflict := _conflict(messages, own, other, rank_of, library):
         raise RuntimeError(
             f"{rank_of(other)} of the group called {messages[other]}, but {rank_of(own)} called {messages[own]}: {conflict};"
             f" {library} would hang or corrupt data"
         )
 
 
-def _conflict(messages: Messages, own: int, other: int, rank_of: Callable[[int], str]) -> str:
+def _conflict(messages: Messages, own: int, other: int, rank_of: Callable[[int], str], library: str) -> str:
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:
@@ -115,6 +115,9 @@ def _conflict(messages: Messages, own: int, other: int, rank_of: Callable[[int],
         return "all ranks must pass the same arguments"
     if mine.dtype != theirs.dtype:
         return "the dtypes must be equal"
+    if len(names) > 1 and library == "gloo":  # gloo can receive into a larger tensor
+        sent, received = (mine, theirs) if mine.operation == "send" else (theirs, mine)
+        return "the receiving tensor must have at least as many elements" if sent.count > received.count else ""
     if (mine.sends or mine.wants) is None:
         return "the numbers of elements must be equal" if mine.count != theirs.count else ""
     for of, to in ((own, other), (other, own)):

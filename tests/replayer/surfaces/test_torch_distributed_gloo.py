@@ -236,7 +236,7 @@ def test_gloo_calls_that_do_not_match_fail_before_gloo_runs() -> None:
     ones, root = torch.ones, dist.GatherOptions()
     root.rootRank = 0
     cases: list[tuple[Any, Any, str]] = [
-        (("send", [ones(2)], 1, 0), ("recv", [ones(3)], 0, 0), "send of 2 float32 .* called recv of 3 float32"),
+        (("send", [ones(3)], 1, 0), ("recv", [ones(2)], 0, 0), "send of 3 float32 .* called recv of 2 float32"),
         (("gather", [], [ones(4)], root), ("gather", [], [ones(5)], root), "gather of 4 .* called gather of 5"),
         (("scatter", [ones(4)], [], root), ("scatter", [ones(4).int()], [], root), "the dtypes must be equal"),
         (
@@ -252,6 +252,13 @@ def test_gloo_calls_that_do_not_match_fail_before_gloo_runs() -> None:
             calls.call(_message(first[0], first[1:], calls), *_integers(first[1:]))
         with ranks.at(1, 0.0) as calls, pytest.raises(RuntimeError, match=text):
             calls.call(_message(second[0], second[1:], calls), *_integers(second[1:]))
+
+
+def test_gloo_can_receive_into_a_larger_tensor() -> None:
+    ranks = Ranks(2)
+    for rank, name, count in ((0, "send", 2), (1, "recv", 3), (1, "recv", 3), (0, "send", 2)):  # either rank may be first
+        with ranks.at(rank, 0.0) as calls:
+            assert calls.call(message(name, count), 1 - rank) is not None
 
 
 def test_the_error_names_a_rank_that_did_not_call_a_gloo_operation() -> None:
