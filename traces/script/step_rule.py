@@ -27,11 +27,10 @@ Note [Called twice without gradient]
 
 Note [Calls without a new batch]
     A new batch is a batch from a DataLoader, or a copy to the GPU outside modules. After a training step that used a new batch,
-    a script may call models without gradients before it gets the next batch, for example to compute a metric, to compare with
-    the averaged weights, or to generate a sample. Such calls are not an evaluation step. They belong to the current step, which
-    may be the next training step. If the script ends before the next training step, they are one evaluation step, but not if
-    the previous step contained such calls, too. The end of a DataLoader counts as a new batch, so calls after an epoch are one
-    evaluation step.
+    a script may call models without gradients before it gets the next batch. If it does so after each training step, for
+    example to compute a metric or to compare with the averaged weights, the calls belong to the next training step. If it does
+    so only after some training steps, for example to generate a sample or to validate with data on the GPU, the calls
+    are one evaluation step. The end of a DataLoader counts as a new batch, so calls after an epoch are an evaluation step, too.
 
 Note [Inference with gradients on]
     Without `torch.no_grad`, inference looks like the start of training, until the script calls the model for a second batch
@@ -152,8 +151,10 @@ class StepSplitter:
         # see Note [Calls without a new batch]
         self._is_new_batch = False  # since the last call of an outermost module
         self._used_batch = False  # the current step has a new batch
-        self._called_again = False  # a model was called without a new batch, and no step has ended since
-        self._called_before = False  # a model was called without a new batch in the previous step
+        # a model was called without a new batch
+        self._called_again = False  # since the last step has ended
+        self._called_since = True  # since the last training step, or no training step has ended yet
+        self._called_before = False  # between the two last training steps
         self.trains_on_batches = False  # the last training step used a new batch
         self._asked = False
         self._more: bool | None = None
@@ -192,10 +193,13 @@ class StepSplitter:
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
         only_forward = self._first is not None and self._only_infers
+        ends = StepEnd.EVALUATION if only_forward else self._evaluated
+        return StepEnd.TRAINING if ends and self._goes_back else ends
+
+    @property
+    def _evaluated(self) -> StepEnd:
         called_again = self._called_again and not self._called_before and self.is_undecided
-        if not (self.evaluating or only_forward or called_again):
-            return StepEnd.NOTHING
-        return StepEnd.TRAINING if self._goes_back else StepEnd.EVALUATION
+        return StepEnd.EVALUATION if self.evaluating or called_again else StepEnd.NOTHING
 
     @property
     def _updated_by_hand(self) -> bool:
@@ -214,7 +218,7 @@ class StepSplitter:
     def loader_entered(self) -> StepEnd:
         self._of_plain_tensors = False
         last_batch_first = self._first if self._batch else None
-        ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
+        ends = self._end(self._ends_by_hand() or self._evaluated)
         if not ends and last_batch_first is not None:
             self._last_batch_first = last_batch_first
         self._batch = self._is_new_batch = self._used_batch = True
@@ -246,14 +250,17 @@ class StepSplitter:
         self._asked = self._is_new_batch = False
         if self._first is None and counts:
             self._first = module
-        self._called_again |= not counts
+        if not counts:
+            self._called_again = self._called_since = True
         self._with_gradient |= grad_enabled
         return ends
 
     def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
         # see Note [The next batch is copied]
         self._is_new_batch = self._used_batch = True
-        if not self._only_infers or self._batch or self._first is None:
+        if self._first is None:
+            return self._end(self._evaluated)
+        if not self._only_infers or self._batch:
             return StepEnd.NOTHING
         more = self._holds_more(more_recorded)
         self._infers |= more is False
@@ -294,10 +301,10 @@ class StepSplitter:
             ends = StepEnd.TRAINING
         if ends == StepEnd.TRAINING:
             self.trains_on_batches, self._is_new_batch = self._used_batch, False
+            self._called_before, self._called_since = self._called_since, False
         if ends:
             self._used_batch = self._is_new_batch
             self._last_batch_first = None
-            self._called_before, self._called_again = self._called_again, False
-            self._batch = self._goes_back = False
+            self._batch = self._goes_back = self._called_again = False
             self._forget_calls()
         return ends

@@ -274,6 +274,20 @@ def test_models_called_without_gradients_for_the_batch_of_a_training_step_make_n
         assert script.ended == "TTTEE"
 
 
+@pytest.mark.parametrize("copies", [False, True])
+def test_validation_with_data_that_stays_on_the_gpu_is_one_evaluation_step(copies: bool) -> None:
+    """GIVEN four epochs of three training steps, each followed by two validated batches that stay on the GPU."""
+    script = Script()
+    for _ in range(4):
+        for _ in range(3):
+            script.copy() if copies else script.load()
+            script.train(MODEL)
+            script.step()
+        script.evaluate(MODEL, MODEL)
+    script.copy()
+    assert script.ended == "TTTE" * 4
+
+
 @pytest.mark.parametrize(("is_metric", "ends"), [(False, StepEnd.EVALUATION), (True, StepEnd.NOTHING)])
 def test_samples_generated_at_the_end_of_a_script_are_one_evaluation_step(is_metric: bool, ends: StepEnd) -> None:
     """GIVEN a script that calls its model after the last training step without a new batch THEN the calls are an evaluation
