@@ -61,8 +61,8 @@ class _RecorderState:
 
 
 OPTIMIZERS = Optimizers()
-CAPTURES = LivingObjects()  # of CUDA graphs
-SCRIPT_PROFILES = Profiles()
+CAPTURES = LivingObjects()  # CUDA graphs that the script captures now
+SCRIPT_PROFILES = Profiles()  # profiles that the script makes now
 _STATE = _RecorderState()
 os.register_at_fork(after_in_child=_STATE.forget_recorder)
 

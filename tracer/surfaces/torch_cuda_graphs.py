@@ -20,15 +20,14 @@ def install(torch: ModuleType) -> None:
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return
-    under_way = CAPTURES
 
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         with started_lock():  # so that CUDA calls of the recorder's threads end before the capture begins
-            under_way.add(self)
+            CAPTURES.add(self)
         try:
             begun = begin(self, *args, **kwargs)
         except BaseException:
-            under_way.discard(self)
+            CAPTURES.discard(self)
             raise
         if (to := recorder()) is not None:
             to.capture_begins(self)
@@ -40,7 +39,7 @@ def install(torch: ModuleType) -> None:
         try:
             return end(self, *args, **kwargs)
         finally:
-            under_way.discard(self)
+            CAPTURES.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         to = started()

@@ -17,7 +17,6 @@ from traces.script.patching import patch_around
 
 def install(torch: ModuleType) -> None:
     cls: Any = torch.autograd.profiler.profile
-    under_way = SCRIPT_PROFILES
 
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = started()
@@ -25,19 +24,19 @@ def install(torch: ModuleType) -> None:
         if not is_ours:
             if recorder is not None:
                 recorder.make_way_for_profile()
-            under_way.add(self)
+            SCRIPT_PROFILES.add(self)
         activities = getattr(self, "kineto_activities", ())  # a disabled profile has no such attribute
-        under_way.has_attached |= torch.profiler.ProfilerActivity.CUDA in activities
+        SCRIPT_PROFILES.has_attached |= torch.profiler.ProfilerActivity.CUDA in activities
         try:
             return begin(self, *args, **kwargs)
         except BaseException:
-            under_way.discard(self)
+            SCRIPT_PROFILES.discard(self)
             raise
 
     def end(end: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return end(self, *args, **kwargs)
         finally:
-            under_way.discard(self)
+            SCRIPT_PROFILES.discard(self)
 
     patch_around(cls, __enter__=begin, _prepare_trace=begin, __exit__=end)
