@@ -172,7 +172,7 @@ def table(rows: Sequence[Row]) -> str:
         f"According to `trace diff`, the recording and the replay ran the same program in {same} of {len(rows)} cases. For",
         f"{equal} of {len(rows)} programs, Dynamo's counters are the same in the recording and in the replay.",
         "",
-        "A step time counts as correct if its error is at most 1 %, or at most the noise. The noise is half the interquartile",
+        "A step time counts as correct if its error is at most 1 %, or not larger than the noise: half the interquartile",
         f"range of the recorded step times. Correct step times: {within} of {len(rows)}.",
     ])  # fmt: skip
 

@@ -2,8 +2,8 @@
 
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
-`trace stalls` measures how long a DataLoader worker needs for one batch on this machine. The GPU times are from the bundled
-library, and were measured on a V100.
+`trace stalls` measures how long a DataLoader worker needs for one batch on this machine. The GPU times were measured on a
+V100, and are stored in the library of this package.
 """
 
 from __future__ import annotations

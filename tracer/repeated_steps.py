@@ -73,7 +73,7 @@ class StepPlan:
 
 
 class RepeatedSteps:
-    """Checks whether the current step makes the same calls as the previous step, and stores when the calls are made."""
+    """Checks whether the current step makes the same calls as the previous step, and stores the time of each call."""
 
     # makes objects smaller, and access to them faster
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Implements CUDA streams and events, and makes the host wait for them.
+"""Implements CUDA streams and events, and functions that make the host wait until they are done.
 
     side = streams.new(device=0)
     streams.record_event(event, side)

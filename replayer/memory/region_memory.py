@@ -97,7 +97,7 @@ class RegionMemory:
             self._allocator.record_stream(handle.real, stream)
 
     def play(self, requests: Iterable[BlockRequest]) -> None:
-        """Execute the recorded memory requests of a compiled function. Raises OutOfMemory."""
+        """Allocate and free memory as a compiled function did in the recording. Raises OutOfMemory."""
         for size_bytes, block, outlives, _op in requests:
             if size_bytes > 0:
                 taker = _best(self._alive.values(), size_bytes) if outlives else None

@@ -34,8 +34,8 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # `pickle` imports a function's module in the receiving process. Place the functions below in a module of torch, because an
-    # import of torch also starts the replayer.
+    # `pickle` imports a function's module in the receiving process. The replayer starts when a process imports torch, so
+    # the functions below get the name of a module of torch.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})

@@ -271,8 +271,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # Hide all warnings here, but let PyTorch show one-time warnings later. Do not use `warnings.catch_warnings`, because it
-    # makes Python repeat warnings that it normally shows only once.
+    # Hide all warnings of this call. PyTorch shows some warnings only once, and must still show them for the script's calls.
+    # `warnings.catch_warnings` would make Python repeat warnings that it normally shows only once.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:

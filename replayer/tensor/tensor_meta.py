@@ -149,8 +149,8 @@ class TensorMeta:
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a view of `values` that is conjugated or negated like this tensor. Clone the view before you pass it to an op,
-        because most ops ignore the bits that mark a tensor as conjugated or negated."""
+        """Return a view of `values` that is conjugated or negated like this tensor. The caller must clone the view before an op
+        uses it, because most ops ignore the bits that mark a tensor as conjugated or negated."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values

@@ -99,8 +99,8 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """Close the script's open files by deleting its global variables, as Python does at exit. Modules imported before the fork
-    keep their global variables, because all ranks share the memory of these modules."""
+    """Close the script's open files by deleting its global variables, as Python does at exit. Global
+    variables of modules that were imported before the fork are not deleted, because the ranks share their memory."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
     for name, module in list(sys.modules.items()):
@@ -119,7 +119,7 @@ def _skip_static_destructors() -> None:
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # The C library calls exit handlers in reverse order: first `fflush`, and then `_exit`, which ends the process.
+    # At exit, the C library begins with the handler that was registered last: `fflush`, then `_exit`, which ends the process.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

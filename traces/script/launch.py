@@ -69,7 +69,7 @@ def run_child(
 ) -> ChildResult:
     """Run Python with the arguments `words` in a child process, under the recorder or the replayer. `options_of_package`
     contains options for the recorder (key "tracer") or for the replayer (key "replayer"). If `ranks` is given, the child
-    process forks into this number of ranks. While the child process runs, `meanwhile` is called with the Popen object as its
+    process forks one process per rank. While the child process runs, `meanwhile` is called with the Popen object as its
     argument. Raises FileNotFoundError if the script does not exist."""
     words = _words(words)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:

@@ -37,8 +37,8 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 
 def scalar_range(value: TorchAny) -> int:
-    """Return the position of a scalar among the sorted numbers in `_LIMITS`. Scalars with the same position share a plan,
-    because each kernel rejects either all or none of these scalars."""
+    """Return how many of the sorted numbers in `_LIMITS` are smaller than the scalar. Kernels reject scalars beyond a limit,
+    such as 300 for an 8-bit integer. Of two scalars between the same limits, they accept both or none."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 

@@ -89,7 +89,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     stepping = np.array([row for row, phase in names.items() if phase == "optimizer" and host.thread[row] == 0], "i8")
     runs_backward = stepping[_running_backward(host, stepping, engine_threads, strings)]
     known[runs_backward] = False
-    # Ops and backward passes inside a compilation are not part of the training step, so the whole compilation counts as one op.
+    # While torch.compile compiles a function, it runs ops and backward passes that do not train the model. They are hidden,
+    # because the whole compilation counts as one op.
     known |= is_range & strings.matching(host.name, is_stage_of_compilation)
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
