@@ -184,8 +184,10 @@ class StepSplitter:
 
     @property
     def evaluating(self) -> bool:
-        if self._first is None or self._backward:
+        if self._backward:
             return False
+        if self._first is None:
+            return self._called_again and not self._called_before
         return not self._with_gradient or (self._infers and not self._trains)
 
     @property
@@ -193,13 +195,9 @@ class StepSplitter:
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
         only_forward = self._first is not None and self._only_infers
-        ends = StepEnd.EVALUATION if only_forward else self._evaluated
-        return StepEnd.TRAINING if ends and self._goes_back else ends
-
-    @property
-    def _evaluated(self) -> StepEnd:
-        called_again = self._called_again and not self._called_before and self.is_undecided
-        return StepEnd.EVALUATION if self.evaluating or called_again else StepEnd.NOTHING
+        if not (self.evaluating or only_forward):
+            return StepEnd.NOTHING
+        return StepEnd.TRAINING if self._goes_back else StepEnd.EVALUATION
 
     @property
     def _updated_by_hand(self) -> bool:
@@ -218,7 +216,7 @@ class StepSplitter:
     def loader_entered(self) -> StepEnd:
         self._of_plain_tensors = False
         last_batch_first = self._first if self._batch else None
-        ends = self._end(self._ends_by_hand() or self._evaluated)
+        ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
         if not ends and last_batch_first is not None:
             self._last_batch_first = last_batch_first
         self._batch = self._is_new_batch = self._used_batch = True
@@ -259,7 +257,7 @@ class StepSplitter:
         # see Note [The next batch is copied]
         self._is_new_batch = self._used_batch = True
         if self._first is None:
-            return self._end(self._evaluated)
+            return self._end(StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING)
         if not self._only_infers or self._batch:
             return StepEnd.NOTHING
         more = self._holds_more(more_recorded)
