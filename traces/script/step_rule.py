@@ -255,14 +255,15 @@ class StepSplitter:
 
     def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
         # see Note [The next batch is copied]
-        self._is_new_batch = self._used_batch = True
+        ends = StepEnd.NOTHING
         if self._first is None:
-            return self._end(StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING)
-        if not self._only_infers or self._batch:
-            return StepEnd.NOTHING
-        more = self._holds_more(more_recorded)
-        self._infers |= more is False
-        return self._end(StepEnd.EVALUATION if self.evaluating and not more else StepEnd.NOTHING)
+            ends = self._end(StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING)
+        elif self._only_infers and not self._batch:
+            more = self._holds_more(more_recorded)
+            self._infers |= more is False
+            ends = self._end(StepEnd.EVALUATION if self.evaluating and not more else StepEnd.NOTHING)
+        self._is_new_batch = self._used_batch = True
+        return ends
 
     def _holds_more(self, more_recorded: Callable[[], bool | None] | None) -> bool | None:
         if not self._asked:

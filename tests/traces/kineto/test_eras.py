@@ -613,6 +613,23 @@ def test_inference_is_divided_into_batches() -> None:
     assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
 
 
+def test_validation_with_data_on_the_gpu_ends_when_the_next_batch_is_copied() -> None:
+    """GIVEN three training steps with copied batches, a call without gradients and without a copy, and a fourth step."""
+
+    def copied(start: int) -> list[Event]:
+        copy = {**kernel(start + 1, start + 3, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
+        return [op("aten::to", start, 8), call(start + 1, start + 1), copy]
+
+    module = [op("nn.Module: Net_0", 10, 8, cat="python_function"), op("aten::mm", 11, 2)]
+    trained = [
+        op("nn.Module: Net_0", 10, 8, cat="python_function"), op("aten::mm", 11, 2, Sequence_number=1),
+        op("MmBackward0", 20, 5, tid=8), op("Optimizer.step#SGD.step", 26, 4, cat="user_annotation"),
+    ]  # fmt: skip
+    steps = [event for start in (0, 40, 80, 160) for event in (*copied(start), *shifted(trained, start))]
+    kinds = ["STEADY", "STEADY", "STEADY", "EVALUATION", "STEADY"]
+    assert seen([*steps, *shifted(module, 115)]) == ("optimizer", kinds, [30, 70, 110, 160, 190])
+
+
 def test_models_called_without_gradients_after_training_are_evaluation_steps() -> None:
     """GIVEN two training steps and two evaluated batches of one model, without a DataLoader. Autograd numbers only the ops of
     training. WHEN a mark contains a training step and a batch without gradients THEN both are one step."""

@@ -103,7 +103,8 @@ class BatchEnds:
                 batch_ns = start_ns
             elif event.name == "h2d":
                 if not event.creates_tensor:
-                    splitter.copied()
+                    if splitter.copied():
+                        ends.append(start_ns)
                     batch_ns = start_ns if batch_ns == NONE else batch_ns
             elif event.name == "engine":
                 splitter.backward()
