@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.page_tables import with_tables
 
 BEGIN, END = "<!-- rates -->", "<!-- end of rates -->"
-# Runs with the code of any version, so it lists where the versions keep their functions. GPU time is that of all GPU work.
+# This program must also run with old code, in which some functions are in other modules.
 _SHARES = """
 import json, sys
 from pathlib import Path

@@ -21,9 +21,9 @@ Columns:
 events of each stage with the log and with the replay. An event that finds an idle GPU completes when the host records it, and
 the log does not contain this time. So only stages are compared with the log that begin and end on a busy GPU.
 
-`medians`: programs that often wait for the host are recorded with kernels, one after the other, until each program has
-`--recordings` recordings or `--minutes` are over. The table compares the median error of the replayed step times with the
-noise of the recorded steps.
+`medians`: the table is for programs in which the GPU often waits for the host. Each program is recorded `--recordings` times
+with `--grain kernel`, or fewer times if `--minutes` minutes are over. The table compares the median error of the replayed step
+times with the noise of the recorded steps.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def long_run(device: Path, folder: Path) -> dict[str, float]:
 
 
 def stages_against_log(trace: Trace, log: DeviceLog) -> dict[tuple[str, int], list[int]]:
-    """Return the errors of the times between the events of DataParallel's stages in ns, by stage and device, for the stages of
-    steady steps that begin and end while the device is busy."""
+    """Compare the times of DataParallel's stages with the log. Return the differences in ns, by stage and device. Only those
+    stages of steady steps are compared that begin and end while the device is busy."""
     parts, errors = trace.parts, dict[tuple[str, int], list[int]]()
     steady = trace.steps.kind[trace.phases.step[parts.phase]] == StepKind.STEADY
     for device in range(len(trace.devices)):

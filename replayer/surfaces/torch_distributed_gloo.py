@@ -18,8 +18,8 @@ Note [Gloo and virtual clocks]
     The rank also writes the operation, the dtype and the sizes. If they do not match the call of another rank, an error is
     raised before gloo is called, because gloo would end the process with SIGABRT if the sizes differ.
 
-    PyTorch's C++ code also calls gloo, for example for DistributedDataParallel on the CPU. The replay waits for such a call at
-    once, because the wait in C++ cannot be replaced.
+    PyTorch's C++ code also calls gloo, for example for DistributedDataParallel on the CPU. The replay waits in
+    the call itself until gloo has finished, because it cannot replace a later wait in C++.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def optimize_by_closure(model, optimizer):
 
 
 def compete(generator, critic):
-    """Train a generator and a critic in turn."""
+    """Train a GAN: one step of the critic, then one step of the generator."""
     of_critic, of_generator = torch.optim.Adam(critic.parameters()), torch.optim.Adam(generator.parameters())
     for inputs, _ in training:
         real, made = inputs.cuda(), generator(torch.zeros(8, 16, device="cuda"))

@@ -724,7 +724,7 @@ def test_segments_are_given_by_lengths_or_by_offsets() -> None:
 
 
 def _calls_with_shape_rules(device: str) -> list[Callable[[], Any]]:
-    """Calls whose result shapes the replayer computes itself (planning/shape_rules.py)."""
+    """Return calls for which planning/shape_rules.py, and not PyTorch, computes the shapes of the results."""
 
     def f(*shape: int) -> torch.Tensor:
         return torch.ones(shape, device=device)

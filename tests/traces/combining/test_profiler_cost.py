@@ -310,8 +310,8 @@ def test_phases_without_duration_do_not_affect_the_profiler_cost() -> None:
 
 
 def test_kinds_of_events_that_were_not_recorded_have_no_profiler_cost() -> None:
-    """GIVEN a recording with only ops THEN only ops have a cost. WHEN a rare step, for example an evaluation, also contains a
-    range THEN ranges have their usual cost."""
+    """GIVEN a recording that contains only ops THEN only ops have a cost. WHEN one evaluation also contains a range THEN ranges
+    have their usual cost."""
     trace = slowed(600, {"forward": 100}, {"forward": 300_000})
     assert with_clean_pace(trace.runs[0], trace, 0).profiler_cost == ProfilerCost(op_ns=600)
     trace.phases.name[-1] = trace.strings.add("h2d")
