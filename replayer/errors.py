@@ -77,7 +77,7 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script if no built-in measurement exists for the script's model and batch size."""
+    """Ends the script if trace-replay contains no measurement for the script's model and batch size."""
 
     def __init__(self) -> None:
         super().__init__(2)

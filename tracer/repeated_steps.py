@@ -142,8 +142,8 @@ class RepeatedSteps:
             self.known, self.plan = [*learned, end], plan
 
     def expect(self, thread: int | None, ends: Callable[[int], None], acts: Callable[[int], None]) -> None:
-        """Set the reports that `thread` is expected to make next: the rest of `known`, and then `known` again for each later
-        step. `ends` is called for the last report of a step. If `is_plain` is False, `acts` is called for each report that
+        """Expect that `thread` makes the reports of `known` again in each step, from the report after the last one that it has
+        made. `ends` is called for the last report of a step. If `is_plain` is False, `acts` is called for each report that
         begins or ends a segment."""
         if not self.known:
             return

@@ -14,10 +14,10 @@ from traces.model.trace import NONE, DeviceKind
 
 class LeavableGroup(Protocol):
     def finish(self, wait: bool = True) -> None:
-        """Compute when the group's operations end."""
+        """Compute the end times of the group's operations."""
 
     def finish_writes_to(self, tensor: TorchAny) -> None:
-        """Compute when collectives that write to `tensor` end. Skip a collective if some ranks have not called it."""
+        """Compute the end times of collectives that write to `tensor`. Skip a collective if some ranks have not called it."""
 
     def leave(self, failed: bool = False) -> None:
         """Tell all other ranks that this rank has ended."""

@@ -15,8 +15,8 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Sums of times must fit into 64 bits. The largest allowed time is therefore 2**62 ns (the year 2116), and the largest duration
-# 2**56 ns (two years).
+# Sums of times must fit into 64 bits. So a start time may be at most 2**62 ns after 1970 (the year 2116), and a duration at
+# most 2**56 ns (two years).
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")

@@ -65,7 +65,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains more calls of the model than the replay has made so far, or None if this is
+        """Return True if the model will be called again in this step, as it was in the recorded step. Return None if this is
         unknown."""
 
 

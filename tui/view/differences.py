@@ -49,7 +49,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Choose the pairs of steps to compare, and return their indices in `scene.step_pairs`. Return [0] for traces without
+    """Return the pairs of steps that should be compared, as indices of `scene.step_pairs`. Return [0] for traces without
     steps."""
     if not scene.step_pairs:
         return [0]

@@ -19,7 +19,7 @@ from replayer.memory.device.blocks import Block
 
 
 class RequestKind(IntEnum):
-    """Names the kinds of entries in a request log. The comments describe the `value` of each entry."""
+    """The kind of an entry in a request log. The comments describe the `value` of such an entry."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes; Note [Failed convolution workspaces] in scratch_memory.py

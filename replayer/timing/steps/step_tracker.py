@@ -104,7 +104,7 @@ class WorkloadCheck:
         recorded, script = self._recorded, self._script
         if recorded is None or not script.is_open:
             return self._is_same
-        # In a program without training, later inputs may have other shapes, so compare only the first step.
+        # A program for inference often changes the shapes of its inputs, so compare only its first step.
         seen = (script.signature if recorded.optimizer is None else None) or script.so_far
         if seen is not None:
             sameness = compare_workloads(recorded, seen).sameness
@@ -265,7 +265,8 @@ class StepTracker:
             return
         choice = self.recording.choice
         chosen = choice.evaluation(self._evaluated) if is_evaluation else choice.training(self.trained)
-        # PyTorch does not see gradients inside a CUDA graph, so a step that launches a graph may be a training step.
+        # The backward pass may run inside a CUDA graph, where PyTorch calls no hook. So a step that launches a graph may train
+        # the model although no backward pass was seen.
         launch = self.launches_graph
         if is_evaluation and launch and self.trained and self.grads_enabled is not None and self.grads_enabled():
             exact = self.recording.keys[launch].exact

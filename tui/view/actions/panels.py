@@ -1,4 +1,4 @@
-"""Implements the keys that open and close the tables, the help page and the script's output."""
+"""Opens and closes the panels (tables, help page, output of the script) when a key is pressed."""
 
 from __future__ import annotations
 
