@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
+from traces.drawing.safe_text import OBEYED
 from traces.names.equivalent_ops import kernel_text as kernel_text
 
 ABSENT = "-"
@@ -31,8 +32,6 @@ _HEIGHTS = "·▁▂▃▄▅▆▇█"
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "blue": "\x1b[34m", "green": "\x1b[32m"}
 _RESET = "\x1b[0m"
 _OURS = {*_STYLES.values(), _RESET}
-# terminal styles, control characters except tab and newline, and characters that change the text direction
-_OBEYED = re.compile("\x1b\\[\\d*m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def time_text(time_ns: float | None, *, signed: bool = False) -> str:
@@ -88,7 +87,7 @@ def paint(text: str, style: str, *, colour: bool) -> str:
 
 
 def printable(text: str, *, colour: bool) -> str:
-    return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
+    return OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.replayer.recordings import Op, make_recording
+from traces.drawing.safe_text import escape
 from traces.format.trace_file import save
 from tui.cli import run
 from tui.formatting import paint, printable
-from tui.report.charts import escape
 from tui.view.picture import picture
 
 
@@ -24,15 +24,15 @@ def test_control_characters_are_replaced_but_colour_codes_are_kept() -> None:
     assert printable(paint("x", "red", colour=True), colour=False) == "\ufffdx\ufffd"
 
 
-HOSTILE = "Tesla \x1b]0;owned\x07 \x1b[5mT4"
+HOSTILE = "Tesla \x1b]0;owned\x07 \x1b[5mT4\x9b31m\u202e"
 
 
-def test_escape_sequences_in_a_gpu_name_are_neutralized_in_text_and_svg(
+def test_no_output_contains_the_escape_sequences_of_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN a recording whose GPU has an escape sequence in its name WHEN it is printed or drawn THEN the terminal does not
+    """GIVEN a recording with escape sequences in its names WHEN it is printed, drawn or exported THEN the terminal does not
     receive it, and the picture is valid XML."""
-    trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
+    trace = make_recording([("forward", 0, 100)], [Op(f"aten::mm {HOSTILE}", 10, 20, kernel=(20, 5))])
     trace.devices = [replace(device, name=HOSTILE) for device in trace.devices]
     save(trace, tmp_path / "t.msgpack")
     name = str(tmp_path / "t.msgpack")
@@ -42,5 +42,8 @@ def test_escape_sequences_in_a_gpu_name_are_neutralized_in_text_and_svg(
     assert "\x1b" not in found.out + found.err and "\x07" not in found.out + found.err
     drawn = picture([name], 120, 30)
     ElementTree.fromstring(drawn)
-    assert "\x1b" not in drawn
-    assert escape(HOSTILE + "<") == "Tesla \ufffd]0;owned\ufffd \ufffdT4&lt;"
+    assert "\x1b" not in drawn + trace._repr_html_()
+    assert run(["export", name, "-o", str(tmp_path / "t.json")]) == 0
+    exported = (tmp_path / "t.json").read_text()
+    assert "Tesla \\u001b" in exported and not {"\x1b", "\x9b", "\u202e"} & set(exported)
+    assert escape(HOSTILE + "<") == "Tesla \ufffd]0;owned\ufffd \ufffdT4\ufffd31m\ufffd&lt;"

@@ -90,6 +90,8 @@ def _write_json(events: Iterable[ProfilerJson], header: ProfilerJson, file: IO[b
 
 def _text(event: ProfilerJson) -> bytes:
     try:
-        return orjson.dumps(event)
+        text = orjson.dumps(event)
     except TypeError:  # only JSON escapes can express half a surrogate pair
-        return json.dumps(event).encode()
+        text = b""
+    # A terminal obeys some characters that orjson does not escape.
+    return text if text.isascii() and text else json.dumps(event).encode()

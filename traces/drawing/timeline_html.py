@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
+
+from traces.drawing.safe_text import escape
 
 _WIDTH = 1000
 _LANE_HEIGHT = 18

@@ -7,13 +7,12 @@ file.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
+from traces.drawing.safe_text import escape
 from traces.model.trace import Column
-from tui.formatting import printable
 
 _WIDTH, _HEIGHT = 860, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34
@@ -26,15 +25,10 @@ PLAIN = {
     "r4": "#0072b2", "r5": "#f0e442", "r6": "#9aa5b1", "r7": "#6b7280",
 }  # fmt: skip
 
-
 _STYLE_OF_FILE = (
     "text{font:12px sans-serif}.tick{font-size:11px;fill:#5b6570}.line{stroke-width:1.6}.limit{stroke-dasharray:5 4}"
     ".faded{opacity:.35}"
 )
-
-
-def escape(text: str) -> str:
-    return html.escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 
 @dataclass(frozen=True)

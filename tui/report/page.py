@@ -17,11 +17,12 @@ from traces.analyses.stragglers import without_similar_ranks
 from traces.comparison.changed_ops import ChangeLists
 from traces.comparison.comparison_figures import Comparison
 from traces.comparison.explain import explain
+from traces.drawing.safe_text import escape
 from traces.figures.problems import problems_of
 from traces.figures.summary import Summary
 from traces.model.trace import Trace
 from tui.formatting import ABSENT, count_text, error_text, names_text, ranges_text, share_text, size_text, time_text
-from tui.report.charts import Chart, escape, paired_bars
+from tui.report.charts import Chart, paired_bars
 from tui.report.plots import IDLE_COLOURS, PLOTS, NamedTrace, compared
 from tui.text.analyses import analysis_tables, exposure_sentence, idle_sentence
 from tui.text.bottleneck import bottleneck_text

@@ -1,0 +1,16 @@
+"""Replaces characters of foreign names that a terminal or a browser would obey.
+
+    escape("<b>\\x1b[31m")  # "&lt;b&gt;\\ufffd", for HTML and SVG
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+# terminal styles, control characters except tab and newline, and characters that change the text direction
+OBEYED = re.compile("\x1b\\[\\d*m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def escape(text: str) -> str:
+    return html.escape(OBEYED.sub("\ufffd", text).encode("utf-8", "replace").decode("utf-8"))
