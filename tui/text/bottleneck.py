@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from traces.analyses.launches import LOADED
 from traces.comparison.thresholds import DEFAULT_TOLERANCE, MOSTLY_BUSY, MUCH_IN_ONE_CALL
@@ -28,78 +28,105 @@ _WAITS_FOR = {
 }
 
 
+class _Words(NamedTuple):
+    """How the sentences name a step: its length, and how much shorter it could be."""
+
+    step: str  # "step", or "recording" if no steps were found
+    takes: str  # "A step takes 10 ms"
+    whole: str  # "A step of 10 ms"
+    of_step: str  # "a 10 ms step"
+    shorter: str  # "2 ms shorter (20 %)", or empty if this is not known
+
+    @staticmethod
+    def of(summary: Summary, pace: StepPace, limit: PaceLimit) -> _Words:
+        lasts = time_text((pace.mean or pace).pace_ns)
+        step = "recording" if summary.provenance.get("steps_from") == WHOLE else "step"
+        name = "The recording" if step == "recording" else "An average step" if pace.mean else "A step"
+        of_step = f"an average step of {lasts}" if pace.mean else f"a {lasts} {step}"
+        is_known = limit.gain_ns is not None and limit.share is not None
+        shorter = f"{time_text(limit.gain_ns)} shorter ({share_text(limit.share)})" if is_known else ""
+        return _Words(step, f"{name} takes {lasts}", f"{name} of {lasts}", of_step, shorter)
+
+
 def bottleneck_text(summary: Summary) -> str:
-    pace, of = summary.pace, summary.bottleneck
-    if pace is None or of is None:
+    pace, limit = summary.pace, summary.bottleneck
+    if pace is None or limit is None:
         return ""
-    mean = pace.mean or pace
-    step = "recording" if summary.provenance.get("steps_from") == WHOLE else "step"
-    lasts = time_text(mean.pace_ns)
-    name = "The recording" if step == "recording" else "An average step" if pace.mean else "A step"
-    takes, whole = f"{name} takes {lasts}", f"{name} of {lasts}"
-    of_step = f"an average step of {lasts}" if pace.mean else f"a {lasts} {step}"
-    if of.late_rank is not None:
-        own_shares = [share for name, share in summary.busy_shares.items() if name.startswith(f"rank {of.late_rank} ")]
-        waits = f" and {of.reason}" if of.reason else ""
-        if of.limit == "unknown":
-            waits = "; the recording does not show why it is idle"
-        elif of.limit in _WAITS_FOR:
-            waits = f" and waits for {_WAITS_FOR[of.limit]}"
-        own = f"Its GPU is busy {share_text(max(own_shares, default=0.0))} of the time{waits}."
-        shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})"
-        return f"Rank {of.late_rank} limits the speed: the other ranks wait for it. {own} {whole} could be up to {shorter}."
-    if of.limit == "unknown" and of.gain_ns is not None:
+    words = _Words.of(summary, pace, limit)
+    if limit.late_rank is not None:
+        return _late_rank_text(summary, limit, words)
+    if limit.limit == "unknown" and limit.gain_ns is not None:
         return (
-            f"{takes}. For {time_text(of.gain_ns)} of it ({share_text(of.share)}), the GPU is idle, and the recording does not"
-            " show why: the reason may be launch latency, the profiler, or work that was not recorded."
+            f"{words.takes}. For {time_text(limit.gain_ns)} of it ({share_text(limit.share)}), the GPU is idle, and the"
+            " recording does not show why: the reason may be launch latency, the profiler, or work that was not recorded."
         )
-    if of.limit == "unknown":
-        takes = f"{name} takes at least {lasts}" if is_lower_bound(summary) else takes
-        return f"{takes}; its bottleneck is unknown ({of.reason})."
-    known = of.gain_ns is not None and of.share is not None
-    shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})" if known else ""
-    if of.limit == "device":
-        why = f"the host needs {time_text(pace.host_ns)} of {of_step} and runs ahead"
-        if pace.steps == 1 and not pace.mean and pace.host_runs_ahead:
-            why = f"the host ends {of_step} {time_text(pace.pace_ns - pace.host_ns)} before the GPU"
-        if not pace.host_runs_ahead:
-            why = f"the GPU is busy {share_text(max(summary.busy_shares.values(), default=0.0))} of {of_step}"
-        without = "idle time and communication that does not overlap with compute" if of.exposed_ns else "the GPU's idle time"
-        if of.copies_ns:
-            copies = ", copies and communication" if of.exposed_ns else " and copies"
-            without = f"idle time{copies} that do not overlap with compute"
-        the = "the" if step == "recording" else "a"
-        gains = of.gain_ns and share_text(of.share) != _NOTHING
-        idle = f" Without {without}, {the} {step} could be up to {shorter}." if gains else ""
-        lead = _lost_lead(summary, mean.pace_ns)
-        return f"The GPU limits the speed: {why}.{idle}{lead}{_unexplained(summary, mean.pace_ns)}"
-    if of.limit == "other GPUs":
+    if limit.limit == "unknown":
+        takes = words.takes.replace(" takes ", " takes at least ") if is_lower_bound(summary) else words.takes
+        return f"{takes}; its bottleneck is unknown ({limit.reason})."
+    if limit.limit == "device":
+        return _device_text(summary, pace, limit, words)
+    if limit.limit == "other GPUs":
         gpu = max(summary.busy_shares, key=lambda label: summary.busy_shares[label])
         works = f"Even {gpu}, the busiest one, works only {share_text(summary.busy_shares[gpu])} of the time."
-        return f"The GPUs of the process wait for each other. {works} {whole} could be up to {shorter}."
+        return f"The GPUs of the process wait for each other. {works} {words.whole} could be up to {words.shorter}."
     if pace.device_ns is None:
-        return f"{takes}; no GPU work was recorded."
-    gained = f" {whole} could be up to {shorter}." if shorter else ""
-    if of.behind_ns is not None:
-        behind = time_text(of.behind_ns)
-        gained = f" {takes}, and the GPU finishes the {of.caught_up_in} pass {behind} after the host has launched it."
+        return f"{words.takes}; no GPU work was recorded."
+    return _waiting_text(summary, pace, limit, words)
+
+
+def _late_rank_text(summary: Summary, limit: PaceLimit, words: _Words) -> str:
+    own_shares = [share for name, share in summary.busy_shares.items() if name.startswith(f"rank {limit.late_rank} ")]
+    waits = f" and {limit.reason}" if limit.reason else ""
+    if limit.limit == "unknown":
+        waits = "; the recording does not show why it is idle"
+    elif limit.limit in _WAITS_FOR:
+        waits = f" and waits for {_WAITS_FOR[limit.limit]}"
+    own = f"Its GPU is busy {share_text(max(own_shares, default=0.0))} of the time{waits}."
+    late = f"Rank {limit.late_rank} limits the speed: the other ranks wait for it."
+    return f"{late} {own} {words.whole} could be up to {words.shorter}."
+
+
+def _device_text(summary: Summary, pace: StepPace, limit: PaceLimit, words: _Words) -> str:
+    why = f"the host needs {time_text(pace.host_ns)} of {words.of_step} and runs ahead"
+    if pace.steps == 1 and not pace.mean and pace.host_runs_ahead:
+        why = f"the host ends {words.of_step} {time_text(pace.pace_ns - pace.host_ns)} before the GPU"
+    if not pace.host_runs_ahead:
+        why = f"the GPU is busy {share_text(max(summary.busy_shares.values(), default=0.0))} of {words.of_step}"
+    without = "idle time and communication that does not overlap with compute" if limit.exposed_ns else "the GPU's idle time"
+    if limit.copies_ns:
+        copies = ", copies and communication" if limit.exposed_ns else " and copies"
+        without = f"idle time{copies} that do not overlap with compute"
+    the = "the" if words.step == "recording" else "a"
+    gains = limit.gain_ns and share_text(limit.share) != _NOTHING
+    idle = f" Without {without}, {the} {words.step} could be up to {words.shorter}." if gains else ""
+    mean_ns = (pace.mean or pace).pace_ns
+    return f"The GPU limits the speed: {why}.{idle}{_lost_lead(summary, mean_ns)}{_unexplained(summary, mean_ns)}"
+
+
+def _waiting_text(summary: Summary, pace: StepPace, limit: PaceLimit, words: _Words) -> str:
+    gained = f" {words.whole} could be up to {words.shorter}." if words.shorter else ""
+    if limit.behind_ns is not None:
+        behind = time_text(limit.behind_ns)
+        gained = f" {words.takes}, and the GPU finishes the {limit.caught_up_in} pass {behind} after the host has launched it."
     call = next(iter(summary.analyses.idle_calls), None)
-    later = "calls" if step == "recording" else "steps"
-    if loaded_ns := _loading_ns(pace, of, summary.analyses):
+    later = "calls" if words.step == "recording" else "steps"
+    if loaded_ns := _loading_ns(pace, limit, summary.analyses):
         loading = f"Launch calls take {time_text(loaded_ns)} to load kernels at first use"
         gained += f" {loading}. Later {later} do not need this time."
-    elif of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
+    elif limit.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
         calls = f"{share_text(call.share)} of that time in {call.call} ({counted(call.count, 'call')})"
         gained += f" The host spends {calls}."
     compiled = summary.analyses.compiled
-    if of.limit == "host" and of.gain_ns and compiled is not None and compiled.compiling_ns >= of.gain_ns / 2:
+    if limit.limit == "host" and limit.gain_ns and compiled is not None and compiled.compiling_ns >= limit.gain_ns / 2:
         took = time_text(compiled.compiling_ns)
-        compiling = f"Compiling takes {took}." if step == "recording" else f"On average, compiling takes {took} of a step."
+        is_whole = words.step == "recording"
+        compiling = f"Compiling takes {took}." if is_whole else f"On average, compiling takes {took} of a step."
         gained += f" {compiling} Later {later} do not need this time."
     busy = max(summary.busy_shares.values(), default=0.0)
-    if of.limit in ("host", "data") and busy > MOSTLY_BUSY:
-        return f"The GPU is busy {share_text(busy)} of the time; otherwise, it mostly waits for {_WAITS_FOR[of.limit]}.{gained}"
-    return f"The GPU waits for {_WAITS_FOR[of.limit]}.{gained}"
+    waits_for = _WAITS_FOR[limit.limit]
+    if limit.limit in ("host", "data") and busy > MOSTLY_BUSY:
+        return f"The GPU is busy {share_text(busy)} of the time; otherwise, it mostly waits for {waits_for}.{gained}"
+    return f"The GPU waits for {waits_for}.{gained}"
 
 
 def _loading_ns(pace: StepPace, of: PaceLimit, analyses: Analyses) -> int:
