@@ -30,7 +30,7 @@ from traces.comparison.thresholds import FULL_QUEUE, LONG_LAUNCH_NS
 from traces.figures.measure import enclosing, launch_steps, profiled_steps, work_rows
 from traces.model.result_cache import cached_result
 from traces.model.row_order import distinct, grouped
-from traces.model.trace import NONE, Column, HostKind, Trace
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, Trace
 from traces.names.device_names import GRAPH_LAUNCHES
 
 _LOADS = ("ModuleLoad", "LibraryLoad", "ModuleGetFunction", "LibraryGetKernel")
@@ -157,6 +157,7 @@ def long_launches(trace: Trace) -> list[LongLaunches]:
 def _loads_kernels(trace: Trace, call: Column) -> Column:
     host, spans = trace.host, trace.device
     rows = launched_rows(trace)
+    rows = rows[spans.kind[rows] == DeviceKind.KERNEL]
     rows = rows[np.argsort(host.start_ns[spans.launch[rows]], kind="stable")]
     firsts = np.unique(np.stack([spans.device[rows].astype("i8"), spans.name[rows]]), axis=1, return_index=True)[1]
     first_calls = spans.launch[rows[firsts]]

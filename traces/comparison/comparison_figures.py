@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from traces.analyses.analyse import Analyses
@@ -232,7 +233,7 @@ class Comparison(ComparedFigures):
         samples = Both(sizes.recorded * self.ranks.recorded, sizes.replayed * self.ranks.replayed)
         return Both(1e9 * samples.recorded / before_ns, 1e9 * samples.replayed / after_ns)
 
-    @property
+    @cached_property
     def unfused_changes(self) -> Changes:
         """Return the changed kernels and ops that no row of `fused` contains."""
         shown = {name for row in self.fused for name in (*row.kernels, *row.ops)}

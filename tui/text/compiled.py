@@ -104,7 +104,7 @@ def _gain(comparison: Comparison, *, is_reversed: bool) -> str:
         sentences.append(f"In a step, {counted(kernels, 'fused kernel')} ({time_text(compiled_ns)}) {verb} {replaced}")
         sign, kind = (1, "gain") if compiled_ns <= eager_ns else (-1, "loss")
         most = max((one for one in fused if one.ops), key=lambda one: sign * (one.eager_ns - one.compiled_ns), default=None)
-        if most is not None and most.eager_ns != most.compiled_ns:
+        if most is not None and abs(most.compiled_ns - most.eager_ns) > comparison.tolerance * most.eager_ns:
             more = len(most.kernels) - 1
             names = fit(most.kernels[0], _KERNEL_NAME) + (f" + {more} more" if more else "")
             runs = f"{'run' if more else 'runs'} {most.op_counts}"

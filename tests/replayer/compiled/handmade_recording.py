@@ -48,10 +48,10 @@ class Events:
         self.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 120, 100)
         return at
 
-    def launch(self, call: str, start: int, *kernels: tuple[str, int], thread: int = 1, graph: int = 0) -> None:
+    def launch(self, call: str, start: int, *kernels: tuple[str, float], thread: int = 1, graph: int = 0) -> None:
         self.calls += 1
         self.host("cuda_runtime", call, start, 1, thread=thread, correlation=self.calls)
-        at = start + 5
+        at: float = start + 5
         for node, (kernel, length) in enumerate(kernels):
             args = {"device": 0, "stream": 7, "correlation": self.calls}
             args |= {"graph id": graph, "graph node id": node} if graph else {}

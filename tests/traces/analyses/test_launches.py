@@ -51,6 +51,8 @@ def test_long_launch_calls_are_explained_by_a_wait_or_a_full_queue_or_loading() 
         ("cudaLaunchKernel", LOADED, 1, 500),
         ("cudaLaunchKernel", NOT_VISIBLE, 1, 200),
     ]
+    # GIVEN a first copy THEN its call has loaded no kernel
+    assert reasons([("cudaMemcpyAsync", 0, 500)], [(0, 7, COPY, 510, 520, 0)]) == [("cudaMemcpyAsync", NOT_VISIBLE, 1, 500)]
     # GIVEN a copy that waited for 1190 us
     waited: list[Work] = [(0, 7, "a", 10, 1200, 0), (0, 7, COPY, 1202, 1210, 1)]
     assert reasons([("cudaLaunchKernel", 0, 5), ("cudaMemcpyAsync", 20, 1220)], waited) == [

@@ -13,7 +13,7 @@ from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.model.trace import Trace
 
 
-def fusing(*, compiled: bool, in_region: bool = False, slowdown: int = 1) -> Trace:
+def fusing(*, compiled: bool, in_region: bool = False, slowdown: float = 1) -> Trace:
     """Three steps: add and relu, a matrix product, gelu, another product, mul, relu. If compiled, only products are not fused.
 
     Kernels take 5, 4, 10, 6, 10, 7 and 2 us; fused kernels take 3 (add_relu), 2 (gelu) and 1 us (relu),

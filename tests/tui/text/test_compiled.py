@@ -134,6 +134,12 @@ def graph_of(*kernels: str) -> Trace:
             " of 44.0 µs (+13.6 %). In a step, 3 fused kernels (30.0 µs) replace 5 eager ops (24.0 µs). Largest loss on the"
             " GPU: triton_poi_fused_add_relu_0 runs add, relu in 15.0 µs instead of 9.0 µs.",
         ),
+        (
+            fusing(compiled=False),
+            fusing(compiled=True, slowdown=2.9),
+            "B is compiled and A is eager: a step takes 1.0 ms instead of 1.0 ms (0.0 %), and its GPU time is 37.4 µs instead"
+            " of 44.0 µs (-15.0 %). In a step, 3 fused kernels (17.4 µs) replace 5 eager ops (24.0 µs).",
+        ),
         (regions("0/0", "1/0"), regions("0/0"), "B compiles into 1 region, A into 2."),
         (compiling(2, regions("0/0", "1/0")), compiling(2, regions("0/0")), ""),  # B calls one of its two functions
         (compiling(2, regions("0/0", "1/0")), compiling(1, regions("0/0")), "B compiles into 1 region, A into 2."),

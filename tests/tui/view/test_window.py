@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.traces.handmade import US, training
 from tests.tui.view.scenes import lone_scene, one_event, pair_scene, whole
-from traces.model.trace import NONE, Column, DeviceSpans, Trace
+from traces.model.trace import NONE, Column, DeviceSpans, StepKind, Trace
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.scene import Scene
 from tui.view.scene.tracks import TrackKind
@@ -242,15 +242,18 @@ def test_a_window_can_have_any_size(size: tuple[int, int]) -> None:
     assert len(window.edges_ns) == size[0] + 1
 
 
-def test_the_app_starts_at_the_first_step_of_a_single_trace() -> None:
+@pytest.mark.parametrize("warmup", [0, 2, 4])
+def test_the_app_starts_at_the_first_step_after_the_warm_up_of_a_single_trace(warmup: int) -> None:
     # GIVEN a replay, whose memory and first copies come seconds before the first step
     trace = training(steps=4)
+    trace.steps.kind[:] = [StepKind.WARMUP] * warmup + [StepKind.STEADY] * (4 - warmup)
     first_ns = int(trace.steps.start_ns.min())
     early = trace.device.take(np.array([0]))
     early.start_ns[:] = first_ns - 10_000_000_000
     trace.device = DeviceSpans.concatenated([early, trace.device])
     window = Window(Scene.of(("a", trace)), 100, 30)
-    assert window.at_home and window.axis.sides[0].position(first_ns) == window.start_ns == 10_000_000_000
+    assert window.axis.sides[0].position(first_ns) == 10_000_000_000
+    assert window.at_home and window.axis.sides[0].position(int(trace.steps.start_ns[warmup % 4])) == window.start_ns
     # WHEN all is asked for THEN that is there, too
     window.everything()
     assert window.start_ns == 0 and not window.at_home

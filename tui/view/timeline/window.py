@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from traces.model.trace import Column
+from traces.model.trace import Column, StepKind
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.axis import Axis
 from tui.view.scene.scene import Scene, SceneRow
@@ -245,7 +245,8 @@ class Window:
 def _steps_begin_ns(scene: Scene, axis: Axis) -> int:
     slots, trace = axis.slots_ns, scene.traces[0]
     if len(scene.traces) == 1 and len(trace.steps):
-        return axis.sides[0].position(int(trace.steps.start_ns.min())) or 0
+        after_warmup = trace.steps.kind != StepKind.WARMUP
+        return axis.sides[0].position(int(trace.steps.start_ns[after_warmup | ~after_warmup.any()].min())) or 0
     return int(slots[1]) if len(slots) > 1 and scene.step_pairs else 0
 
 
