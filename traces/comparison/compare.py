@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 import numpy as np
 
@@ -201,17 +202,14 @@ class _Judgement:
 
 def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> _Judgement:
     figures = {**steps, "gpu_busy": gpu_time}
-    known = [(name, _differs(of, tolerance)) for name, of in figures.items()]
-    known = [(name, differs) for name, differs in known if differs is not None]
-    beyond = [name for name, differs in known if differs]
-    name = next(iter([*beyond, *(name for name, _ in known), *steps]))
-    return _Judgement(name, tuple(name for name, _ in known), not beyond if known else None, figures[name].error or 0.0)
-
-
-def _differs(of: Spread, tolerance: float) -> bool | None:
-    if of.recorded_ns == 0 and of.replayed_ns:
-        return True
-    return None if of.error is None else abs(of.error) > tolerance
+    # If the GPU worked only in the second trace, the error is infinite.
+    errors = {name: inf if of.recorded_ns == 0 and of.replayed_ns else of.error for name, of in figures.items()}
+    known = {name: abs(error) for name, error in errors.items() if error is not None}
+    beyond = [name for name, error in known.items() if error > tolerance]
+    beyond_noise = [name for name in beyond if known[name] > figures[name].noise]
+    name = next(iter([*beyond_noise, *beyond, *known, *steps]))
+    is_within = False if beyond_noise else None if beyond or not known else True
+    return _Judgement(name, tuple(known), is_within, figures[name].error or 0.0)
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:

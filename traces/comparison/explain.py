@@ -106,13 +106,13 @@ def largest_reason(comparison: Comparison) -> Reason | None:
 
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
-    verdict, noise = comparison.verdict, comparison.steps.noise_floor
+    verdict, noise = comparison.verdict, comparison.steps.noise
     sentences = [f"In {name}: {text}" for name, texts in zip("AB", comparison.problems, strict=True) for text in texts]
     sentences += comparison.estimate_sentences()
     if verdict.same is False:
         sentences.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
-    elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
-        sentences.append(f"The steps of A differ by {100 * noise:.1f} %, so this difference may be noise.")
+    elif delta_ns and abs(delta_ns) <= noise * before_ns:
+        sentences.append(f"Step time varies by ±{100 * noise:.1f} % between steps, so this difference may be noise.")
     return " ".join(sentences)
 
 
@@ -122,7 +122,7 @@ def slow_steps_sentence(comparison: Comparison) -> str:
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
     error = comparison.figures[comparison.judged].error
     hidden = not comparison.steps.has_means and error is not None and abs(error) <= comparison.tolerance
-    least = max(comparison.tolerance, comparison.steps.noise_floor or 0)
+    least = max(comparison.tolerance, comparison.steps.noise)
     if not hidden or len(means) < 2 or abs(relative_error(*means) or 0) <= least:
         return ""
     return f"But the average step, which includes single slow steps, differs: {_ms(means[0])} -> {_ms(means[1])}."

@@ -33,8 +33,8 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Compares the step times of two traces, usually a recording and its replay. If `error` is smaller than the noise floor,
-    the step times of the traces do not differ significantly."""
+    """Compares the step times of two traces, usually a recording and its replay. If `error` is not larger than both noise
+    floors, the step times of the traces do not differ significantly."""
 
     recorded_median_ns: int | None  # median of the first trace
     replayed_median_ns: int | None  # median of the second trace
@@ -48,6 +48,12 @@ class Spread:
     # mean of the first trace, if means are compared instead of medians, because the steps vary a lot
     recorded_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
     replayed_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)  # mean of the second trace
+    replayed_noise_floor: float | None = field(default=None, metadata=OMITTED_IF_NONE)  # noise floor of the second trace
+
+    @property
+    def noise(self) -> float:
+        """Return the larger noise floor, or 0 if both are unknown."""
+        return max(self.noise_floor or 0.0, self.replayed_noise_floor or 0.0)
 
     # see Note [Means of varying steps]
     @property
@@ -78,7 +84,8 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
-    found = Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
+    others = noise_floor(their_ns[theirs])
+    found = Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2], replayed_noise_floor=others)
     if not len(ours) or not len(theirs) or not (varies_much(our_ns[ours]) and varies_much(their_ns[theirs])):
         return found
     means = mean(_usual(our_ns[ours])), mean(_usual(their_ns[theirs]))

@@ -139,9 +139,12 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
     elif error is None and comparison.within_tolerance is None:
         text, style = "NOT JUDGED: at least one trace has no steps and no GPU work.", "red"
     elif comparison.within_tolerance is None:
-        sides = zip(("A", "B"), comparison.bottlenecks, strict=True)
-        why = next((f"{of.reason} ({side})" for side, of in sides if of is not None and of.gain_ns is None and of.reason), "")
-        text, style = f"NOT JUDGED: {differs}, but GPU time cannot be compared: {why}.", "red"
+        why = f"{_JUDGED[comparison.judged]} varies by ±{share_text(comparison.figures[comparison.judged].noise)} between steps"
+        if any(comparison.work_is_hidden):
+            sides = zip(("A", "B"), comparison.bottlenecks, strict=True)
+            reasons = (f"{of.reason} ({side})" for side, of in sides if of is not None and of.gain_ns is None and of.reason)
+            why = f"GPU time cannot be compared: {next(reasons, '')}"
+        text, style = f"NOT JUDGED: {differs}, but {why}.", "red"
     else:
         text, style = f"FAIL: {differs}; limit {tolerance}.", "red"
         behind_ns = comparison.host.lag_ns_per_step or 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from traces.model.trace import Device, MemoryEvents, Origin, PhaseTiming, StepKi
 from traces.names.equivalent_ops import canonical_op
 from traces.script.configuration import ReplayConfig
 from tui.text.diff import diff_text, verdict_sentences
+
+_NOISY_US = (0, 30, 4, 12, 22, 7, 18, 1)  # added to steps of 100 us
 
 
 def test_a_trace_compared_with_itself_has_no_error() -> None:
@@ -121,6 +124,24 @@ def test_step_times_exclude_data_loading_unless_recorded_waits_were_replayed() -
     assert judged.judged == "steps" and not judged.within_tolerance
     assert judged.steps.error == pytest.approx(83 / 100 - 1)
     assert compare(recorded, replay, tolerance=0.2).within_tolerance
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (_NOISY_US, [7 + us for us in _NOISY_US], "NOT JUDGED: step time differs by +6.4 %, GPU time by 0.0 %, but step time"),
+        (_NOISY_US, [9 + us for us in _NOISY_US], "FAIL: step time differs by +8.2 %, GPU time by 0.0 %; limit 5.0 %."),
+        ([4], _NOISY_US, "NOT JUDGED: step time differs by +5.3 %, GPU time by 0.0 %, but step time varies by ±7.2 %"),
+    ],
+)
+def test_a_difference_that_is_not_larger_than_the_noise_of_one_trace_is_not_judged(
+    first: Sequence[int], second: Sequence[int], verdict: str
+) -> None:
+    """GIVEN a trace with steps of 100 to 130 us, so half of the range between their quartiles is 7.2 % of the median."""
+    ours, theirs = (training(steps=8, jitter_us=tuple(of)) for of in (first, second))
+    result = compare(ours, theirs)
+    assert result.within_tolerance is (False if verdict.startswith("FAIL") else None)
+    assert verdict_sentences(result)[0][0].startswith(verdict)
 
 
 def test_mean_step_times_are_compared_if_step_times_vary_a_lot() -> None:

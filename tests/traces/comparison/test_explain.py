@@ -301,7 +301,7 @@ def test_a_difference_within_the_noise_of_the_steps_is_called_noise() -> None:
     """GIVEN steps of 100 and 110 us, so half of the range between their quartiles is 4.8 % of the median, 105 us."""
     noisy = training(8, jitter_us=(0, 10))
     comparison = compare(noisy, training(8, jitter_us=(0, 10), loader_us=25))
-    assert explain(comparison).caution == "The steps of A differ by 4.8 %, so this difference may be noise."
+    assert explain(comparison).caution == "Step time varies by ±4.8 % between steps, so this difference may be noise."
     assert explain(compare(noisy, training(8, jitter_us=(0, 10), loader_us=26))).caution == ""
     assert explain(compare(noisy, noisy)).caution == ""  # nothing differs
 
