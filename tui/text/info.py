@@ -173,7 +173,8 @@ def _step(summary: Summary) -> str:
         return ""
     if summary.provenance.get("steps_from") == WHOLE:
         return f"no steps were found; all ops and GPU work take {time_text(pace.pace_ns)}"
-    whole, without_data = time_text(pace.pace_ns), time_text(pace.without_data_ns)
+    of = pace.mean or pace
+    whole, without_data = time_text(of.pace_ns), time_text(of.without_data_ns)
     at_least = "at least " if is_lower_bound(summary) else ""
     without = f", {without_data} without data loading" if without_data != whole else ""
     all_steps = counted(summary.counts.steps, "step")
@@ -181,7 +182,9 @@ def _step(summary: Summary) -> str:
     several = f" of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     spread = f", ±{share_text(pace.noise)}" if pace.noise is not None else ""
     of_steps = "median of " if pace.steps > 1 else ""
-    if pace.period > 1:
+    if pace.mean is not None:
+        of_steps, several = "mean of ", f"{several}; median {time_text(pace.pace_ns)}"
+    elif pace.period > 1:
         of_steps = f"mean over {pace.period} steps of different lengths, "
     return f"{at_least}{whole}{without} ({of_steps}{count}{several}{spread})"
 
@@ -241,7 +244,7 @@ def _slow_steps(summary: Summary) -> list[str]:
     longest = max(slow, key=lambda step: step.interval_ns)
     others = f" and {counted(len(slow) - 1, 'other step')}" if len(slow) > 1 else ""
     up_to, lasted_ns = "up to " if others else "", longest.interval_ns
-    times = f"{lasted_ns / pace.pace_ns:.0f} times the step time"
+    times = f"{lasted_ns / pace.pace_ns:.0f} times the median step time"
     return [f"Step {longest.number}{others} took {up_to}{times} ({up_to}{time_text(lasted_ns)})"]
 
 

@@ -227,11 +227,11 @@ def with_a_pause(trace: Trace, pause_ns: int) -> Trace:
 def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
     """GIVEN six steps of about 101 us WHEN the host sleeps for 1,000 us before the end of the fourth THEN info names step 8."""
     trace = with_a_pause(training(steps=6), 1_000_000)
-    (said,) = [said for said in note_sentences(summarize(trace)) if "times the step time" in said]
-    assert said == "Step 8 took 11 times the step time (1.1 ms)"
-    assert not any("times the step time" in said for said in note_sentences(summarize(training(steps=6))))
+    (said,) = [said for said in note_sentences(summarize(trace)) if "times the median step time" in said]
+    assert said == "Step 8 took 11 times the median step time (1.1 ms)"
+    assert not any("times the median step time" in said for said in note_sentences(summarize(training(steps=6))))
     (at_limit,) = [said for said in note_sentences(summarize(with_a_pause(training(200), 900_000))) if "step time" in said]
-    assert at_limit == "Step 8 took 10 times the step time (1.0 ms)"
+    assert at_limit == "Step 8 took 10 times the median step time (1.0 ms)"
     assert not any("step time" in said for said in note_sentences(summarize(with_a_pause(training(200), 899_000))))
     trace.steps.kind[:] = StepKind.EVALUATION
     assert said in note_sentences(summarize(trace))
@@ -242,8 +242,12 @@ def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
 def test_info_names_a_step_that_lengthens_the_mean_step() -> None:
     """GIVEN ten steps of 100 us WHEN the host sleeps for 400 us in the fourth THEN info names it: the mean is 40 % longer"""
     trace = with_a_pause(training(steps=10), 400_000)
-    (said,) = [said for said in note_sentences(summarize(trace)) if "times the step time" in said]
-    assert said == "Step 8 took 5 times the step time (500.0 µs)"
+    (said,) = [said for said in note_sentences(summarize(trace)) if "times the median step time" in said]
+    assert said == "Step 8 took 5 times the median step time (500.0 µs)"
+    # AND the line about steps has the mean, as the first sentence does
+    text = info_text(summarize(trace), "t", details=False, width=160)
+    assert "An average step of 140.0 µs" in text
+    assert "140.0 µs, 120.0 µs without data loading (mean of 10 steps; median 100.0 µs, ±0.0 %)" in text
 
 
 def test_info_says_how_many_steps_its_figures_describe() -> None:
