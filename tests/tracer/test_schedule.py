@@ -74,6 +74,8 @@ def test_evaluation_is_not_profiled_while_unprofiled_training_steps_are_timed() 
     profiled later."""
     assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TvTvTvTvTvTvTvTvTvTv") == "...........pprrrr..."
     assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TTTTvvvvTTTTTTvvvv") == "..........prr..prr"
+    # GIVEN evaluation is expected after the eighth step WHEN the profiler attaches in this step THEN it is not a clean step
+    assert actions_of(Schedule(warmup=0, clean=8, profiled=1), "TTTTTvvTvTTT") == ".......p.p.."
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,9 @@ from traces.model.layouts import Shape
 from traces.model.run import Run
 from traces.model.trace import Trace, TraceError
 from traces.model.workload import InputTensor, WorkloadSignature
-from traces.names.cards import card_of
 from traces.script.launch import ChildResult
 from tui.commands import fit
-from tui.commands.fit import _batch_dimension, _FitRun, _position_of, _timeline, run
-from tui.commands.fit_times import KnownTimes
+from tui.commands.fit import _FitRun, _timeline, run
 from tui.options import FitOptions
 
 GIB = 1 << 30
@@ -42,21 +40,26 @@ class Script:
 
     def __init__(self, **how: Any) -> None:
         usual = {"code": 0, "steps": 4, "drift": 0, "default": 8, "said": b"", "most": 1 << 20, "times": 1, "torch": True}
-        usual |= {"sequence": ()}
+        usual |= {"sequence": (), "shapes": (), "others": ()}
         self.how: dict[str, Any] = usual | how
         self.batches: list[int] = []
+        self.words: list[list[str]] = []  # of each run
 
     def __call__(self, options_of_package: Any, words: Sequence[str], *, stderr: int, **rest: Any) -> ChildResult:
-        given = next((word for before, word in pairwise(words) if before == "-b"), self.how["default"])
+        numbers = re.findall(r"(?:^|[ =])(\d+)\b", " ".join(words[1:]))
+        given = numbers[-1] if numbers else self.how["default"]
         batch, out = min(int(given) * self.how["times"], self.how["most"]), options_of_package["replayer"].out
+        self.words.append([*words])
         self.batches.append(batch)
         if self.how["said"]:
             with open(stderr, "wb", closefd=False) as stream:
                 stream.write(self.how["said"])
         if self.how["steps"] or not self.how["code"]:
             log = requests(batch, self.how["steps"], self.how["drift"]) if self.how["torch"] else RequestLog()
-            RankRequests(0, self.how["steps"] or 9, [log, RequestLog()]).write(out, 7)
-            workload = WorkloadSignature(inputs=(InputTensor((*self.how["sequence"], batch, 3), "float32"),))
+            logs = [*map(requests, self.how["others"]), log, RequestLog()]
+            RankRequests(0, self.how["steps"] or 9, logs).write(out, 7)
+            shape = self.how["shapes"][len(self.words) - 1] if self.how["shapes"] else (*self.how["sequence"], batch, 3)
+            workload = WorkloadSignature(inputs=(InputTensor(shape, "float32"),))
             save(Trace(grain="kernel", workload=workload), out / "replay-7.msgpack")
         return ChildResult(self.how["code"], 7, frozenset({7}), frozenset({7} if self.how["torch"] else ()), frozenset({7}))
 
@@ -88,23 +91,26 @@ def test_with_several_processes_fit_reads_the_timeline_of_the_first_rank() -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "option", "place"),
+    ("words", "option", "second"),
     [
-        ("train.py -b 8", "-b", (2, "")),
-        ("train.py -b", "-b", None),
-        ("train.py -b=8", "-b", (1, "-b=")),
-        ("train.py --bb=8 --b=9", "--b", (2, "--b=")),
-        ("train.py 8", "1", (1, "")),
-        ("train.py", "1", None),
-        ("-m train 8", "1", (2, "")),
-        ("-m train", "1", None),
-        ("-b 8", "-b", None),  # the first word is the script
+        ("a.py -b 8 x", "-b", "a.py -b 4 x"),
+        ("a.py --batch-size=8", "--batch-size", "a.py --batch-size=4"),
+        ("a.py --bb=8 --b=8", "--b", "a.py --bb=8 --b=4"),
+        ("a.py -b", "-b", "a.py -b -b 4"),  # without a value
+        ("-b 8", "-b", "-b 8 -b 4"),  # the first word is the script
+        ("-m a", "--bs", "-m a --bs 4"),
+        ("a.py 8 x", "1", "a.py 4 x"),
+        ("-m a x 8", "2", "-m a x 4"),
+        ("a.py data.batch=8", "data.batch", "a.py data.batch=4"),
+        ("a.py", "data.batch", "a.py data.batch=4"),
     ],
 )
-def test_the_position_of_the_batch_size_in_the_arguments_is_found(
-    words: str, option: str, place: tuple[int, str] | None
+def test_the_second_run_has_the_same_arguments_except_for_the_batch_size(
+    script: Any, words: str, option: str, second: str
 ) -> None:
-    assert _position_of(words.split(), option) == place
+    ran = script()
+    run(FitOptions(words.split(), "v100-sxm2-16gb", batch_option=option))
+    assert ran.words == [words.split(), second.split()]
 
 
 def test_fit_evaluates_every_gpu_from_two_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,19 +154,22 @@ def test_the_batch_dimension_is_the_dimension_that_the_batch_option_changes(
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "batch", "dimension"),
+    ("first", "second", "batch"),
     [
-        ((35, 20), (35, 17), 17, 1),
-        ((64, 3, 32, 32), (32, 3, 32, 32), 32, 0),
-        ((31, 20), (29, 10), 10, 1),  # padded sequences, which also change in length
-        ((8, 4), (16, 4), 4, 0),  # the option counts something else
-        ((8, 4), (8, 4), 4, 0),
+        ((35, 20), (35, 17), 20),
+        ((64, 3, 32, 32), (32, 3, 32, 32), 64),
+        ((31, 20), (29, 15), 20),  # padded sequences, which also change in length
+        ((8, 4), (16, 4), 8),  # the option counts something else
+        ((8, 4), (8, 4), 8),
     ],
 )
-def test_the_batch_dimension_is_found_by_comparing_two_input_shapes(
-    first: Shape, second: Shape, batch: int, dimension: int
+def test_the_batch_size_is_found_by_comparing_the_input_shapes_of_two_runs(
+    script: Any, capsys: pytest.CaptureFixture[str], first: Shape, second: Shape, batch: int
 ) -> None:
-    assert _batch_dimension(first, second, batch) == dimension
+    """The second run has half of the first size as its batch size, or one sample more if the input already has that size."""
+    script(shapes=(first, second))
+    run(FitOptions(["train.py"], "v100-sxm2-16gb", batch_option="-b", json=True))
+    assert told(capsys)["batch"] == batch
 
 
 def test_fit_verifies_batch_limits_by_running_the_script(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,26 +252,11 @@ def test_an_unknown_gpu_is_rejected_before_any_run(script: Any) -> None:
     assert not ran.batches
 
 
-@pytest.mark.parametrize(
-    ("words", "option", "changed"),
-    [
-        (["a.py", "-b", "8", "x"], "-b", ["a.py", "-b", "16", "x"]),
-        (["a.py", "--batch-size=8"], "--batch-size", ["a.py", "--batch-size=16"]),
-        (["-m", "a"], "--bs", ["-m", "a", "--bs", "16"]),
-        (["a.py", "8", "x"], "1", ["a.py", "16", "x"]),
-        (["-m", "a", "x", "8"], "2", ["-m", "a", "x", "16"]),
-        (["a.py", "data.batch=8"], "data.batch", ["a.py", "data.batch=16"]),
-        (["a.py"], "data.batch", ["a.py", "data.batch=16"]),
-    ],
-)
-def test_the_batch_size_is_replaced_in_the_script_arguments(words: list[str], option: str, changed: list[str]) -> None:
-    assert fit._with_batch(words, option, 16) == changed
-
-
-def test_a_batch_argument_that_the_script_lacks_is_rejected(script: Any) -> None:
+@pytest.mark.parametrize(("words", "option"), [("train.py 8", "2"), ("-m train", "1")])
+def test_a_batch_argument_that_the_script_lacks_is_rejected(script: Any, words: str, option: str) -> None:
     ran = script()
-    with pytest.raises(TraceError, match="the script has no argument number 2"):
-        run(FitOptions(["train.py", "8"], "v100-sxm2-16gb", batch_option="2"))
+    with pytest.raises(TraceError, match=f"the script has no argument number {option}"):
+        run(FitOptions(words.split(), "v100-sxm2-16gb", batch_option=option))
     assert ran.batches == [8]
 
 
@@ -308,19 +302,24 @@ def first() -> _FitRun:
     return _FitRun([requests(2), requests(8), requests(4)], WorkloadSignature(), steps=4, ended=4)
 
 
-def test_with_several_gpus_fit_shows_the_gpu_that_needs_the_most_memory(first: _FitRun) -> None:
-    need = fit._need(FitOptions(["train.py", "-b", "8"]), first, "-b")
-    assert (need.devices, need.batch, need.peak_allocated_bytes, need.peak_reserved_bytes) == (3, 8, 3 * GIB, 3 * GIB)
-    assert [note.partition(";")[0] for note in need.notes] == ["3 GPUs are used"]
-    known = KnownTimes(need.workload, 8, None)
-    [k80, v100] = [
-        fit._card_fit(card_of(name), first, [], need, known, fit._Peaks(first, [], need)) for name in ("Tesla K80", "V100")
-    ]
-    assert v100.outcome.fits and v100.outcome.peak_bytes == 3 * GIB and v100.estimated_batch is None
-    # GIVEN a GPU that does not fit THEN it decides, even if another one reserves more
-    more = replace(first, logs=[requests(40), requests(100), requests(4)])
-    worst = fit._card_fit(k80.card, more, [], need, known, fit._Peaks(more, [], need)).outcome
-    assert not worst.fits and worst.asked_bytes == 25 * GIB
+def test_with_several_gpus_fit_shows_the_gpu_that_needs_the_most_memory(
+    script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN GPUs with two, four and eight samples THEN the last decides: 1 GiB of weights and 2 GiB for the samples. GIVEN a
+    GPU that does not fit THEN it decides, even if another one reserves more."""
+    script(others=(2, 4))
+    run(FitOptions(["train.py", "-b", "8"], "k80,v100-sxm2-16gb", json=True))
+    need = told(capsys)
+    assert (need["devices"], need["batch"], need["peak_allocated_bytes"], need["peak_reserved_bytes"]) == (
+        (3, 8, 3 * GIB, 3 * GIB)
+    )
+    assert [note.partition(";")[0] for note in need["notes"]] == ["3 GPUs are used"]
+    v100 = need["gpus"][1]
+    assert v100["headroom_bytes"] == v100["memory_bytes"] - v100["context_bytes_estimated"] - 3 * GIB
+    script(others=(40, 4))
+    run(FitOptions(["train.py", "-b", "100"], "k80", json=True))
+    [k80] = told(capsys)["gpus"]
+    assert not k80["fits"] and k80["out_of_memory"]["asked_bytes"] == 25 * GIB
 
 
 @pytest.mark.parametrize(
@@ -337,8 +336,12 @@ def test_fit_uses_measured_limits_only_for_a_known_batch_size_on_one_gpu(
 
 
 @pytest.mark.parametrize(("steps", "drift", "changes"), [(2, 4096, False), (3, 4096, True), (3, 0, False)])
-def test_memory_requests_count_as_changing_if_the_last_two_steps_differ(steps: int, drift: int, changes: bool) -> None:
-    assert fit._changes(requests(8, steps, drift)) == changes
+def test_memory_requests_count_as_changing_if_the_last_two_steps_differ(
+    script: Any, capsys: pytest.CaptureFixture[str], steps: int, drift: int, changes: bool
+) -> None:
+    script(steps=steps, drift=drift)
+    run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb", steps=steps, json=True))
+    assert ("the last two steps requested different sizes" in "".join(told(capsys)["notes"])) == changes
 
 
 def test_the_largest_batch_is_unknown_if_memory_does_not_depend_on_the_batch_size(

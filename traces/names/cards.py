@@ -208,7 +208,7 @@ def find_card(text: str) -> Card:
     names if no GPU matches."""
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
-    meant = [name for name, of in parts.items() if wanted and wanted <= of and of & _VARIANTS <= wanted]
+    meant = [name for name, of in parts.items() if of & _VARIANTS < wanted <= of]
     if meant:
         nearest = min(meant, key=lambda name: len(parts[name]))
         return next(card for card in CARDS if nearest in card.names)

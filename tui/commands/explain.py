@@ -27,7 +27,7 @@ def run(first: str, second: str, json: bool) -> int:
     for reason, text in zip(explanation.reasons, reason_texts(explanation.reasons), strict=True):
         show_text(f"{'    ' if reason.phase else '  '}{text}")
     if not explanation.reasons and explanation.delta_ns is not None:
-        share = abs(explanation.delta_ns) / max(comparison.steps.recorded_ns or 1, comparison.steps.replayed_ns or 1)
+        share = abs(comparison.steps.error or 0)
         alike = "nothing differs by more than 0.2 % of a step"
         print(f"  {alike if share < NEGLIGIBLE_SHARE else 'the traces do not show which part of a step differs'}")
     show_text(f"\nNext: trace diff {shlex.join([first, second])} --details; if stacks were recorded, also --by function")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from replayer.ops.host_reads import _checks_lengths, _finds_limits, _has_elements, _removes_duplicates, reads_an_argument
+from replayer.ops.host_reads import reads_an_argument
 
 
 @pytest.mark.parametrize(
@@ -15,24 +15,29 @@ from replayer.ops.host_reads import _checks_lengths, _finds_limits, _has_element
     [(3, (), True), (3, (0, 0), True), (3, (2, 2), True), (3, (0, 1), False), (0, (), False), (1, (), True)],
 )
 def test_a_histogram_with_equal_limits_finds_its_limits_in_the_data(size: int, limits: tuple[int, ...], reads: bool) -> None:
-    assert _finds_limits(torch.zeros(size), 10, *limits) is reads
+    assert reads_an_argument(torch.ops.aten.histc.default, (torch.zeros(size), 10, *limits), {}) is reads
 
 
 def test_lengths_are_checked_unless_the_call_is_unsafe() -> None:
-    assert _checks_lengths(lengths=torch.ones(1)) and not _checks_lengths() and not _checks_lengths(unsafe=True)
-    assert not _checks_lengths(lengths=torch.ones(1), unsafe=True)
+    def reads(**options: object) -> bool:
+        return reads_an_argument(torch.ops.aten.segment_reduce.default, (torch.ones(1), "sum"), options)
+
+    lengths = torch.ones(1)
+    assert reads(lengths=lengths) and not reads() and not reads(unsafe=True) and not reads(lengths=lengths, unsafe=True)
 
 
 def test_a_tensor_without_elements_is_not_read() -> None:
-    assert _has_elements(torch.zeros(1)) and not _has_elements(torch.zeros(0, 3))
+    pinv = torch.ops.aten.linalg_pinv.atol_rtol_tensor
+    assert reads_an_argument(pinv, (torch.zeros(1, 1),), {}) and not reads_an_argument(pinv, (torch.zeros(0, 3),), {})
 
 
 @pytest.mark.parametrize(("size", "least"), [(1, 10), (100, 19), (10_000, 38)])  # 10 * size ** 0.145
 def test_many_values_are_sorted_for_isin_after_their_duplicates_are_removed(size: int, least: int) -> None:
-    data = torch.zeros(size)
-    assert _removes_duplicates(data, torch.zeros(least)) and not _removes_duplicates(data, torch.zeros(least - 1))
-    assert not _removes_duplicates(data, torch.zeros(least), assume_unique=True)
-    assert not _removes_duplicates(data, torch.zeros(least - 1), assume_unique=True)
+    def reads(among: int, **options: object) -> bool:
+        return reads_an_argument(torch.ops.aten.isin.Tensor_Tensor, (torch.zeros(size), torch.zeros(among)), options)
+
+    assert reads(least) and not reads(least - 1)
+    assert not reads(least, assume_unique=True) and not reads(least - 1, assume_unique=True)
 
 
 @pytest.mark.parametrize(

@@ -788,6 +788,17 @@ def test_each_forward_pass_of_an_unrecorded_model_is_a_step() -> None:
     assert kinds(stage) == "EEE"
 
 
+def test_a_script_that_stops_within_its_first_step_waits_for_the_gpu() -> None:
+    stage = Stage(recording_of([TRAIN]))
+    stage.within("h2d", "aten::copy_")
+    stage.module()
+    stage.op("aten::mm")  # its kernel of 50 µs ends after the call of 20 µs
+    ended_ns = stage.simulator.scheduler.work_end_ns(0)
+    assert stage.thread.host_ns < ended_ns
+    stage.simulator.tracker.stop(stage.thread)
+    assert stage.thread.host_ns >= ended_ns
+
+
 def test_an_op_before_the_batch_is_copied_does_not_begin_a_recorded_phase() -> None:
     """GIVEN recorded phases h2d of 10 ms and forward of 40 ms WHEN the script runs an op before it copies the batch THEN each
     step enters both phases, and takes 55 ms with the optimizer."""

@@ -18,7 +18,7 @@ from traces.analyses.stragglers import RankLateness
 from traces.combining.merge import merge_ranks
 from traces.comparison import explain as explain_module
 from traces.comparison.compare import compare
-from traces.comparison.comparison_figures import Both
+from traces.comparison.comparison_figures import Both, Reason
 from traces.comparison.explain import Explanation, explain, slow_steps_sentence
 from traces.comparison.fused_ops import FusedOps
 from traces.format.trace_file import load
@@ -111,6 +111,24 @@ def test_explain_names_a_slower_op_but_not_its_renamed_kernel() -> None:
     assert kernel.text.startswith("kernel volta_sgemm_nn (in B: Cijk_Ailk_Bljk_S_B) takes 20.0 µs more: 10.0 µs -> 30.0 µs")
     assert kernel.phase == op.what and kernel.names == ("volta_sgemm_nn", "Cijk_Ailk_Bljk_S_B")
     assert not any(" is new" in reason.text or " is gone" in reason.text for reason in found.reasons)
+
+
+@pytest.mark.parametrize(("op_ns", "phase_ns", "what"), [(50, 100, "op relu"), (49, 100, "forward"), (-90, 100, "forward")])
+def test_the_largest_reason_is_an_op_that_explains_at_least_half_of_its_phase(op_ns: int, phase_ns: int, what: str) -> None:
+    """GIVEN a phase that takes longer, and an op that explains a part of the difference, on a GPU that sets the step time."""
+    reasons = [
+        Reason("forward", phase_ns, 0, phase_ns, "", ""),
+        Reason("op relu", op_ns, 0, op_ns, "", "", ("relu",)),
+        Reason("op tanh", phase_ns, 0, phase_ns, "forward", "", ("tanh",)),  # of a phase that is listed
+    ]
+    comparison = compare(training(), training(kernel_us=14))
+    found = Explanation("", [], comparison.steps.recorded_ns, "", reasons)
+    with (
+        patch.object(explain_module, "explain", return_value=found),
+        patch.object(explain_module, "gpu_sets_step_time", return_value=True),
+    ):
+        most = explain_module.largest_reason(comparison)
+    assert most is not None and most.what == what
 
 
 def test_explain_reports_different_programs_and_differences_within_the_noise() -> None:

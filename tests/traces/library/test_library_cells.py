@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
+import re
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -178,6 +181,68 @@ def test_damaged_unrelated_and_newer_files_are_reported_in_one_line(tmp_path: Pa
     with pytest.raises(TraceWriteError, match="batch sizes must be positive and increase"):
         write_cells(path, GPU, [a_cell(batches=(2, 1))], {})
     assert path.read_bytes() == newer and [file.name for file in tmp_path.iterdir()] == ["g9.cells"]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "error"),
+    [
+        (["gpu"], {}, "damaged: 'name'"),
+        (["provenance"], [], "damaged: provenance is not an object"),
+        (["cells"], [{"model": "net"}, {"model": "net"}], "damaged: two entries for one model"),
+        (["cells", 0, "workload"], [], "net: "),
+        (["cells", 0, "provenance"], [], "net: provenance is not an object"),
+        (["cells", 0, "out_of_memory_batch"], 0, "net: out_of_memory_batch is not a batch size"),
+        (["cells", 0, "out_of_memory_batch"], 5.0, "net: out_of_memory_batch is not a batch size"),
+        (["cells", 0, "out_of_memory_batch"], 4, "net: out of memory at batch 4, but batch 4 was measured"),
+        (["cells", 0, "out_of_memory_batch"], 5, None),
+        (["cells", 0, "columns"], {}, "net: no batch size was measured"),
+        (["cells", 0, "columns", "forward", 0], 0, "net: forward: not a valid column"),
+        (["cells", 0, "columns", "forward", 0], (1 << 16) + 1, "net: forward: not a valid column"),
+    ],
+)
+def test_a_wrong_value_in_a_file_with_a_valid_checksum_is_described(
+    place: list[Any], value: object, error: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "g9.cells"
+    write_cells(path, GPU, [a_cell()], {})
+    _, _, body = msgpack.unpackb(path.read_bytes()[len(MAGIC) :])
+    changed = msgpack.unpackb(body)
+    of = changed
+    for key in place[:-1]:
+        of = of[key]
+    of[place[-1]] = value
+    body = msgpack.packb(changed)
+    path.write_bytes(MAGIC + msgpack.packb([VERSION, zlib.crc32(body), body]))
+    if error is None:
+        assert read_cells(path).cell("net").batches.tolist() == [1, 2, 4]
+    else:
+        with pytest.raises(TraceFormatError, match=re.escape(error)):
+            read_cells(path).cells()
+
+
+def test_times_of_more_than_two_years_are_impossible(tmp_path: Path) -> None:
+    path = tmp_path / "g9.cells"
+    write_cells(path, GPU, [a_cell(phases_ns={"forward": np.array([1, 2, (1 << 56) - 1])})], {})
+    assert read_cells(path).cell("net").phases_ns["forward"][-1] == (1 << 56) - 1
+    write_cells(path, GPU, [a_cell(phases_ns={"forward": np.array([1, 2, 1 << 56])})], {})
+    with pytest.raises(TraceFormatError, match="net: forward: contains impossible numbers"):
+        read_cells(path).cell("net")
+
+
+def test_files_without_a_version_and_files_above_64_mib_are_no_cell_files(tmp_path: Path) -> None:
+    path = tmp_path / "g9.cells"
+    contents: list[object] = [{}, [], ["1"]]
+    for content in contents:
+        path.write_bytes(MAGIC + msgpack.packb(content))
+        with pytest.raises(TraceFormatError, match="damaged: no version"):
+            read_cells(path)
+    path.write_bytes(b"")
+    for size_bytes, error in ((64 << 20, "not a .cells file$"), ((64 << 20) + 1, "the file is larger than 64 MiB")):
+        os.truncate(path, size_bytes)
+        with pytest.raises(TraceFormatError, match=error):
+            read_cells(path)
+    with pytest.raises(TraceWriteError, match="No such file or directory"):
+        write_cells(tmp_path / "missing/g9.cells", GPU, [a_cell()], {})
 
 
 def test_a_gpu_is_found_by_its_name_or_by_part_of_the_device_name(own_library: Path) -> None:

@@ -143,6 +143,8 @@ def test_an_unknown_gpu_name_is_reported_with_similar_names() -> None:
         find_card("gtx1080")
     with pytest.raises(TraceError, match=r"unknown GPU: \(empty name\); give a name such as V100, .* or RTX 4090$"):
         find_card(" ")
+    with pytest.raises(TraceError, match="unknown GPU: Ti; "):  # the name of a variant, without a model
+        find_card("Ti")
     assert all(find_card(name) in CARDS for name in ("V100", "T4", "A100", "H100", "L4", "RTX 4090"))
 
 

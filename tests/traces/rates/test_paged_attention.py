@@ -37,6 +37,16 @@ _LATENT: Shape = (1000, 1, 1, 576)
             id="neither 16 nor 5 divides the 12 heads, so the larger is the number of tokens of a page",
         ),
         pytest.param(
+            "paged_run", ((3, 12, 128), (64, 4, 2, 128), (64, 4, 2, 128), (4,), (10,)),
+            2 * 12 * 10 * 4 * 256, 2 * (2 * 3 * 12 * 128 + 10 * 4 * 2 * 256),
+            id="4 and 2 divide the 12 heads, so the larger is the number of tokens of a page",
+        ),
+        pytest.param(
+            "paged_run", ((3, 12, 128), (64, 0, 5, 128), (64, 0, 5, 128), (4,), (10,)),
+            2 * 12 * 10 * 5 * 256, 2 * 2 * 3 * 12 * 128,
+            id="an empty cache",
+        ),
+        pytest.param(
             "paged_run", ((3, 12, 128), _PAGES, _PAGES, (3,), (10,)), 0, None, id="the first list does not end with a total",
         ),
         pytest.param("paged_run", ((3, 12, 128), _PAGES, _PAGES, (4,)), 0, None, id="no list of pages"),

@@ -164,6 +164,21 @@ def test_diff_says_that_a_replay_of_phase_times_has_no_kernels() -> None:
     assert origin in a_tenth
 
 
+@pytest.mark.parametrize(
+    ("exact", "equivalent", "scaled", "said"),
+    [
+        (0.5, 0.5, 0.0, "100.0 % of the GPU time is matched op by op."),
+        (0.4, 0.3, 0.3, "70.0 % of the GPU time is matched op by op; 30.0 % scaled from other shapes (mean error 4.8 %)."),
+        (0.5, 0.499, 0.001, "99.9 % of the GPU time is matched op by op; 0.1 % scaled from other shapes (mean error 4.8 %)."),
+        (0.999, 0.0, 0.0009, "99.9 % of the GPU time is matched op by op."),
+    ],
+)
+def test_diff_says_how_much_of_the_gpu_time_was_matched(exact: float, equivalent: float, scaled: float, said: str) -> None:
+    comparison = a_replay()
+    shares = dict.fromkeys(comparison.coverage or (), 0.0) | {"exact": exact, "equivalent": equivalent, "scaled": scaled}
+    assert said in warning_sentences(replace(comparison, coverage=shares))
+
+
 def test_diff_shows_data_parallel_stages_on_the_host_and_on_the_gpu() -> None:
     one, two = (load(find(name)) for name in ("p100-no-cudnn", "p100x2-no-cudnn"))
     host, device = (text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts of nn.DataParallel ")[1:])
