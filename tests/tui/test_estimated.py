@@ -16,10 +16,10 @@ from tui.commands.replay_library import estimated_text, source_of
 from tui.text import predict
 
 
-def test_the_report_of_an_estimate_says_that_no_training_step_ended() -> None:
+def test_the_report_of_an_estimate_says_that_no_step_ended() -> None:
     replayed = make_recording([], [], steps=0)
     said = estimated_text(replayed, compare(make_recording([], [], steps=0), replayed))
-    assert "Tesla P100" in said and "no training step" in said
+    assert "Tesla P100" in said and "completed no step" in said
 
 
 def test_a_single_step_is_not_called_a_median() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from tests.traces.handmade import training
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import Both
 from traces.format.trace_file import save
-from traces.library.cell_traces import blank_trace
-from traces.library.cells import Gpu
 from traces.model.run import REPLAY, LibraryCall, LibrarySteps, ReplayNotes, Run
 from traces.model.trace import StepKind, Trace, TraceError, TraceLibraryError
+from traces.model.workload import WorkloadSignature
 from traces.script.configuration import ReplayConfig
 from traces.script.launch import ChildResult
 from tui.commands import stalls
@@ -23,6 +24,7 @@ from tui.commands.record import default_name
 from tui.commands.replay import _next_step, _slow_ranks, config_for, require_whole_timeline
 from tui.commands.replay_library import (
     choice_of,
+    estimated_text,
     file_in_folder,
     gpu_and_blank_trace,
     is_gpu_name,
@@ -45,6 +47,12 @@ def played(*steps: tuple[int, int, str]) -> Trace:
     return trace
 
 
+def cells_of(trace: Trace) -> tuple[LibrarySteps, ...]:
+    notes = trace.runs[0].replay
+    assert notes is not None
+    return notes.cells
+
+
 def test_replay_reports_for_each_batch_size_where_step_times_come_from() -> None:
     trace = played((1, 8, "measured"), (12, 32, "measured"), (2, 16, "interpolated"))
     assert source_sentences(trace) == [
@@ -53,27 +61,48 @@ def test_replay_reports_for_each_batch_size_where_step_times_come_from() -> None
     assert was_measured(trace) and not was_measured(played())
 
 
-def test_a_replay_is_an_estimate_if_only_its_evaluation_was_measured() -> None:
-    trace = played((4, 32, "measured"))
-    run = trace.runs[0]
-    assert run.replay is not None
-    evaluation = LibrarySteps(4, {"forward": 1000}, (LibraryCall("v100/net", 32, False, "training's forward pass"),))
-    trace.runs = {0: replace(run, replay=replace(run.replay, cells=(evaluation,)))}
-    assert not was_measured(trace)  # the trace has training steps, too
-    trace.steps.kind[:] = StepKind.EVALUATION
-    assert was_measured(trace)
+EVALUATION = LibrarySteps(4, {"forward": 10}, (LibraryCall("v100/net", 32, False, "training's forward pass"),))
 
 
-def test_measured_evaluation_does_not_count_as_training() -> None:
-    """GIVEN a replay that trains and evaluates THEN the trace with the library's times has only the training steps, so the
-    different length of an evaluation step is not noise. A replay that only evaluates keeps its steps."""
-    trace, gpu = played((4, 32, "measured")), Gpu("g9", "a GPU", 1 << 30)
-    run = trace.runs[0]
-    assert run.replay is not None
-    evaluation = LibrarySteps(4, {"forward": 10}, (LibraryCall("v100/net", 32, False, "training's forward pass"),))
-    for cells, step_ns in (((*run.replay.cells, evaluation), 1000), ((evaluation,), 10)):
-        trace.runs = {0: replace(run, replay=replace(run.replay, cells=cells))}
-        assert trace_of_library_steps(trace, blank_trace(gpu)).steps.duration_ns.tolist() == [step_ns]
+def replay_with(rows: tuple[LibrarySteps, ...], recorded_step: list[int], kind: list[StepKind]) -> Trace:
+    trace = training(len(kind))
+    trace.steps.recorded_step[:], trace.steps.kind[:] = recorded_step, kind
+    trace.runs = {0: Run(REPLAY, "unix", replay=ReplayNotes(cells=rows))}
+    return trace
+
+
+def test_a_replay_without_measured_training_is_an_estimate() -> None:
+    """GIVEN a script that only evaluates WHEN the library has the times of its model in training THEN the report is an estimate
+    with the step time of evaluation."""
+    assert not was_measured(replay_with((EVALUATION,), [0, 0], [StepKind.STEADY] * 2))
+    replayed = replay_with((EVALUATION,), [0, 0], [StepKind.EVALUATION] * 2)
+    source = source_of("", "v100", estimate=False).compared_with(replayed)
+    text = estimated_text(replayed, compare(source.recorded, replayed))
+    assert source.is_estimate and "no measurements of this model's evaluation on Tesla V100" in text
+    assert "Step time of evaluation: 80.0 µs (median" in text and "training" not in text.split("evaluation:")[1]
+    assert source_sentences(replayed) == ["v100/net: 4 steps of batch 32 with the time of training's forward pass"]
+
+
+@pytest.mark.parametrize("first", [EVALUATION, LibrarySteps(1, {"forward": 9}, ())])
+def test_evaluation_before_or_after_training_is_not_compared_with_training(first: LibrarySteps) -> None:
+    """GIVEN a script that evaluates its model before or after training WHEN it is replayed THEN only training steps are
+    compared, and the different length of an evaluation step is not noise."""
+    (measured,) = cells_of(played((2, 32, "measured")))
+    for rows, recorded_step in (((first, measured), [0, 1, 1]), ((measured, first), [1, 0, 0])):
+        replayed = replay_with(rows, recorded_step, [StepKind.EVALUATION, StepKind.STEADY, StepKind.STEADY])
+        source = source_of("", "v100", estimate=False).compared_with(replayed)
+        found = compare(source.recorded, replayed)
+        assert (found.steps.recorded_median_ns, found.steps_compared) == (1000, Both(2, 2))
+        assert not source.is_estimate and found.evaluation is not None and found.evaluation.steps_compared == Both(0, 1)
+        assert found.steps.noise_floor is None
+
+
+def test_all_training_steps_of_an_estimate_count() -> None:
+    """GIVEN a script that copies data to the GPU in its first step only, so the library steps have one more entry."""
+    rows = (LibrarySteps(1, {}, ()), LibrarySteps(2, {}, ()))
+    replayed = replay_with(rows, [0, 1, 1], [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY])
+    source = source_of("", "v100", estimate=True).compared_with(replayed)
+    assert source.is_estimate and compare(source.recorded, replayed).steps_compared.replayed == 2
 
 
 def test_more_than_four_batch_sizes_are_only_counted() -> None:
@@ -86,14 +115,13 @@ def test_more_than_four_batch_sizes_are_only_counted() -> None:
     [([(1, 8, "measured"), (1, 4, "interpolated")], True), ([(1, 8, "measured"), (1, 4, "estimated")], False), ([], False)],
 )
 def test_the_workload_is_known_only_if_all_step_times_come_from_the_library(
-    steps: list[tuple[int, int, str]], is_known: bool, monkeypatch: pytest.MonkeyPatch
+    steps: list[tuple[int, int, str]], is_known: bool
 ) -> None:
-    given: list[Any] = []
-    monkeypatch.setattr("tui.commands.replay_library.trace_with_step_times", lambda *facts: given.extend(facts))
     trace = played(*steps)
-    trace.workload = workload = object()  # type: ignore[assignment]
-    trace_of_library_steps(trace, trace)
-    assert given[2:] == [["v100/net"] if steps else [], workload if is_known else None]
+    trace.workload = WorkloadSignature(parameters=7)
+    found = trace_of_library_steps(trace, trace)
+    assert found.provenance["cells"] == (["v100/net"] if steps else [])
+    assert found.workload == (trace.workload if is_known else None)
 
 
 @pytest.fixture

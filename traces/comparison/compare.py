@@ -152,7 +152,7 @@ def compare(
         estimates=[name for name, run in runs.items() if run.predicted],
         expected_errors={name: run.expected_error for name, run in runs.items() if run.expected_error is not None},
         estimate_error=expected_error(other),
-        evaluation=_evaluation(recorded, timed, other, timed_other, times) if len(timed) else None,
+        evaluation=_evaluation(recorded, timed, other, timed_other, times),
         parts=stage_errors(recorded, timed, other, timed_other),
         communication=_communication(recorded, other),
         compiled=compiled,
@@ -295,7 +295,8 @@ def _evaluation(
 
 def _evaluation_steps(trace: Trace, compared: Column) -> Column:
     found = measure.evaluation_steps(trace)
-    return compared if np.isin(compared, found).all() else found  # in pure inference, these are the compared steps
+    is_inference = len(compared) and np.isin(compared, found).all()
+    return compared if is_inference else found
 
 
 def _busy_spread(worked: Both[Trace], ours: Column, theirs: Column) -> Spread:

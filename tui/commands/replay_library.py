@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from traces.comparison.comparison_figures import Comparison
 from traces.format.trace_file import save
 from traces.library import entries, find, is_cell_name, load
@@ -28,15 +30,19 @@ from traces.model.run import ReplayNotes
 from traces.model.trace import StepKind, Trace, TraceError, TraceLibraryError
 from traces.names.cards import card_of, unknown_gpu
 from traces.script.configuration import LibraryChoice
-from tui.formatting import time_text
+from tui.formatting import counted, time_text
 from tui.text.compiled import compilation_notes
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
 from tui.text.pace import values_sentences
 from tui.trace_names import load_replayable
 
-# how phases are timed if the library entry matches the script's model
-_OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
+# how phases are timed if the library entry matches the script's model, and the words for it in a report
+_OF_THE_CELL = {
+    "measured": "as measured",
+    "interpolated": "interpolated",
+    "training's forward pass": "with the time of training's forward pass",
+}
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,10 @@ class ReplaySource:
         """Choose the trace to compare a replay with, and return a source that contains this trace."""
         if self.gpu is None:
             return self
-        if was_measured(replayed):
-            return replace(self, recorded=trace_of_library_steps(replayed, self.recorded), is_estimate=False)
-        return replace(self, recorded=trace_of_card(self.gpu.name), is_estimate=True)
+        recorded, is_estimate = trace_of_library_steps(replayed, self.recorded), not was_measured(replayed)
+        if is_estimate:
+            recorded.grain = "kernel"  # to report the GPU time of the replay
+        return replace(self, recorded=recorded, is_estimate=is_estimate)
 
 
 def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
@@ -137,7 +144,8 @@ def trace_of_card(gpu: str, gpus: int = 1) -> Trace:
 
 
 def estimated_text(replayed: Trace, comparison: Comparison) -> str:
-    lines = [f"ESTIMATE: no measurements of this model on {replayed.devices[0].name}; times are predicted."]
+    missing = "this model's evaluation" if any(steps.calls for steps in _notes_of(replayed).cells) else "this model"
+    lines = [f"ESTIMATE: no measurements of {missing} on {replayed.devices[0].name}; times are predicted."]
     figures = {"training": (comparison.compute_side, comparison.steps_compared.replayed)}
     if comparison.evaluation is not None:
         figures["evaluation"] = (comparison.evaluation.compute_side, comparison.evaluation.steps_compared.replayed)
@@ -148,9 +156,9 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
         # The first step of a script takes much more CPU time than the others.
         average = of.average if steps > 1 or is_gpu_time else "a single step, including warm-up"
         lines.append(f"Step time of {kind}: {time_text(of.replayed_ns)} ({average}, excluding data loading, {host}).")
-    if "training" not in known:
-        lines.append("The script completed no training step.")
-    elif not is_gpu_time and comparison.gpu_busy.replayed_ns:
+    if not known:
+        lines.append("The script completed no step.")
+    elif "training" in known and not is_gpu_time and comparison.gpu_busy.replayed_ns:
         busy = f"The GPU is busy for {time_text(comparison.gpu_busy.replayed_ns)} of a training step."
         lines.append(f"{busy} --clock recorded excludes the host time of this machine.")
     if is_gpu_time and known:
@@ -172,9 +180,10 @@ def trace_of_library_steps(replayed: Trace, blank: Trace) -> Trace:
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
     cells = sorted({call.cell for call in calls})
-    training = [steps.phases_ns for steps in played if any(call.trains for call in steps.calls)]
-    phases_ns = training or [steps.phases_ns for steps in played]  # evaluation is not compared with training
-    return trace_with_step_times(blank, phases_ns, cells, replayed.workload if known else None)
+    trace = trace_with_step_times(blank, [steps.phases_ns for steps in played], cells, replayed.workload if known else None)
+    training = replayed.steps.recorded_step[replayed.steps.kind != StepKind.EVALUATION]
+    trace.steps.kind[~np.isin(trace.steps.number, training)] = StepKind.WARMUP  # evaluation is not compared with training
+    return trace
 
 
 def library_messages(replayed: Trace) -> tuple[str, ...]:
@@ -192,18 +201,14 @@ def source_sentences(replayed: Trace) -> list[str]:
 
 def _listed(counts: Counter[tuple[int, str]]) -> str:
     most = counts.most_common(4)
-    texts = [
-        f"{steps} {'step' if steps == 1 else 'steps'} of batch {batch} {'as measured' if how == 'measured' else how}"
-        for (batch, how), steps in most
-    ]
+    texts = [f"{counted(steps, 'step')} of batch {batch} {_OF_THE_CELL.get(how, how)}" for (batch, how), steps in most]
     others = len(counts) - len(most)
     return ", ".join([*texts, *([f"and {others} other batch sizes"] if others else [])])
 
 
 def was_measured(replayed: Trace) -> bool:
-    """Return True if any training step has a time from the library. If the script did not train, check the evaluation steps."""
-    trained = bool((replayed.steps.kind != StepKind.EVALUATION).any())
-    return any(call.trains or not trained for steps in _notes_of(replayed).cells for call in steps.calls)
+    """Return True if any training step has a time from the library. The library has no times of evaluation."""
+    return any(call.trains for steps in _notes_of(replayed).cells for call in steps.calls)
 
 
 def _notes_of(replayed: Trace) -> ReplayNotes:
