@@ -27,7 +27,11 @@ def test_memory_sizes_are_parsed(text: str, found: list[int]) -> None:
     assert parse_sizes(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "much", "-4GiB", "4 GiB 5", "0GiB", "4iB", "1e9", "4GiB,", "4GiB;8GiB", "4XiB", "GiB"])
-def test_invalid_sizes_are_named_in_the_error(text: str) -> None:
-    with pytest.raises(TraceError, match=r"is not a memory size; write 7\.79GiB"):
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [(text, text) for text in ("much", "-4GiB", "4 GiB 5", "0GiB", "4iB", "1e9", "4GiB;8GiB", "GiB")]
+    + [("", "an empty word"), ("4GiB, ", "an empty word"), ("4GiB, 4XiB ", "4XiB")],
+)
+def test_invalid_sizes_are_named_in_the_error(text: str, named: str) -> None:
+    with pytest.raises(TraceError, match=rf"^'{named}' is not a memory size; write 7\.79GiB"):
         parse_sizes(text)

@@ -49,9 +49,8 @@ _COMPARISONS = _INEQUALITIES | {aten.eq.Tensor, aten.eq.Scalar, aten.ne.Tensor, 
 _INVALID = tuple(getattr(aten, name).default for name in ("isnan", "isinf", "isposinf", "isneginf"))
 _AND = frozenset({aten.logical_and.default, aten.mul.Tensor}) | _with_either("bitwise_and", "bitwise_and_", "__iand__")
 _OR = frozenset({aten.logical_or.default}) | _with_either("bitwise_or", "bitwise_or_", "__ior__")
-_SAME_OF_ALL = frozenset(
-    {aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.mean.default, aten.mean.dim}
-)
+_MEANS = frozenset({aten.mean.default, aten.mean.dim})
+_SAME_OF_ALL = _MEANS | {aten.amax.default, aten.amin.default, aten.max.default, aten.min.default}
 _EMPTY = frozenset({aten.empty_like.default, aten.new_empty.default})
 _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
@@ -277,14 +276,14 @@ def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
 
 
 def _reduction(func: Op, plan: Plan) -> Assume:
-    adds = func in _SUMS
+    adds, shares = func in _SUMS, func in _SUMS | _MEANS
 
     def assume(made: TorchAny, args: TorchAny) -> Uniform | None:
         source = args[0]
         known = source.allocation.known
         elements = source.tensor_meta.numel // max(made.tensor_meta.numel, 1)
         compared = type(known) is Truth and known is not Truth.IN_RANGE
-        if type(known) is Matches or compared or (known is None and source.tensor_meta.dtype is torch.bool):
+        if shares and (type(known) is Matches or compared or (known is None and source.tensor_meta.dtype is torch.bool)):
             share = gpu().values.assumed.share()
             value = int(share * elements + 0.5) if adds else share
             if type(known) is Matches:

@@ -156,6 +156,67 @@ def test_two_tensors_are_assumed_to_be_close_but_not_equal() -> None:
     assert not bool(((one == other) | (other == one)).all()) and not bool(((one < 0) | (one > 1)).all())
 
 
+def conditions() -> dict[str, torch.Tensor]:
+    drawn, labels = torch.rand(8, device="cuda"), torch.randint(10, (8,), device="cuda")
+    known = {str(value): torch.full((8,), value, device="cuda") for value in (True, False)}
+    return {"bound": drawn > 0, "equal": labels == labels.flip(0), **known}
+
+
+def test_all_and_any_of_two_conditions_follow_from_the_assumptions() -> None:
+    """GIVEN floats that are within a bound, integers of which nothing is known, True and False, each with each THEN the letters
+    say whether (a) all elements and (A) any element of the combination are read as true."""
+    use()
+    both = "a. .. a. ..", ".. .. .. ..", "a. .. aA ..", ".. .. .. .."
+    either = ".. a. aA a.", "a. .. aA ..", "aA aA aA aA", "a. .. aA .."
+    calls: dict[Callable[[Any, Any], Any], tuple[str, ...]] = {
+        (lambda a, b: a & b): both,
+        torch.logical_and: both,
+        (lambda a, b: a * b): both,
+        (lambda a, b: a.clone().bitwise_and_(b)): both,
+        (lambda a, b: a | b): either,
+        torch.logical_or: either,
+        (lambda a, b: a.clone().bitwise_or_(b)): either,
+    }
+    for call, expected in calls.items():
+        rows = [[call(one, other) for other in conditions().values()] for one in conditions().values()]
+        read = [" ".join(("a" if of.all() else ".") + ("A" if of.any() else ".") for of in row) for row in rows]
+        assert tuple(read) == expected
+
+
+def test_sums_and_means_of_unknown_conditions_are_half_of_the_elements_and_extremes_are_truth_values() -> None:
+    use()
+    equal, bound = (conditions()[name] for name in ("equal", "bound"))
+    assert (equal.sum().item(), equal.view(4, 2).sum(1).tolist()) == (4, [1] * 4)
+    assert [of.float().mean().item() for of in (equal, bound)] == [0.5, 0.5]
+    for of in (equal, bound):
+        for reduce in (torch.max, torch.min, torch.amax, torch.amin):
+            assert reduce(of).item() is False and reduce(of.int()).item() == 0 and type(reduce(of.int()).item()) is int
+
+
+def test_floats_are_neither_infinite_nor_outside_of_bounds() -> None:
+    """Each letter is a comparison that is true: with infinity, with minus infinity, with its copy, and with a number."""
+    use()
+    x = torch.rand(8, device="cuda")
+    expected = {"lt": "1..4", "le": "1.34", "gt": ".2.4", "ge": ".234", "eq": "..3.", "ne": "12.."}
+    for name, read in expected.items():
+        results = [getattr(x, name)(other).all() for other in (torch.inf, -torch.inf, x.clone(), 0.5)]
+        assert "".join(str(at) if result else "." for at, result in enumerate(results, 1)) == read, name
+    assert not any(is_invalid(x).any() for is_invalid in (torch.isnan, torch.isinf, torch.isposinf, torch.isneginf))
+
+
+def test_one_value_of_a_large_tensor_is_known_in_every_dtype_and_through_conjugate_views() -> None:
+    use()
+    large = {dtype: torch.full((1 << 16,), 3, dtype=dtype, device="cuda") for dtype in (torch.float16, torch.uint8, torch.bool)}
+    read = [of[0].item() for of in large.values()]
+    assert read == [3.0, 3, True] and [type(value) for value in read] == [float, int, bool]
+    z = torch.full((1 << 16,), 1 + 2j, device="cuda")
+    assert [z[0].item(), z.conj()[0].item()] == [1 + 2j, 1 - 2j]
+    for count in (1, 2):
+        memory = torch.zeros(count, dtype=torch.complex64).cuda()
+        memory.conj().copy_(torch.tensor([1 + 2j, 3 + 4j][:count]))
+        assert memory.tolist() == [1 - 2j, 3 - 4j][:count] and memory.conj().tolist() == [1 + 2j, 3 + 4j][:count]
+
+
 def test_a_copy_of_a_part_of_a_tensor_of_one_value_has_this_value() -> None:
     use()
     threes: Any = torch.full((1 << 16,), 3.0, device="cuda")

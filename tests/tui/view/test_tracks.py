@@ -7,6 +7,7 @@ import pytest
 
 from tests.traces.handmade import MS, US, phase_grained, training
 from tests.tui.view.scenes import crowd, one_event, side_tables, stack, whole
+from traces.combining.merge import merge_ranks
 from traces.model.trace import Collectives, Device, DeviceKind, Ending, HostKind, HostSpans, MemoryEvents, Thread, Trace
 from tui.view.scene.categories import Category, of_device, of_host, of_kernel
 from tui.view.scene.lanes import Lane
@@ -102,6 +103,13 @@ def test_paired_streams_with_different_numbers_share_a_row() -> None:
     replayed.device.stream[:] = 0
     (row,) = Scene.of(("a", recorded), ("b", replayed)).rows
     assert row.label == "cuda:0 stream 7/0" and None not in row.tracks
+
+
+def test_a_row_of_one_rank_and_of_one_of_two_ranks_has_the_first_label() -> None:
+    two = merge_ranks([training(), training()])
+    rows = [row for row in Scene.of(("a", training()), ("b", two)).with_host().rows if None not in row.tracks]
+    labels = [row.label for row in rows if row.key.kind != TrackKind.GPU]
+    assert labels[:4] == ["phases", "loader", "cuda:0 memory", "main thread"] and not any("/" in label for label in labels)
 
 
 def test_rows_that_only_one_trace_has_are_kept() -> None:
