@@ -45,8 +45,10 @@ def install(torch_module: ModuleType) -> None:
         return conv_format(data, weight) if data.device.type == "cuda" else decided(data, weight, kind)
 
     patch(torch_module._C, _conv_determine_backend_memory_format=memory_format)
-    aot_compile = refusal("torch._inductor.aot_compile", "use torch.compile, or compile for the CPU")
+    aot_compile = refusal("torch._inductor.aot_compile", "use torch.compile")
     when_imported("torch._inductor", lambda module: patch(module, aot_compile=aot_compile))
+    of_function = refusal("torch.compile(...).aot_compile", "call the compiled function")
+    when_imported("torch._dynamo.aot_compile", lambda module: patch(module, aot_compile_fullgraph=of_function))
     for name in _IMPORTED:
         if not hasattr(torch_module._C, name):
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})

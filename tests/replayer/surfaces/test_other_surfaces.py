@@ -324,3 +324,7 @@ def test_compiling_ahead_of_time_raises_an_error_that_names_the_call() -> None:
     inductor = importlib.import_module("torch._inductor")
     with pytest.raises(NotEmulated, match=r"^torch\._inductor\.aot_compile is not emulated"):
         inductor.aot_compile(None, ())
+    compiled = torch.compile(lambda x: x + 1, fullgraph=True)
+    if hasattr(compiled, "aot_compile"):  # since PyTorch 2.9
+        with pytest.raises(NotEmulated, match=r"^torch\.compile\(\.\.\.\)\.aot_compile is not emulated"):
+            compiled.aot_compile(((torch.ones(3, device="cuda"),), {}))
