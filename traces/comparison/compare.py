@@ -152,7 +152,7 @@ def compare(
         estimates=[name for name, run in runs.items() if run.predicted],
         expected_errors={name: run.expected_error for name, run in runs.items() if run.expected_error is not None},
         estimate_error=expected_error(other),
-        evaluation=_evaluation(recorded, timed, other, timed_other, times),
+        evaluation=_evaluation(recorded, timed, other, timed_other, times) if len(timed) or other.is_replay else None,
         parts=stage_errors(recorded, timed, other, timed_other),
         communication=_communication(recorded, other),
         compiled=compiled,
