@@ -86,7 +86,7 @@ class FitFacts(Need):
 
 
 def run(fit: FitOptions) -> int:
-    require_ranks(fit.ranks, spare_host_bytes())
+    require_ranks(fit.ranks, spare_host_bytes(), fit.script)
     cards = [card_of(device_named(name)) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
     option = fit.batch_option.removesuffix("=") or _usual_option(fit.script)
     first = _run(fit, fit.script, cards[0])

@@ -35,7 +35,7 @@ from tui.memory_sizes import parse_sizes
 from tui.options import ReplayOptions
 from tui.outputs import require_writable, write_json
 from tui.running.narration import ending_text, explain_empty_run, hint_misplaced_option, say
-from tui.running.ranks import require_ranks, require_torchrun, started_script
+from tui.running.ranks import require_ranks, started_script
 from tui.running.replay_progress import reporting_steps
 from tui.terminal import is_quiet, is_verbose, terminal_style
 from tui.text.diff import diff_text
@@ -64,8 +64,7 @@ def run(replay: ReplayOptions) -> int:
         from replayer.prediction.predict import predict
 
         prediction = predict(recorded, conditions, strict=replay.strict)
-    require_ranks(replay.ranks, spare_host_bytes())
-    require_torchrun(replay.script)
+    require_ranks(replay.ranks, spare_host_bytes(), replay.script, replay.gpus or 0)
     require_writable(replay.output)
     require_writable(replay.report)
     config = config_for(recorded, config, replay.gpu_memory)

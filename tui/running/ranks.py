@@ -1,11 +1,13 @@
 """Checks whether this machine has enough memory for all ranks.
 
-    require_ranks(256, spare_host_bytes())   # TraceError: 256 ranks need about 11.9 GiB, but only 4.0 GiB are available
+    require_ranks(256, spare_host_bytes(), ["train.py"])  # TraceError: 256 ranks need about 11.9 GiB of memory ...
 """
 
 from __future__ import annotations
 
+import os
 import re
+from itertools import takewhile
 
 from traces.comparison.thresholds import RANK_BYTES, SHARED_BYTES
 from traces.model.trace import TraceError
@@ -13,31 +15,48 @@ from traces.script.launch import MACHINE_DEVICES, MOST_DEVICES, ranks_per_machin
 from tui.formatting import size_text
 from tui.running.narration import say
 
+# options for the number of ranks, by launcher; argparse accepts the shortened form `--nproc`
+_TORCHRUN = "nproc[-_a-z]*"
+_RANK_OPTIONS = {
+    "torchrun": _TORCHRUN,
+    "torch.distributed.run": _TORCHRUN,
+    "torch.distributed.launch": _TORCHRUN,
+    "accelerate.commands.launch": "num[-_]processes",
+    "deepspeed.launcher.runner": "num_gpus",
+}
 
-def require_ranks(count: int, available: int | None) -> None:
-    if not count:
-        return
-    machine = ranks_per_machine(count)
-    needed = SHARED_BYTES + count * RANK_BYTES
-    if available is not None and needed > available:
-        most = max((available - SHARED_BYTES) // RANK_BYTES, 1)
+
+def require_ranks(count: int, available: int | None, words: list[str], gpus: int = 0) -> None:
+    """Raise TraceError if `--nproc COUNT`, or a launcher such as torchrun in `words`, asks for ranks that cannot run here."""
+    ranks = count or _launched_ranks(words)
+    local = ranks_per_machine(count) if count else ranks
+    if local > MOST_DEVICES:
         raise TraceError(
-            f"{count} ranks need about {size_text(needed)} of memory, but only {size_text(available)} are available; "
-            f"use at most {most} ranks"
-        )
-    if machine < count:
-        say(f"{count} ranks run as {count // machine} machines of {machine} GPUs (PyTorch supports at most {MOST_DEVICES})")
-
-
-def require_torchrun(words: list[str]) -> None:
-    found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
-    if found is not None and int(found[1]) > MOST_DEVICES:
-        raise TraceError(
-            f"torchrun {found[0].strip()}: PyTorch supports at most {MOST_DEVICES} GPUs per machine; "
+            f"{ranks} ranks: PyTorch supports at most {MOST_DEVICES} GPUs per machine; "
             f"use several nodes, or `trace replay --nproc`, which simulates machines of {MACHINE_DEVICES} GPUs"
         )
+    if local > gpus > 0:
+        raise TraceError(f"{local} ranks need {local} GPUs, but --gpus {gpus} gives them only {gpus}")
+    needed = SHARED_BYTES + ranks * RANK_BYTES
+    if local and available is not None and needed > available:
+        most = max((available - SHARED_BYTES) // RANK_BYTES, 1)
+        raise TraceError(
+            f"{ranks} ranks need about {size_text(needed)} of memory, but only {size_text(available)} are available; "
+            f"use at most {most} ranks"
+        )
+    if local < ranks:
+        say(f"{ranks} ranks run as {ranks // local} machines of {local} GPUs (PyTorch supports at most {MOST_DEVICES})")
+
+
+def _launched_ranks(words: list[str]) -> int:
+    """Return how many ranks a launcher starts on this machine, or 0 if that is unknown."""
+    option = next((option for name, option in _RANK_OPTIONS.items() if name in words[:2]), "")
+    own = list(takewhile(lambda word: option and not word.endswith(".py"), words))
+    given = [os.environ.get("PET_NPROC_PER_NODE", "")] if "nproc" in option else []
+    given += [found[1] for found in re.finditer(rf"(?:^| )--{option}(?:=| )(\S+)", " ".join(own))]
+    return int(given[-1]) if own and given and given[-1].isdigit() else 0
 
 
 def started_script(words: list[str]) -> list[str]:
-    is_torchrun = not {"torchrun", "torch.distributed.run"}.isdisjoint(words[:2])
-    return [word for word in words if is_torchrun and word.endswith(".py")] or words
+    is_launcher = not _RANK_OPTIONS.keys().isdisjoint(words[:2])
+    return [word for word in words if is_launcher and word.endswith(".py")] or words

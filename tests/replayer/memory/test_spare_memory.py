@@ -16,17 +16,21 @@ MEMINFO = f"MemTotal: {16 << 20} kB\nMemFree: 1 kB\nMemAvailable: {8 << 20} kB\n
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root folder with /proc/meminfo of 16 GiB, 8 of them available."""
     monkeypatch.setattr(spare_memory, "Path", lambda path: tmp_path / path.lstrip("/"))
-    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     (tmp_path / "proc/meminfo").write_text(MEMINFO)
     return tmp_path
 
 
-def limit_container(root: Path, limit_bytes: int) -> None:
-    group = root / "sys/fs/cgroup"
+def limit_container(
+    root: Path, limit_bytes: int, folder: str = "", files: str = "memory.max memory.current", total: str = ""
+) -> None:
+    group = root / "sys/fs/cgroup" / folder
     group.mkdir(parents=True)
-    (group / "memory.max").write_text(f"{limit_bytes}\n")
-    (group / "memory.current").write_text(f"{GIB}\n")
-    (group / "memory.stat").write_text(f"anon 5\nactive_file {GIB // 4}\ninactive_file {GIB // 2}\n")
+    limit, used = files.split()
+    (group / limit).write_text(f"{limit_bytes}\n")
+    (group / used).write_text(f"{GIB}\n")
+    (group / "memory.stat").write_text(f"anon 5\n{total}active_file {GIB // 4}\n{total}inactive_file {GIB // 2}\n")
 
 
 def test_pinning_leaves_a_sixteenth_of_the_memory_free(machine: Path) -> None:
@@ -36,6 +40,19 @@ def test_pinning_leaves_a_sixteenth_of_the_memory_free(machine: Path) -> None:
 def test_the_file_cache_does_not_count_toward_the_limit_of_a_container(machine: Path) -> None:
     """4 GiB less 1 GiB that is used, of which 0.75 GiB can be reclaimed, less a sixteenth of the limit."""
     limit_container(machine, 4 * GIB)
+    assert spare_memory.spare_host_bytes() == int(3.5 * GIB)
+
+
+def test_the_limit_of_a_control_group_applies_to_the_groups_in_it(machine: Path) -> None:
+    (machine / "proc/self/cgroup").write_text("0::/job/step\n")
+    limit_container(machine, 4 * GIB, "job")
+    limit_container(machine, 6 * GIB, "job/step")
+    assert spare_memory.spare_host_bytes() == int(3.5 * GIB)
+
+
+def test_the_limit_of_a_control_group_of_version_1_counts(machine: Path) -> None:
+    (machine / "proc/self/cgroup").write_text("4:cpu:/\n3:memory:/job\n0::/\n")
+    limit_container(machine, 4 * GIB, "memory/job", "memory.limit_in_bytes memory.usage_in_bytes", "total_")
     assert spare_memory.spare_host_bytes() == int(3.5 * GIB)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from traces.model.trace import TraceError
 from traces.script.launch import ranks_per_machine
-from tui.running.ranks import require_ranks, require_torchrun
+from tui.running.ranks import require_ranks
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -19,31 +19,63 @@ def test_more_ranks_than_torch_supports_devices_are_split_into_machines(ranks: i
 @pytest.mark.parametrize("ranks", [129, 250, 257])
 def test_ranks_that_do_not_fill_machines_are_rejected(ranks: int) -> None:
     with pytest.raises(TraceError, match=rf"^{ranks} ranks: PyTorch numbers at most 128 GPUs .* use a multiple of 8$"):
-        require_ranks(ranks, None)
+        require_ranks(ranks, None, [])
 
 
 def test_ranks_that_do_not_fit_in_memory_are_rejected() -> None:
     """64 ranks need 400 MiB and 64 x 46 MiB = 3344 MiB."""
-    require_ranks(64, 3344 * MIB)
+    require_ranks(64, 3344 * MIB, [])
     with pytest.raises(TraceError) as caught:
-        require_ranks(64, 3344 * MIB - 1)
+        require_ranks(64, 3344 * MIB - 1, [])
     assert str(caught.value) == (
         "64 ranks need about 3.3 GiB of memory, but only 3.3 GiB are available; use at most 63 ranks"
     )  # 63 x 46 MiB + 400 MiB fit
-    require_ranks(0, 0)  # no ranks at all
-    require_ranks(64, None)
+    require_ranks(0, 0, [])  # no ranks at all
+    require_ranks(64, None, [])
 
 
 def test_the_split_into_machines_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    require_ranks(256, None)
+    require_ranks(256, None, [])
     assert capsys.readouterr().err == "trace: 256 ranks run as 32 machines of 8 GPUs (PyTorch supports at most 128)\n"
-    require_ranks(128, None)
+    require_ranks(128, None, [])
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("option", ["--nproc-per-node=200", "--nproc_per_node 200", "--nproc-per-node 129"])
-def test_torchrun_with_too_many_ranks_for_a_machine_is_rejected(option: str) -> None:
-    with pytest.raises(TraceError, match="PyTorch supports at most 128 GPUs per machine"):
-        require_torchrun(["-m", "torch.distributed.run", *option.split(), "train.py"])
-    require_torchrun(["-m", "torch.distributed.run", "--nproc-per-node=128", "train.py"])
-    require_torchrun(["train.py"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-m torch.distributed.run --nproc-per-node=200 train.py",
+        "-m torch.distributed.run --standalone --nproc_per_node 200 train.py",
+        "-m torch.distributed.run --nproc 200 train.py",
+        "-m torch.distributed.launch --nproc_per_node=200 train.py",
+        "-m accelerate.commands.launch --num_processes 200 train.py",
+        "-m deepspeed.launcher.runner --num_gpus 200 train.py",
+    ],
+)
+def test_launchers_with_too_many_ranks_for_a_machine_are_rejected(words: str) -> None:
+    with pytest.raises(TraceError, match=r"^200 ranks: PyTorch supports at most 128 GPUs per machine"):
+        require_ranks(0, None, words.split())
+    require_ranks(0, None, words.replace("200", "128").split())
+    with pytest.raises(TraceError, match=r"^64 ranks need about 3.3 GiB of memory, but only 1.0 GiB are available"):
+        require_ranks(0, GIB, words.replace("200", "64").split())
+
+
+def test_torchrun_reads_the_number_of_ranks_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "200")
+    require_ranks(0, None, ["train.py"])
+    require_ranks(0, None, ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"])
+    with pytest.raises(TraceError, match=r"^200 ranks: "):
+        require_ranks(0, None, ["-m", "torch.distributed.run", "train.py"])
+
+
+def test_options_of_the_script_do_not_count() -> None:
+    require_ranks(0, None, ["-m", "torch.distributed.run", "train.py", "--nproc-per-node", "200"])
+    require_ranks(0, None, ["train.py", "--num_gpus", "200"])
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_more_ranks_than_gpus_are_rejected(count: int) -> None:
+    words = [] if count else ["-m", "torch.distributed.run", "--nproc-per-node=4", "train.py"]
+    with pytest.raises(TraceError, match=r"^4 ranks need 4 GPUs, but --gpus 2 gives them only 2$"):
+        require_ranks(count, None, words, gpus=2)
+    require_ranks(count, None, words, gpus=4)
