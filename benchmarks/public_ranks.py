@@ -34,8 +34,9 @@ Edit = tuple[str, str, str]  # file, text, replacement
 
 @dataclass(frozen=True)
 class Program:
-    """The field `words` contains the arguments of `python`. The field `spawns` is True if the program starts its ranks itself.
-    The field `times` contains options of `trace replay` that select the virtual GPUs."""
+    """The field `words` contains the arguments of `python`, and `native_words` contains more arguments for the run on CPUs. The
+    field `spawns` is True if the program starts its ranks itself. The field `times` contains options of `trace replay` that
+    select the virtual GPUs."""
 
     project: str
     name: str
@@ -43,6 +44,7 @@ class Program:
     ranks: int = 2
     folder: str = "."
     native: bool = True
+    native_words: str = ""
     values: str = "compute"
     spawns: bool = False
     times: str = "--trace p100-no-cudnn"
@@ -70,7 +72,7 @@ def _of_examples() -> list[Program]:
         *(Program("examples", f"FSDP2{option}", f"example.py{option}", folder=fsdp) for option in options),
         Program("examples", "tensor_parallel_example", "tensor_parallel_example.py", folder=parallel),
         Program("examples", "sequence_parallel_example", "sequence_parallel_example.py", folder=parallel),
-        Program("examples", "fsdp_tp_example", "fsdp_tp_example.py", 4, folder=parallel, native=False, values="recorded"),
+        Program("examples", "fsdp_tp_example", "fsdp_tp_example.py", 4, folder=parallel),
         Program(
             "examples",
             "minGPT-ddp",
@@ -104,7 +106,6 @@ def _of_examples() -> list[Program]:
                 count or 1,
                 folder=f"distributed/rpc/{name}",
                 spawns=True,
-                native=False,
                 edits=fewer_epochs if name == "ddp_rpc" else (),
             )
             for name, count in of_rpc.items()
@@ -197,7 +198,7 @@ def _of_torch() -> list[Program]:
         ),
     }
     return [
-        Program("torch", name, f"{name}.py", spawns=True, native=False, edits=tuple((f"{name}.py", *edit) for edit in edits))
+        Program("torch", name, f"{name}.py", spawns=True, edits=tuple((f"{name}.py", *edit) for edit in edits))
         for name, edits in examples.items()
     ]
 
@@ -227,6 +228,7 @@ def _of_deepspeed() -> list[Program]:
         (f"{pipeline}/ds_config.json", '_per_gpu" : 8', '_per_gpu" : 2'),
         (f"{pipeline}/ds_config.json", '"lr": 0.001', '"torch_adam": true, "lr": 0.001'),
     )
+    on_cpu = {"DS_ACCELERATOR": "cpu"}
     states = "offload_states.py --hidden_dim 64 --iteration 2 --warmup 1"
     return [
         Program(
@@ -234,7 +236,7 @@ def _of_deepspeed() -> list[Program]:
             "gan/gan_deepspeed_train",
             f"gan_deepspeed_train.py {gan} --deepspeed_config gan_deepspeed_config.json",
             folder="training/gan",
-            native=False,
+            native_environment=on_cpu,
             edits=(("training/gan/utils.py", 'default=-1, help="local', 'default=os.environ["LOCAL_RANK"], help="local'),),
         ),
         *(
@@ -243,7 +245,7 @@ def _of_deepspeed() -> list[Program]:
                 f"bf16_master_weight {name}",
                 f"{weights} --deepspeed_config configs/{name}.json",
                 folder="training/bf16_master_weight",
-                native=False,
+                native_environment=on_cpu,
                 edits=((f"training/bf16_master_weight/configs/{name}.json", '"lr": 1e-4', '"torch_adam": true, "lr": 1e-4'),),
             )
             for name in configs
@@ -264,7 +266,7 @@ def _of_deepspeed() -> list[Program]:
                 f"cifar {name}",
                 f"cifar10_deepspeed.py --deepspeed --epochs 1 {options}",
                 folder="training/cifar",
-                native=False,
+                native_environment=on_cpu,
                 edits=(*small_images, (cifar, '"lr": 0.001,', '"torch_adam": True, "lr": 0.001,')),
             )
             for name, options in cifar_stages.items()
@@ -275,7 +277,7 @@ def _of_deepspeed() -> list[Program]:
                 f"pipeline_parallelism {name}",
                 f"train.py --deepspeed --deepspeed_config ds_config.json -p {stages} -s 2",
                 folder=pipeline,
-                native=False,
+                native_environment=on_cpu,
                 edits=of_pipeline,
             )
             for name, stages in {"two stages": 2, "data parallel": 0}.items()
@@ -288,13 +290,17 @@ def _of_megatron() -> list[Program]:
     single = ((loop, "tensor_model_parallel_size=2", "tensor_model_parallel_size=1"),)
     return [
         Program("megatron", "run_simple_mcore_train_loop", loop, native=False),
-        Program("megatron", "run_simple_mcore_train_loop data parallel", loop, native=False, edits=single),
+        Program("megatron", "run_simple_mcore_train_loop data parallel", loop, edits=single),
     ]
 
 
 def _of_torchtitan() -> list[Program]:
     """The integration tests of torchtitan's features."""
-    run = "-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 2"
+    run = "-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 3"
+    smaller = (
+        "--training.num_tokens_per_microbatch_per_dp_rank 256 --training.max_context_length 128"
+        " --training.mixed_precision_param float32"
+    )
     two = (
         "default compile compile_sac_op tp2 ce_loss_tp2 tp2_no_sp tp2_compile full_checkpoint_save hf_checkpoint_save"
         " last_save_model_only_bf16 pp2_1f1b optimizer_bf16_states fsdp_reshard_always gradient_accumulation sft"
@@ -308,7 +314,14 @@ def _of_torchtitan() -> list[Program]:
         f"llama3_debugmodel_{name}": 4 for name in four.split()
     }
     return [
-        Program("torchtitan", name, f"{run} --config {name}", count, values="recorded", native=False)
+        Program(
+            "torchtitan",
+            name,
+            f"{run} --config {name} {smaller}",
+            count,
+            native_words="--training.disable_cuda_graphs",
+            native_environment={"TORCHDYNAMO_DISABLE": "1"},
+        )
         for name, count in counts.items()
     ]
 
@@ -333,7 +346,6 @@ def _of_elastic() -> list[Program]:
             f"{agent} {words} --epochs 2",
             folder="examples/imagenet",
             spawns=True,
-            native=False,  # the checkpoint is loaded with map_location="cuda:0"
             edits=(*small, fails),
         ),
     ]
@@ -357,8 +369,9 @@ def _of_nanogpt() -> list[Program]:
         for name in ("train", "val")
     )
     names = {"train": "--compile=False", "train, float16": "--compile=False --dtype=float16", "train, compiled": ""}
+    eager = {"TORCHDYNAMO_DISABLE": "1"}
     return [
-        Program("nanoGPT", name, f"{words} {option}", edits=data, native=not ("16" in option or not option))
+        Program("nanoGPT", name, f"{words} {option}", edits=data, native_environment=eager)
         for name, option in names.items()
     ]
 

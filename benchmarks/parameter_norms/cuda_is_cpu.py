@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed import device_mesh
+from torch.distributed import device_mesh, fsdp
+from torch.distributed.nn import functional
 from torch.overrides import TorchFunctionMode
 
 dist: Any = distributed
 accelerator: Any = torch.accelerator
 COUNT = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 CPU = torch.device("cpu")
+NO_OPERATIONS = "set_device synchronize empty_cache manual_seed manual_seed_all reset_peak_memory_stats _lazy_init".split()
 
 
 def on_cpu(value: Any) -> Any:
@@ -52,24 +56,71 @@ def without_numbers(given: Any) -> Any:
     return words(given) if isinstance(given, dict) else tuple(CPU if type(one) is int else on_cpu(one) for one in given)
 
 
+class Event:
+    """An event that is complete as soon as the script records it, because operations on the CPU are synchronous."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        self.record = self.wait = self.synchronize = lambda *_args: None
+        self.query, self.elapsed_time = lambda: True, lambda _end: 1.0
+
+
+def normalize_over_ranks(norm: Any, given: Any) -> Any:
+    """Do the computation of SyncBatchNorm, which PyTorch implements for GPUs only."""
+    training = norm.training or norm.running_mean is None
+    if not training:
+        return torch.nn.functional.batch_norm(given, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+    others = [at for at in range(given.dim()) if at != 1]
+    count = torch.full((1,), given.numel() / given.shape[1])
+    sums = functional.all_reduce(torch.cat([given.sum(others), (given * given).sum(others), count]), group=norm.process_group)
+    mean, squares = (sums[:-1] / sums[-1]).chunk(2)
+    variance = squares - mean * mean
+    if norm.running_mean is not None:
+        with torch.no_grad():
+            norm.num_batches_tracked += 1
+            share = norm.momentum or 1 / float(norm.num_batches_tracked)
+            norm.running_mean.lerp_(mean, share)
+            norm.running_var.lerp_(variance * sums[-1] / (sums[-1] - 1), share)
+    shape = [1, -1, *[1] * (given.dim() - 2)]
+    normal = (given - mean.view(shape)) * torch.rsqrt(variance + norm.eps).view(shape)
+    return normal if norm.weight is None else normal * norm.weight.view(shape) + norm.bias.view(shape)
+
+
 def install() -> None:
+    cuda: Any = torch.cuda
     for name in ("init_process_group", "new_group"):
         replace(dist, name, words)
-    replace(device_mesh.DeviceMesh, "__init__", words)
+    for owner in (device_mesh.DeviceMesh, torch.nn.parallel.DistributedDataParallel, fsdp.FullyShardedDataParallel):
+        replace(owner, "__init__", words)
+    for owner in (torch.autocast, torch.amp.GradScaler):
+        replace(owner, "__init__", words)
+    replace(torch, "load", words)
     replace(device_mesh, "init_device_mesh", words)
     dist.init_device_mesh = device_mesh.init_device_mesh
     dist.get_default_backend_for_device = lambda device: "gloo"
     replace(torch.nn.Module, "to", without_numbers)
     for moved, name in ((torch.nn.Module, "cuda"), (torch.Tensor, "cuda"), (torch.Tensor, "pin_memory")):
         setattr(moved, name, lambda self, *_args, **_kwargs: self)
-    replace(torch.nn.parallel.DistributedDataParallel, "__init__", words)
-    for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"):
-        setattr(torch.cuda, name, lambda *_args, **_kwargs: None)
+    sync: Any = torch.nn.SyncBatchNorm
+    sync.forward = normalize_over_ranks
+    for name in NO_OPERATIONS:
+        setattr(cuda, name, lambda *_args, **_kwargs: None)
+    cuda.is_available, cuda.current_device = lambda: True, lambda: 0
+    cuda.is_bf16_supported = lambda *_args, **_kwargs: True
+    cuda.get_device_name, cuda.get_device_capability = lambda *_args: "CPU", lambda *_args: (6, 0)
+    card = SimpleNamespace(name="CPU", total_memory=2**34, major=6, minor=0, multi_processor_count=1)
+    cuda.get_device_properties, cuda.memory_stats = lambda *_args: card, lambda *_args: defaultdict(int)
+    cuda.get_rng_state = lambda *_args: torch.get_rng_state()
+    cuda.set_rng_state = lambda state, *_args: torch.set_rng_state(state)
+    cuda.Event, cuda.Stream, cuda.stream = Event, torch.cpu.Stream, torch.cpu.stream
+    cuda.current_stream = cuda.default_stream = torch.cpu.current_stream
     accelerator.current_device_index = lambda: 0
     accelerator.set_device_index = lambda *_args: None
     accelerator.device_index = lambda *_args: None
     torch.cuda.device_count = accelerator.device_count = lambda: COUNT
     accelerator.is_available = lambda: True
-    accelerator.current_accelerator = lambda check_available=False: CPU
+    accelerator.current_stream = torch.cpu.current_stream
+    optimizer: Any = torch.optim.Optimizer
+    optimizer._accelerator_graph_capture_health_check = lambda _self: None
+    accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
     mode: Any = OnCpu()
     mode.__enter__()
