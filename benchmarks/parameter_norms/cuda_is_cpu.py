@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.distributed import device_mesh, fsdp
-from torch.distributed.nn import functional
+from torch.distributed import nn as distributed_nn
 from torch.overrides import TorchFunctionMode
 
 dist: Any = distributed
+differentiable: Any = distributed_nn
 accelerator: Any = torch.accelerator
 COUNT = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 CPU = torch.device("cpu")
@@ -71,7 +72,8 @@ def normalize_over_ranks(norm: Any, given: Any) -> Any:
         return torch.nn.functional.batch_norm(given, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     others = [at for at in range(given.dim()) if at != 1]
     count = torch.full((1,), given.numel() / given.shape[1])
-    sums = functional.all_reduce(torch.cat([given.sum(others), (given * given).sum(others), count]), group=norm.process_group)
+    own = torch.cat([given.sum(others), (given * given).sum(others), count])
+    sums = differentiable.all_reduce(own, group=norm.process_group)
     mean, squares = (sums[:-1] / sums[-1]).chunk(2)
     variance = squares - mean * mean
     if norm.running_mean is not None:
@@ -87,11 +89,11 @@ def normalize_over_ranks(norm: Any, given: Any) -> Any:
 
 def install() -> None:
     cuda: Any = torch.cuda
+    parallel: Any = torch.nn.parallel.DistributedDataParallel
     for name in ("init_process_group", "new_group"):
         replace(dist, name, words)
-    for owner in (device_mesh.DeviceMesh, torch.nn.parallel.DistributedDataParallel, fsdp.FullyShardedDataParallel):
-        replace(owner, "__init__", words)
-    for owner in (torch.autocast, torch.amp.GradScaler):
+    owners: list[Any] = [device_mesh.DeviceMesh, parallel, fsdp.FullyShardedDataParallel]
+    for owner in (*owners, torch.autocast, torch.amp.GradScaler):
         replace(owner, "__init__", words)
     replace(torch, "load", words)
     replace(device_mesh, "init_device_mesh", words)
@@ -102,6 +104,7 @@ def install() -> None:
         setattr(moved, name, lambda self, *_args, **_kwargs: self)
     sync: Any = torch.nn.SyncBatchNorm
     sync.forward = normalize_over_ranks
+    parallel._passing_sync_batchnorm_handle = lambda *_args: None
     for name in NO_OPERATIONS:
         setattr(cuda, name, lambda *_args, **_kwargs: None)
     cuda.is_available, cuda.current_device = lambda: True, lambda: 0
