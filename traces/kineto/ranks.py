@@ -138,7 +138,9 @@ def _joined(recordings: list[_Recording], skipped: dict[str, str], problems: Cou
     if skipped:
         trace.provenance["skipped_files"] = skipped
     trace.problems = dict(sorted(problems.items()))
-    trace.lacks = sorted(trace.lacks)
+    world_size = max(part.world_size or 0 for part in recordings)
+    absent = [f"{world_size - len(numbers)} of {world_size} ranks"] if world_size > len(numbers) else []
+    trace.lacks = sorted([*trace.lacks, *absent])
     return trace
 
 
