@@ -180,14 +180,22 @@ def test_each_repeated_sequence_that_begins_with_new_data_is_a_step(
     assert set(np.diff(trace.steps.start_ns).tolist()) <= {24 * US}
 
 
-@pytest.mark.parametrize(("reads_tokens", "count"), [(True, 5), (False, 1)], ids=["tokens are looked up", "layers"])
-def test_each_repeated_sequence_that_looks_up_tokens_is_a_step(reads_tokens: bool, count: int) -> None:
-    """GIVEN a loop that generates tokens, without marks, copies and shapes THEN each token is a step of 36 us"""
+@pytest.mark.parametrize(
+    ("first", "last", "count"),
+    [
+        pytest.param("aten::embedding", "aten::argmax", 5, id="a loop that generates tokens"),
+        pytest.param("aten::embedding", "aten::embedding", 5, id="batches for a model with two embeddings"),
+        pytest.param("aten::embedding", "aten::relu", 1, id="layers with one embedding each"),
+        pytest.param("aten::layer_norm", "aten::relu", 1, id="layers"),
+    ],
+)
+def test_each_repeated_sequence_with_two_ops_on_tokens_is_a_step(first: str, last: str, count: int) -> None:
+    """GIVEN a loop without marks, copies and shapes THEN each iteration is a step of 36 us"""
     profile = Profile()
     for _ in range(5):
-        profile.launch("aten::embedding" if reads_tokens else "aten::layer_norm", ["first"])
+        profile.launch(first, ["first"])
         profile.launch("aten::linear", ["gemm"])
-        profile.launch("aten::argmax", ["reduce"])
+        profile.launch(last, ["last"])
     trace = profile.read()
     assert np.diff(trace.steps.start_ns).tolist() == [36 * US] * (count - 1)
 

@@ -8,7 +8,8 @@
 Note [Repeated ops]
     If the whole recording repeats one sequence of ops at least twice, each repetition is a training step. Layers of a network
     also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
-    GPU, or a lookup of tokens in an embedding. Otherwise it must begin with new data, while a layer begins with the output of
+    GPU. Two ops on tokens also suffice: lookups in an embedding, or choices of the next token. A single lookup does not,
+    because each layer may have an embedding. Otherwise a step must begin with new data, while a layer begins with the output of
     the previous layer. The kernels of an inference server depend on the number of requests, so a sequence that contains a copy
     between CPU and GPU is a step even if only its ops repeat. The first iteration may run other ops than the following ones,
     for example to process a prompt. If only launches of CUDA graphs repeat, training steps are found from these launches. In a
@@ -135,16 +136,18 @@ class _Call(NamedTuple):
     symbol: tuple[int, ...]
     is_graph: bool
     is_once: bool
+    of_tokens: bool
     computes: bool
     reads: str  # the shape of the first argument, or ""
 
 
 def _once_calls(calls: Sequence[_Call]) -> set[int]:
-    return {call.symbol[0] for call in calls if call.is_once}
+    return {call.symbol[0] for call in calls if call.is_once or call.of_tokens}
 
 
 def _is_iteration(calls: Sequence[_Call], works: bool, begins_anew: bool = False) -> bool:
-    return (begins_anew or bool(_once_calls(calls))) and (not works or any(call.computes for call in calls))
+    is_loop = begins_anew or any(call.is_once for call in calls) or sum(call.of_tokens for call in calls) > 1
+    return is_loop and (not works or any(call.computes for call in calls))
 
 
 def _reads_new_data(calls: Sequence[_Call]) -> bool:
@@ -164,7 +167,7 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
     tops = np.unique(
         top[(host.thread == 0) & ((host.kind == HostKind.OP) | np.isin(np.arange(len(host)), device.launch[work]))]
     )
-    lookup = strings.find("aten::embedding")
+    of_tokens = set(map(strings.find, ("aten::embedding", "aten::argmax", "aten::multinomial")))
     launches_graph = set(top[strings.matching(host.name, GRAPH_LAUNCHES.__contains__)].tolist())
     found = []
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")].tolist():
@@ -177,7 +180,8 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
                 int(host.start_ns[row]),
                 (int(host.name[row]), *names),
                 is_graph,
-                int(host.name[row]) == lookup or not once.isdisjoint(device.name[own].tolist()),
+                not once.isdisjoint(device.name[own].tolist()),
+                int(host.name[row]) in of_tokens,
                 bool((device.kind[own] == DeviceKind.KERNEL).any()),
                 strings[shape].partition(";")[0] if (shape := int(host.shapes[row])) != NONE else "",
             )
