@@ -206,7 +206,7 @@ def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> 
     errors = {name: inf if of.recorded_ns == 0 and of.replayed_ns else of.error for name, of in figures.items()}
     known = {name: abs(error) for name, error in errors.items() if error is not None}
     beyond = [name for name, error in known.items() if error > tolerance]
-    beyond_noise = [name for name in beyond if known[name] > figures[name].noise]
+    beyond_noise = [name for name in beyond if known[name] > (figures[name].average_noise or 0)]
     name = next(iter([*beyond_noise, *beyond, *known, *steps]))
     is_within = False if beyond_noise else None if beyond or not known else True
     return _Judgement(name, tuple(known), is_within, figures[name].error or 0.0)

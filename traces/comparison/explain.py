@@ -111,7 +111,7 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
     sentences += comparison.estimate_sentences()
     if verdict.same is False:
         sentences.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
-    elif delta_ns and abs(delta_ns) <= noise * before_ns:
+    elif delta_ns and abs(delta_ns) <= (comparison.steps.average_noise or 0) * before_ns:
         sentences.append(f"Step time varies by ±{100 * noise:.1f} % between steps, so this difference may be noise.")
     return " ".join(sentences)
 

@@ -101,6 +101,10 @@ LONG_STEP = 2  # times the pace
 # chosen: quartiles of three values say nothing
 STEPS_FOR_NOISE = 4  # steps
 
+# the noise of a median or mean of more steps than this is smaller than the noise of a single step
+# chosen: two standard errors of the difference of two medians, see Note [Noise of an average] in figures/spread.py
+CERTAIN_STEPS = 28  # steps
+
 # figures are unreliable if a problem affects at least this share of the kernels
 # chosen: missing 1 % of the kernels changes idle time about as much as steps vary
 SERIOUS_SHARE = 0.01  # share of the kernels

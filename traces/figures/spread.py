@@ -15,10 +15,16 @@ Note [Means of varying steps]
     only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared. With fewer
     than four steps, a single slow step would change the mean. The means leave out steps of at least SLOW_STEP times the 75th
     percentile, because such a step contains more than a training step.
+
+Note [Noise of an average]
+    The average of many steps is known better than the time of one step. If step times are independent and normally
+    distributed, two standard errors of the difference of two medians of n steps are 5.26 / sqrt(n) times the noise floor. From
+    CERTAIN_STEPS = 5.26**2 steps on, this is less than the noise floor, and decides which differences may be noise.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,8 +39,8 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Compares the step times of two traces, usually a recording and its replay. If `error` is not larger than both noise
-    floors, the step times of the traces do not differ significantly."""
+    """Compares the step times of two traces, usually a recording and its replay. If `error` is not larger than
+    `average_noise`, the step times of the traces do not differ significantly."""
 
     recorded_median_ns: int | None  # median of the first trace
     replayed_median_ns: int | None  # median of the second trace
@@ -49,6 +55,8 @@ class Spread:
     recorded_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
     replayed_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)  # mean of the second trace
     replayed_noise_floor: float | None = field(default=None, metadata=OMITTED_IF_NONE)  # noise floor of the second trace
+    # the largest `error` that may be noise, see Note [Noise of an average]; None if both noise floors are unknown
+    average_noise: float | None = field(default=None, metadata=OMITTED_IF_NONE)
 
     @property
     def noise(self) -> float:
@@ -85,7 +93,11 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
     others = noise_floor(their_ns[theirs])
-    found = Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2], replayed_noise_floor=others)
+    noises = [_of_average(of, len(steps)) for of, steps in ((noise, ours), (others, theirs)) if of is not None and len(steps)]
+    found = Spread(
+        a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2],
+        replayed_noise_floor=others, average_noise=max(noises, default=None),
+    )  # fmt: skip
     if not len(ours) or not len(theirs) or not (varies_much(our_ns[ours]) and varies_much(their_ns[theirs])):
         return found
     means = mean(_usual(our_ns[ours])), mean(_usual(their_ns[theirs]))
@@ -175,6 +187,11 @@ def noise_floor(values: Column) -> float | None:
         return None
     lower, median, upper = np.percentile(means_of_periods(values), (25, 50, 75))
     return float((upper - lower) / 2 / median) if median else None
+
+
+def _of_average(noise: float, steps: int) -> float:
+    # see Note [Noise of an average]
+    return noise * min(1.0, math.sqrt(thresholds.CERTAIN_STEPS / steps))
 
 
 def varies_much(values: Column) -> bool:
