@@ -58,6 +58,12 @@ def warn_once_at_script(text: str) -> None:
         warn_at_script(text)
 
 
+def require(is_met: object, text: str) -> None:
+    """Raise RuntimeError if a condition is not met. See TORCH_CHECK in c10/util/Exception.h."""
+    if not is_met:
+        raise RuntimeError(text)
+
+
 class NotEmulated(NotImplementedError):
     """Raised if a script calls a function that the virtual GPU does not support."""
 

@@ -34,7 +34,7 @@ from replayer.distributed.group_call import GroupCall
 from replayer.distributed.group_operations import GroupOperations
 from replayer.distributed.reductions import Reduction
 from replayer.distributed.work import GatheredWork, VirtualWork, WorkGroup
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny, TorchFunction
@@ -382,8 +382,7 @@ def _op_of(opts: TorchAny) -> TorchAny:
 
 def elements_by_rank(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:
     counts = list(rows) or [tensor.shape[0] // size] * size
-    if len(counts) != size:
-        raise RuntimeError("Number of tensor splits not equal to group size")
+    require(len(counts) == size, "Number of tensor splits not equal to group size")
     if sum(counts) != tensor.shape[0]:
         raise RuntimeError(
             "Split sizes doesn't match total dim 0 size"

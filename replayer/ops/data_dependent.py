@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 
+from replayer.errors import require
 from replayer.op_signature import OpSignature
 from replayer.ops.known_contents import selected_by
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
@@ -108,8 +109,7 @@ class DataDependentOps:
     def masked_select(self, source: TorchAny, mask: TorchAny) -> TorchAny:
         if not (is_virtual(source, self._tensor_class) and is_virtual(mask, self._tensor_class)):
             raise RuntimeError("masked_select: expected self and mask to be on the same device, but found a CPU tensor")
-        if mask.dtype is not torch.bool:
-            raise RuntimeError("masked_select: expected BoolTensor for mask")
+        require(mask.dtype is torch.bool, "masked_select: expected BoolTensor for mask")
         meta: TensorMeta = source.tensor_meta
         shape = tuple(torch._C._infer_size(mask.shape, torch.Size(meta.shape)))
         count = self._count_set("aten::masked_select", mask, shape)
@@ -169,10 +169,8 @@ class DataDependentOps:
         return self._with_values(self._results(REPEAT_INTERLEAVE, [repeats], [result]), known)[0]
 
     def bincount(self, source: TorchAny, weights: TorchAny = None, minlength: int = 0) -> TorchAny:
-        if source.dim() != 1:
-            raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-        if weights is not None and weights.shape != source.shape:
-            raise RuntimeError("weights should be 1-d and have the same length as input")
+        require(source.dim() == 1, "bincount only supports 1-d non-negative integral inputs.")
+        require(weights is None or weights.shape == source.shape, "weights should be 1-d and have the same length as input")
         known = self._compute(source, lambda host: (aten.bincount(host, None, minlength),))
         size = self._size("aten::bincount", source, known, lambda: max(minlength, 1 if source.tensor_meta.numel else 0))
         dtype = torch.int64

@@ -16,7 +16,7 @@ from typing import Self
 import torch
 
 from replayer.cuda_error import CudaError
-from replayer.errors import warn_once_at_script
+from replayer.errors import require, warn_once_at_script
 from replayer.state import STATE, describe_gpu, gpu, host_memory, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
 from replayer.tensor.device_args import checked_index
@@ -171,8 +171,7 @@ class CudaDriver:
 
     def start(self) -> None:
         visible = self.device_count()
-        if not visible:
-            raise RuntimeError("No CUDA GPUs are available")
+        require(visible, "No CUDA GPUs are available")
         gpu()
         self._visible = visible
 
@@ -286,8 +285,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _sleep(cycles: int) -> None:
-    if not isinstance(cycles, int):
-        raise RuntimeError("torch.cuda._sleep(): expected 'int'")
+    require(isinstance(cycles, int), "torch.cuda._sleep(): expected 'int'")
     gpu().launches.spin(max(cycles, 0), gpu().current.device())
 
 
@@ -295,8 +293,7 @@ def _set_sync_debug_mode(mode: int) -> None:
     warn_once_at_script(
         "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
     )
-    if mode not in (0, 1, 2):
-        raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
+    require(mode in (0, 1, 2), "invalid value of debug_mode, expected one of 0,1,2")
     STATE.sync_debug_mode = mode
 
 

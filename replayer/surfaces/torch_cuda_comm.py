@@ -17,6 +17,7 @@ from types import ModuleType
 
 import torch
 
+from replayer.errors import require
 from replayer.op_signature import OpSignature
 from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, CopyMethod
 from replayer.state import computing, gpu
@@ -64,8 +65,7 @@ class Comm:
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
         """Return one chunk of `tensor` per GPU. Chunks that are already on their GPU are not copied."""
-        if not devices:
-            raise RuntimeError("Expected at least one device to scatter to")
+        require(devices, "Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):
             text = f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {len(devices)} and"
             raise RuntimeError(f"{text} len(chunk_sizes) = {len(sizes)}")
@@ -86,8 +86,7 @@ class Comm:
 
     def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
         """Concatenate tensors on the GPU `destination` (-1: the CPU, None: the current GPU)."""
-        if not tensors:
-            raise RuntimeError("Expected at least one tensor to gather from")
+        require(tensors, "Expected at least one tensor to gather from")
         first = tensors[0]
         shape = list(first.shape)
         dim = dim + len(shape) if dim < 0 else dim

@@ -16,6 +16,7 @@ from typing import Self
 import torch
 
 from replayer.cuda_error import SINCE_2_14, CudaError
+from replayer.errors import require
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refuse
 from replayer.surfaces.torch_cuda_mem_pool import PoolHandle, PrivatePools, VirtualMemPool
@@ -158,8 +159,7 @@ class VirtualGraph:
         return capture.graph
 
     def instantiate(self) -> None:
-        if self._graph is None:
-            raise RuntimeError("capture_end() must have been called before calling instantiate")
+        require(self._graph is not None, "capture_end() must have been called before calling instantiate")
         if self._executable is not None and not self._keeps_graph:
             raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
         self._executable = object()
@@ -195,13 +195,11 @@ class VirtualGraph:
             self._keeps_graph = True
 
     def raw_cuda_graph(self) -> int:
-        if self._template is None:
-            raise RuntimeError(_NO_GRAPH if SINCE_2_14 else _NOT_ENDED if self._keeps_graph else _NOT_KEPT)
+        require(self._template is not None, _NO_GRAPH if SINCE_2_14 else _NOT_ENDED if self._keeps_graph else _NOT_KEPT)
         return id(self._template)
 
     def raw_cuda_graph_exec(self) -> int:
-        if self._executable is None:
-            raise RuntimeError(_NO_EXECUTABLE)
+        require(self._executable is not None, _NO_EXECUTABLE)
         return id(self._executable)
 
     def _retain_pool(self, pool: VirtualMemPool) -> None:

@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 from replayer.state import computing, gpu
 from replayer.surfaces.triton import kernel_signature
 from replayer.tensor.planning.cuda_dtypes import scalar_type
@@ -27,8 +27,7 @@ def launch(
     code: str, name: str, by_reference: bool, outputs: int, tensors: tuple[torch.Tensor, ...], scalars: dict[str, TorchAny]
 ) -> TorchAny:
     """See torch/csrc/cuda/Module.cpp and ATen/cuda/jiterator.cu."""
-    if any(not tensor.is_cuda for tensor in tensors):
-        raise RuntimeError("Jiterator is only supported on CUDA tensors")
+    require(all(tensor.is_cuda for tensor in tensors), "Jiterator is only supported on CUDA tensors")
     for tensor in tensors:
         if tensor.dtype in _UNNAMED:
             raise RuntimeError(

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 from replayer.state import gpu, started
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
@@ -77,14 +77,12 @@ class VirtualMemPool:
 
 
 def _begin(device: int, pool: PoolHandle, thread: int | None) -> None:
-    if not gpu().devices[device].allocator.begin_pool(pool[1], thread):
-        raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+    require(gpu().devices[device].allocator.begin_pool(pool[1], thread), "beginAllocateToPool: already recording to mempool_id")
     VirtualMemPool.pools.keep(pool)
 
 
 def _end(device: int, pool: PoolHandle) -> None:
-    if not gpu().devices[device].allocator.end_pool(pool[1]):
-        raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+    require(gpu().devices[device].allocator.end_pool(pool[1]), "endAllocatePool: not currently recording to mempool_id")
 
 
 def install(torch_module: ModuleType) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
 
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
@@ -79,8 +79,7 @@ class RawBlocks:
     def delete(self, address: int) -> None:
         if not address:
             return
-        if address not in self._handles:
-            raise RuntimeError(f"invalid device pointer: {address:#x}")
+        require(address in self._handles, f"invalid device pointer: {address:#x}")
         handle = self._handles.pop(address)
         handle.allocator.free(handle)
 

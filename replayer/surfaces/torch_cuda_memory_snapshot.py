@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 from replayer.memory.device.history import ACTIONS, History, StackFrame
 from replayer.memory.device.settings import VARIABLES
 from replayer.memory.device.snapshot import settings_dict
@@ -72,8 +72,7 @@ def record_history_legacy(
 
 
 def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
-    if value not in words:
-        raise RuntimeError(f"expected {name} to be {', '.join(map(repr, words))}; got {value!r}")
+    require(value in words, f"expected {name} to be {', '.join(map(repr, words))}; got {value!r}")
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:

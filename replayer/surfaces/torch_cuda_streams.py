@@ -22,6 +22,7 @@ from typing import Self
 import torch
 
 from replayer.cuda_error import CudaError
+from replayer.errors import require
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.state import before_sync, gpu
 from replayer.surfaces.patching import generic, refusal
@@ -163,8 +164,7 @@ class ExternalStream(Stream):
 
     def __new__(cls, stream_ptr: int | None, device: TorchAny = None, **known: TorchAny) -> Self:
         index = _index(device)
-        if not isinstance(stream_ptr, int | None):
-            raise RuntimeError(f"stream_ptr must be an int or None, got {type(stream_ptr).__name__}")
+        require(isinstance(stream_ptr, int | None), f"stream_ptr must be an int or None, got {type(stream_ptr).__name__}")
         stream_id = (stream_ptr - _HANDLE - (index << 20)) / 16 if stream_ptr else 0
         if (index, stream_id) not in cls.pool():
             refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
@@ -229,14 +229,12 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
     def elapsed_time(self, end_event: TorchAny) -> float:
         """Return the time until `end_event` in milliseconds. Raises an error, as on a real GPU, if an event was not recorded or
         if the events belong to different GPUs."""
-        if not isinstance(end_event, _CudaEventBase):
-            raise RuntimeError("expected other to be a torch.cuda.Event object")
+        require(isinstance(end_event, _CudaEventBase), "expected other to be a torch.cuda.Event object")
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self.virtual.time_ns is None or end_event.virtual.time_ns is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if not (self.query() and end_event.query()):
-            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        require(self.query() and end_event.query(), "Both events must be completed before calculating elapsed time.")
         if self.device_index != end_event.device_index:
             raise CudaError.INVALID_HANDLE.to_torch()
         return gpu().streams.elapsed_ms(self.virtual, end_event.virtual)
@@ -277,8 +275,7 @@ class Event(_CudaEventBase):
 
 def _stream_of(stream: TorchAny) -> VirtualStream:
     if stream is None:
-        index = current_index()
-        return gpu().current.stream(index)
+        return gpu().current.stream(current_index())
     if not isinstance(stream, _CudaStreamBase):
         raise RuntimeError("expected stream to be a torch.Stream or torch.cuda.Stream object")
     return stream.virtual

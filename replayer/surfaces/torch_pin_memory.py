@@ -14,6 +14,7 @@ from types import ModuleType
 
 import torch
 
+from replayer.errors import require
 from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
 from replayer.tensor.generators import check_generator
@@ -62,8 +63,7 @@ def pin_memory(self: TorchAny, device: TorchAny = None) -> torch.Tensor:
         _warn_of_device("pin_memory")
         _warn_of_device("is_pinned")
         kind = torch.device(device).type
-        if kind != "cuda":
-            raise RuntimeError(f"{kind.upper()} device type not an accelerator.")
+        require(kind == "cuda", f"{kind.upper()} device type not an accelerator.")
     if self.device.type != "cpu":
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
     return self if is_pinned(self) else pinned_copy(self.detach())
@@ -92,11 +92,9 @@ def with_pin_memory(make: TorchFunction, pin: Callable[[torch.Tensor], torch.Ten
         if not kwargs.get("pin_memory"):
             return make(*args, **kwargs)
         device = kwargs.get("device")
-        if device is not None and torch.device(device).type != "cpu":
-            raise RuntimeError("Only dense CPU tensors can be pinned")
+        require(device is None or torch.device(device).type == "cpu", "Only dense CPU tensors can be pinned")
         made = make(*args, **{**kwargs, "pin_memory": False})
-        if made.device.type != "cpu":
-            raise RuntimeError("Only dense CPU tensors can be pinned")
+        require(made.device.type == "cpu", "Only dense CPU tensors can be pinned")
         return pin(made.detach()).requires_grad_(made.requires_grad)
 
     return pinning

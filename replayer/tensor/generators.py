@@ -17,7 +17,7 @@ from typing import Self
 
 import torch
 
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 from replayer.state import STATE, gpu
 from replayer.tensor.allocation import Allocation, allocate
 from replayer.timing.cuda_graph import GraphCapture
@@ -119,8 +119,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return self.philox.offset
 
     def set_offset(self, offset: int) -> Generator:
-        if offset % _PER_CALL:
-            raise RuntimeError("offset must be a multiple of 4")
+        require(offset % _PER_CALL == 0, "offset must be a multiple of 4")
         refuse_in_capture("Cannot call CUDAGeneratorImpl::set_offset")
         self.philox.offset = offset
         return self
@@ -133,8 +132,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
-        if len(raw) not in (_SEED.size, _STATE.size):
-            raise RuntimeError("RNG state is wrong size")
+        require(len(raw) in (_SEED.size, _STATE.size), "RNG state is wrong size")
         self.manual_seed(*_SEED.unpack_from(raw))
         if len(raw) == _STATE.size:
             self.philox.offset = _STATE.unpack(raw)[1]
@@ -225,8 +223,7 @@ def philox_of(args: Sequence[TorchAny], kwargs: Kwargs, device: int) -> PhiloxSt
 def require_device(args: Sequence[TorchAny], kwargs: Kwargs, device_type: str) -> None:
     generator = _generator_in(args, kwargs)
     found = device_type if generator is None else "cpu" if virtual_generator(generator) is None else "cuda"
-    if found != device_type:
-        raise RuntimeError(f"Expected a '{device_type}' device type for generator but found '{found}'")
+    require(found == device_type, f"Expected a '{device_type}' device type for generator but found '{found}'")
 
 
 def check_generator(args: Sequence[TorchAny], kwargs: Kwargs) -> None:

@@ -116,8 +116,7 @@ _STORED = tuple(field.name for field in fields(OpSignature) if field.init)
 
 
 def packed(plan: Plan) -> bytes | None:
-    signature = plan.signature
-    described = tuple(getattr(signature, name) for name in _STORED)
+    described = tuple(getattr(plan.signature, name) for name in _STORED)
     try:
         outcome = _outcome_to_tuple(plan.outcome, plan.device)
         reshaped = [(of, _meta_to_tuple(meta, plan.device), size, rebound) for of, meta, size, rebound in plan.reshaped]

@@ -11,7 +11,7 @@ from typing import Self
 
 import torch
 
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 from replayer.op_signature import OpSignature
 from replayer.state import before_sync, computing, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform, allocate
@@ -86,8 +86,7 @@ class VirtualStorage(torch.UntypedStorage):
         raise RuntimeError("_share_filename_: only available on CPU")
 
     def resize_(self, size_bytes: int) -> Self:
-        if not isinstance(size_bytes, int):
-            raise RuntimeError(f"resize_ expects an int, but got {type_name(size_bytes)}")
+        require(isinstance(size_bytes, int), f"resize_ expects an int, but got {type_name(size_bytes)}")
         if size_bytes != self.allocation.size_bytes:
             resized = VirtualStorage.over(allocate(gpu(), self._index, size_bytes & LARGEST), self._index)
             kept = min(size_bytes, self.nbytes())
@@ -133,8 +132,7 @@ class VirtualStorage(torch.UntypedStorage):
         return self
 
     def fill_(self, value: int) -> Self:
-        if not isinstance(value, int):
-            raise RuntimeError(f"fill_ expects int, but got {type_name(value)}")
+        require(isinstance(value, int), f"fill_ expects int, but got {type_name(value)}")
         self.as_bytes().fill_(value & 0xFF)
         return self
 
@@ -148,18 +146,15 @@ class VirtualStorage(torch.UntypedStorage):
         return self.as_bytes()[at].item()
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        if not isinstance(value, int):
-            raise RuntimeError(f"can only set storage content with a int types, but got {type_name(value)} instead")
+        require(isinstance(value, int), f"can only set storage content with a int types, but got {type_name(value)} instead")
         if isinstance(index, slice):
             start, stop, step = index.indices(self.nbytes())
-            if step != 1:
-                raise RuntimeError(f"Trying to slice with a step of {step}, but only a step of 1 is supported")
+            require(step == 1, f"Trying to slice with a step of {step}, but only a step of 1 is supported")
             self.as_bytes()[start : max(start, stop)] = value & 0xFF
             return
         if isinstance(index, bool) or not isinstance(index, int):
             raise RuntimeError(f"can't index a torch.UntypedStorage with {type_name(index)}")
-        if not -self.nbytes() <= index < self.nbytes():
-            raise RuntimeError("out of bounds")
+        require(-self.nbytes() <= index < self.nbytes(), "out of bounds")
         self.as_bytes()[index] = value & 0xFF
 
     def tolist(self) -> list[TorchAny]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traces.format import host_nesting as nesting
-from traces.format.frames import Damaged
+from traces.format.frames import Damaged, require
 from traces.model.trace import Column, HostSpans, Table
 
 T = TypeVar("T", bound=Table)
@@ -90,8 +90,7 @@ def pack_numbers(numbers: Sequence[Any] | Column, method: int = ABOVE, dtype: st
 
 def claimed_rows(packed: Any) -> int:
     rows: int = _entry(packed, "rows", int)
-    if not 0 <= rows <= MAX_ROWS:
-        raise Damaged(f"a table that claims {rows} rows")
+    require(0 <= rows <= MAX_ROWS, f"a table that claims {rows} rows")
     return rows
 
 
@@ -106,8 +105,7 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: boo
         raise Damaged(f"unknown column {sorted(map(str, unknown))[0]!r}")
     nest = None
     if nested is not None:
-        if kind is not HostSpans or not rows or not _is_list_of(nested, int, list, list):
-            raise Damaged("invalid nest")
+        require(kind is HostSpans and rows and _is_list_of(nested, int, list, list), "invalid nest")
         nest = nested
 
     def decoded(name: str) -> dict[str, Column]:
@@ -164,8 +162,7 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
         if dtype.kind != "f":
             _in_range(min(value), dtype, name), _in_range(max(value), dtype, name)
         return np.array(value, dtype)
-    if not _is_list_of(value, int, int, int, bytes):
-        raise Damaged(f"column {name!r} is neither a single value nor an encoded column")
+    require(_is_list_of(value, int, int, int, bytes), f"column {name!r} is neither a single value nor an encoded column")
     method, base, scale, planes = value
     width = len(planes) // rows if rows else 0
     if not 0 <= method < 2 * SIGNED or not 1 <= width <= 8 or width * rows != len(planes):
@@ -197,16 +194,14 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
             column[part] = small.view(dtype)
         else:
             values = small.view(_I8)
-            if values.min() < limits.min or values.max() > limits.max:
-                raise Damaged(f"column {name!r} has values outside {dtype}")
+            require(values.min() >= limits.min and values.max() <= limits.max, f"column {name!r} has values outside {dtype}")
             column[part] = values
     return column
 
 
 def _small_column(plane: Column, base: int, dtype: np.dtype[Any], name: str) -> Column:
     _in_range(base, dtype, name)
-    if base + int(plane.max()) > np.iinfo(dtype).max:
-        raise Damaged(f"column {name!r} has values outside {dtype}")
+    require(base + int(plane.max()) <= np.iinfo(dtype).max, f"column {name!r} has values outside {dtype}")
     column = plane.astype(dtype)
     column += dtype.type(base)
     return column
@@ -214,8 +209,7 @@ def _small_column(plane: Column, base: int, dtype: np.dtype[Any], name: str) -> 
 
 def _in_range(value: int, dtype: np.dtype[Any], name: str) -> Any:
     limits = np.iinfo(dtype if dtype.kind != "f" else _I8)
-    if not limits.min <= value <= limits.max:
-        raise Damaged(f"column {name!r} has the invalid value {value}")
+    require(limits.min <= value <= limits.max, f"column {name!r} has the invalid value {value}")
     return dtype.type(value)
 
 
@@ -225,6 +219,5 @@ def _is_list_of(value: Any, *kinds: type[Any]) -> bool:
 
 def _entry(packed: Any, key: str, kind: type[Any]) -> Any:
     value = packed.get(key) if isinstance(packed, dict) else None
-    if type(value) is not kind:
-        raise Damaged(f"table without {key!r}")
+    require(type(value) is kind, f"table without {key!r}")
     return value

@@ -57,6 +57,12 @@ class Damaged(Exception):
         self.offset_bytes = offset_bytes
 
 
+def require(is_met: object, reason: str, offset_bytes: int = 0) -> None:
+    """Raise Damaged if a part of the file is invalid."""
+    if not is_met:
+        raise Damaged(reason, offset_bytes)
+
+
 def compress(codec: int, content: bytes, level: int = 9) -> bytes:
     if codec == STORED:
         return content
@@ -176,12 +182,10 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
         if behind > len(data):
             break
         frame = Frame(begin + at, kind, codec, content_bytes, data[at + FRAME.size : behind])
-        if zlib.crc32(frame.payload) != payload_crc:
-            raise Damaged("wrong checksum in a frame's content", begin + at)
+        require(zlib.crc32(frame.payload) == payload_crc, "wrong checksum in a frame's content", begin + at)
         at, chain = behind, head_crc
         if kind == END:
-            if at != len(data):
-                raise Damaged(f"{len(data) - at} bytes follow the end frame", begin + at)
+            require(at == len(data), f"{len(data) - at} bytes follow the end frame", begin + at)
             return Scan(frames, frame, begin + at, chain)
         frames.append(frame)
     return Scan(frames, None, begin + at, chain)
@@ -194,17 +198,13 @@ def header_scan(data: bytes) -> Scan:
 
 
 def check_header(data: bytes) -> None:
-    if not data:
-        raise Damaged("the file is empty")
+    require(data, "the file is empty")
     if not data.startswith(MAGIC[: len(data)]):
         raise Damaged(_what_it_is_instead(data))
-    if len(data) < HEADER.size:
-        raise Damaged("the file ends inside its header; there is nothing to recover", len(data))
+    require(len(data) >= HEADER.size, "the file ends inside its header; there is nothing to recover", len(data))
     version = HEADER.unpack_from(data)[1]
-    if version > FORMAT_VERSION:
-        raise Damaged(f"the file was written by a newer trace-replay (format {version}); upgrade", len(MAGIC))
-    if version < FORMAT_VERSION:
-        raise Damaged(f"format {version} never existed", len(MAGIC))
+    require(version <= FORMAT_VERSION, f"the file was written by a newer trace-replay (format {version}); upgrade", len(MAGIC))
+    require(version >= FORMAT_VERSION, f"format {version} never existed", len(MAGIC))
 
 
 def _what_it_is_instead(data: bytes) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traces.format.frames import Damaged
+from traces.format.frames import require
 from traces.model.trace import NONE, Column, HostSpans
 
 COLUMNS = ("parent", "start_ns", "duration_ns")
@@ -52,8 +52,7 @@ def encode_nesting(spans: HostSpans, first_row: int = 0) -> HostNesting | None:
 def decode_nesting(nest: HostNesting, name: Column, first_row: int = 0) -> dict[str, Column]:
     """Decode the columns `parent`, `start_ns` and `duration_ns`. Raises Damaged for invalid depths."""
     depth = nest.depth
-    if depth[0] != 0 or (depth < 0).any() or (np.diff(depth) > 1).any():
-        raise Damaged("host spans have invalid nesting depths")
+    require(depth[0] == 0 and (depth >= 0).all() and (np.diff(depth) <= 1).all(), "host spans have invalid nesting depths")
     opens, closes = _brackets(depth)
     gaps = np.empty(2 * len(depth), np.int64)
     gaps[_context_order(name, opens, closes)] = nest.gaps_ns

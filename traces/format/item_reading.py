@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 
 from traces.format.column_encoding import MAX_ROWS, unpack_column, unpack_table
-from traces.format.frames import MAX_CONTENT_BYTES, Damaged
+from traces.format.frames import MAX_CONTENT_BYTES, Damaged, require
 from traces.model.trace import TABLES, Column, Table
 
 T = TypeVar("T")
@@ -41,8 +41,7 @@ def unpack_items(content: bytes) -> Iterator[tuple[str, Any]]:
             yield item[0], item[1]
     except (ValueError, msgpack.UnpackException) as error:
         raise Damaged(f"not msgpack ({error})") from error
-    if whole_bytes != len(content):
-        raise Damaged("an item ends too early")
+    require(whole_bytes == len(content), "an item ends too early")
 
 
 class _Unpacker:

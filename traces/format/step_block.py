@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traces.format.column_encoding import pack_numbers, unpack_column
-from traces.format.frames import Damaged
+from traces.format.frames import Damaged, require
 from traces.model.trace import NONE, Column, Phases, Steps
 
 _I8 = np.dtype("i8")
@@ -81,14 +81,12 @@ class StepBlock(NamedTuple):
 
 def unpack_block(packed: Any) -> StepBlock:
     """Decode the result of `StepBlock.packed`. Raises Damaged."""
-    if not isinstance(packed, list) or len(packed) != len(StepBlock._fields):
-        raise Damaged("parts of a block of steps are missing")
+    require(isinstance(packed, list) and len(packed) == len(StepBlock._fields), "parts of a block of steps are missing")
     of = dict(zip(StepBlock._fields, packed, strict=True))
 
     def number(name: str, least: int, most: int) -> int:
-        value = of[name]
-        if type(value) is not int or not least <= value < most:
-            raise Damaged(f"a block of steps has an invalid {name!r}")
+        value: int = of[name]
+        require(type(value) is int and least <= value < most, f"a block of steps has an invalid {name!r}")
         return value
 
     def numbers(name: str, count: int, most: int) -> list[int]:
@@ -98,8 +96,7 @@ def unpack_block(packed: Any) -> StepBlock:
         return values
 
     def column(name: str, rows: int) -> Column:
-        if not isinstance(of[name], list):
-            raise Damaged(f"a block of steps without {name!r}")
+        require(isinstance(of[name], list), f"a block of steps without {name!r}")
         return unpack_column(of[name], rows, _I8, name)
 
     steps, times = number("steps", 1, _MOST), number("times", 1, _MOST)

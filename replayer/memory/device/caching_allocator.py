@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from replayer.errors import NotEmulatedWarning
+from replayer.errors import NotEmulatedWarning, require
 from replayer.memory.device.blocks import Ages, Block, Pool, TieRule, UsedStream, link, pool_of, stream_of
 from replayer.memory.device.expandable_segments import ExpandableSegments, best_fit, expandable_fits_first
 from replayer.memory.device.history import History
@@ -384,8 +384,7 @@ class DeviceMemory:
         segments.outside_bytes = max(outside, self._outside_bytes)
 
     def set_memory_fraction(self, fraction: float) -> None:
-        if not 0 <= fraction <= 1:
-            raise RuntimeError(f"invalid fraction:{fraction:g}. Please set within [0, 1].")
+        require(0 <= fraction <= 1, f"invalid fraction:{fraction:g}. Please set within [0, 1].")
         self._segments.allowed_bytes = int(fraction * self.usage.capacity_bytes)
         self._collects_garbage = self._settings is not None and self._settings.garbage_collection_threshold > 0
 

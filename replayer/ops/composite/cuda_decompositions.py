@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from replayer import state
+from replayer.errors import require
 from replayer.ops import kept_library, op_named
 from replayer.tensor.planning.cuda_dtypes import HALVES, scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type, require_powers_of_two
@@ -209,8 +210,7 @@ def scaled_dot_product_attention(
     if chosen == EFFICIENT:
         if attn_mask is not None:
             attn_mask = _as_bias(attn_mask, query)
-            if attn_mask.dtype != query.dtype:
-                raise RuntimeError("invalid dtype for bias - should match query's dtype")
+            require(attn_mask.dtype == query.dtype, "invalid dtype for bias - should match query's dtype")
             if attn_mask.stride(-1) != 1 or any(stride % _MASK_STEP for stride in attn_mask.stride()[:-1]):
                 columns = attn_mask.size(-1)
                 attn_mask = torch.nn.functional.pad(attn_mask, (0, _MASK_STEP - columns % _MASK_STEP))[..., :columns]
@@ -218,8 +218,7 @@ def scaled_dot_product_attention(
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, attn_mask, saved, dropout_p, is_causal, scale=scale
         )[0]
-    if not torch.backends.cuda.math_sdp_enabled():
-        raise RuntimeError("No available kernel. Aborting execution.")
+    require(torch.backends.cuda.math_sdp_enabled(), "No available kernel. Aborting execution.")
     return aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
@@ -247,8 +246,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
     """On CUDA, only the `scatter` kernel checks the range of the labels (ATen/native/Onehot.cpp)."""
-    if labels.dtype is not torch.int64:
-        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
+    require(labels.dtype is torch.int64, "one_hot is only applicable to index tensor of type LongTensor.")
     if num_classes < 1 and (num_classes != -1 or not labels.numel()):
         raise RuntimeError(
             "num_classes should be positive" if labels.numel() else "Can not infer total number of classes from empty tensor."

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from replayer.errors import require
 from replayer.torch_types import TorchAny, TorchFunction
 
 aten = torch.ops.aten
@@ -48,8 +49,7 @@ def _gates(data: torch.Tensor, weight: TorchAny, bias: TorchAny) -> torch.Tensor
 def checked(cell: TorchFunction, data: torch.Tensor, hidden: TorchAny, *weights: TorchAny) -> TorchAny:
     """Return the cell's next states. Raise PyTorch's RuntimeError if the sizes do not match."""
     w_ih, w_hh, *_ = weights
-    if data.size(1) != w_ih.size(1):
-        raise RuntimeError(f"input has inconsistent input_size: got {data.size(1)} expected {w_ih.size(1)}")
+    require(data.size(1) == w_ih.size(1), f"input has inconsistent input_size: got {data.size(1)} expected {w_ih.size(1)}")
     for state in hidden if isinstance(hidden, (list, tuple)) else [hidden]:
         if data.size(0) != state.size(0):
             raise RuntimeError(f"Input batch size {data.size(0)} doesn't match hidden0 batch size {state.size(0)}")
@@ -109,8 +109,7 @@ def _cell(states: int, weights: list[torch.Tensor], biases: bool) -> Cell:
 def _padded(cell: Cell, data: torch.Tensor, hidden: Hidden, backwards: bool) -> tuple[TorchAny, Hidden]:
     outputs = []
     steps = data.unbind(0)
-    if not steps:
-        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+    require(steps, "Expected sequence length to be larger than 0 in RNN")
     for step in reversed(steps) if backwards else steps:
         hidden = cell(step, hidden)
         outputs.append(hidden[0])

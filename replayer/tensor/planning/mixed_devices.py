@@ -24,7 +24,7 @@ from typing import NoReturn
 import torch
 from torch.utils._pytree import tree_map_only
 
-from replayer.errors import warn_at_script
+from replayer.errors import require, warn_at_script
 from replayer.state import computing
 from replayer.tensor.generators import is_random, require_device
 from replayer.tensor.planning.deterministic import alert_not_deterministic, filling
@@ -177,7 +177,7 @@ def mixed_call(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> Mixed:
     elif entry.structured and operands.out and not entry.iterates:
         _require_out_device(operands)
     elif name.startswith("_fused_") and func._schema.overload_name == "tensor_lr":  # native/cuda/FusedAdamKernel.cu
-        _compare(operands, cpu_scalars=int(operands.tensor("lr").is_cpu))
+        _compare(operands, cpu_scalars=int(operands.values["lr"].is_cpu))
     elif not name.startswith("_foreach"):
         _compare(operands, cpu_scalars=int(len(operands.inputs) == 2 and name not in _NO_SCALARS))
     return Mixed.ON_DEVICE
@@ -245,10 +245,6 @@ class _Operands:
                 written += [tensor for _, tensor in named]
         return cls(tuple(out), tuple(inputs), tuple(written), values)
 
-    def tensor(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self.values[name]
-        return tensor
-
 
 def _tensors(values: Sequence[TorchAny]) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
@@ -309,11 +305,9 @@ def _require_common_device(operands: _Operands, wrapper: str) -> None:
 def _require_out_device(operands: _Operands) -> None:
     """See `set_output_raw_strided` in PyTorch's C++ code."""
     here = operands.inputs[0][1].device
-    if here.type == "cpu":
-        raise RuntimeError("CUDAGuardImpl initialized with non-CUDA DeviceType: cpu")
+    require(here.type != "cpu", "CUDAGuardImpl initialized with non-CUDA DeviceType: cpu")
     for _, out in operands.out:
-        if out.device != here:
-            raise RuntimeError(f"Expected out tensor to have device {here}, but got {out.device} instead")
+        require(out.device == here, f"Expected out tensor to have device {here}, but got {out.device} instead")
 
 
 def _compare(operands: _Operands, cpu_scalars: int) -> None:
@@ -328,8 +322,7 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     for tensor in (*written, *inputs):
         if tensor.is_cpu and not tensor.dim() and cpu_scalars and not any(tensor is each for each in written):
             scalars += 1
-            if scalars > cpu_scalars:
-                raise RuntimeError("Trying to pass too many CPU scalars to non-CPU kernel!")
+            require(scalars <= cpu_scalars, "Trying to pass too many CPU scalars to non-CPU kernel!")
         elif tensor.device != common:
             raise RuntimeError(f"{_EXPECTED}found at least two devices, {common} and {tensor.device}!")
 
@@ -341,28 +334,24 @@ def _is_uneven(operands: _Operands) -> bool:
 
 def _addcmul(operands: _Operands) -> None:
     for name in ("self", "tensor1"):
-        if operands.tensor(name).is_cpu and not operands.tensor(name).dim() and not operands.tensor("tensor2").is_cpu:
-            advice = (
-                ""
-                if name == "self"
-                else (" However, CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms.")
-            )
+        if operands.values[name].is_cpu and not operands.values[name].dim() and not operands.values["tensor2"].is_cpu:
+            advice = " However, CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
             text = f"CPU Scalar support for {name} argument is not supported when calling addcmul on CUDA tensors."
-            raise RuntimeError(text + advice)
+            raise RuntimeError(text if name == "self" else text + advice)
     _compare(operands, cpu_scalars=1)
 
 
 def _lerp(operands: _Operands) -> None:
     _compare(operands, cpu_scalars=1)
     for at, name in enumerate(("self", "end"), 1):
-        if operands.tensor(name).is_cpu:
+        if operands.values[name].is_cpu:
             raise RuntimeError(
                 f"iter.device(arg).is_cuda() INTERNAL ASSERT FAILED: argument {at}: expected a CUDA device but found cpu"
             )
 
 
 def _masked_fill(operands: _Operands) -> None:
-    tensor, mask = operands.tensor("self"), operands.tensor("mask")
+    tensor, mask = operands.values["self"], operands.values["mask"]
     if "value" in operands.values and isinstance(operands.values["value"], torch.Tensor) and tensor.is_cpu:
         raise RuntimeError("masked_fill_: Expected inputs to be on same device")
     if tensor.device != mask.device:
@@ -372,28 +361,24 @@ def _masked_fill(operands: _Operands) -> None:
 
 
 def _index(operands: _Operands) -> None:
-    here = operands.tensor("self").device
+    here = operands.values["self"].device
     for index in _tensors([operands.values["indices"]]):
         if index.device not in (here, torch.device("cpu")):
             raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({here})")
 
 
 def _index_put(operands: _Operands) -> Mixed:
-    here, values = operands.tensor("self").device, operands.tensor("values")
+    here, values = operands.values["self"].device, operands.values["values"]
     if values.device != here and values.dim():
         sorts = operands.values["accumulate"] or torch.are_deterministic_algorithms_enabled()
-        if sorts and here.type == "cuda":
-            raise RuntimeError(f"expected device {here} but got device {values.device} for value tensor")
+        require(not sorts or here.type != "cuda", f"expected device {here} but got device {values.device} for value tensor")
         devices = sorted({str(here), str(values.device)}, key=lambda device: device == "cpu")
         raise RuntimeError(f"{_EXPECTED}found at least two devices, {devices[0]} and {devices[1]}!")
     return Mixed.ON_HOST if here.type == "cpu" else Mixed.ON_DEVICE
 
 
 def _index_fill(operands: _Operands) -> Mixed:
-    value = operands.values["value"]
-    if isinstance(value, torch.Tensor):
-        operands = _Operands((), tuple((n, t) for n, t in operands.inputs if n != "value"), (), operands.values)
-    devices = [operands.tensor("self").device, operands.tensor("index").device]
+    devices = [operands.values["self"].device, operands.values["index"].device]
     if devices[0] != devices[1]:
         ordered = sorted(devices, key=lambda device: device.type == "cpu")
         raise RuntimeError(f"{_EXPECTED}found at least two devices, {ordered[0]} and {ordered[1]}!")
@@ -412,7 +397,7 @@ def _searchsorted(operands: _Operands) -> NoReturn:
     _require_common_device(_Operands(operands.out, inputs, (), operands.values), wrapper)
     raise RuntimeError(
         "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor device type"
-        f" {operands.tensor('sorter').device} and input value tensor device type {operands.tensor('sorted_sequence').device}"
+        f" {operands.values['sorter'].device} and input value tensor device type {operands.values['sorted_sequence'].device}"
     )
 
 
@@ -422,13 +407,12 @@ def _mode(operands: _Operands) -> Mixed:
     if here.type == "cpu":
         return Mixed.DECOMPOSED
     for name, out in operands.out:
-        if out.device != here:
-            raise RuntimeError(f"expected device '{here}' but got '{out.device}' for {name} output")
+        require(out.device == here, f"expected device '{here}' but got '{out.device}' for {name} output")
     return Mixed.ON_DEVICE
 
 
 def _set(operands: _Operands) -> None:
-    here, there = operands.tensor("self").device, operands.tensor("source").device
+    here, there = operands.values["self"].device, operands.values["source"].device
     raise RuntimeError(
         f'Attempted to set the storage of a tensor on device "{here}" to a storage on different device "{there}".  This is no'
         " longer allowed; the devices must match."
@@ -436,7 +420,7 @@ def _set(operands: _Operands) -> None:
 
 
 def _pack(operands: _Operands) -> None:
-    lengths = operands.tensor("lengths")
+    lengths = operands.values["lengths"]
     if not lengths.is_cpu:
         kind = lengths.type().rpartition(".")[2].removesuffix("Tensor")
         raise RuntimeError(
@@ -458,7 +442,7 @@ def _rnn(operands: _Operands) -> None:
 
 def _convolution(operands: _Operands) -> None:
     """See `_convolution` in ATen/native/Convolution.cpp."""
-    data, weight = operands.tensor("input"), operands.tensor("weight")
+    data, weight = operands.values["input"], operands.values["weight"]
     on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), operands.values)
     torch.ops.aten.convolution.default(*on_meta.values())
     kernel = [*weight.shape[2:]]
@@ -474,7 +458,7 @@ def _convolution(operands: _Operands) -> None:
 
 
 def _batch_norm(operands: _Operands) -> None:
-    data, training = operands.tensor("input"), operands.values["training"]
+    data, training = operands.values["input"], operands.values["training"]
     affine = operands.values["weight"], operands.values["bias"]
     by_cudnn = batch_norm_by_cudnn(data, *affine, operands.values["running_mean"], training)
     _require_common_device(operands, f"wrapper_CUDA__{'cudnn' if by_cudnn else 'native'}_batch_norm")
@@ -485,8 +469,7 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
     by_row = layout in (torch.sparse_csr, torch.sparse_bsr)
     names = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
     for name, indices in zip(names, (compressed, plain), strict=True):
-        if indices.device != values.device:
-            raise RuntimeError(f"Values and {name} need to be on the same device.")
+        require(indices.device == values.device, f"Values and {name} need to be on the same device.")
 
 
 _CALLS = {"_sparse_addmm": "addmm"}

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import torch
 
+from replayer.errors import require
 from replayer.state import computing
 from replayer.tensor.plan import Where, argument_at
 from replayer.tensor.planning.cuda_dtypes import HALVES, no_kernel, require_kernel, scalar_type
@@ -53,8 +54,7 @@ def _one_of(accepted: Sequence[torch.dtype], text: str, at: int, *args: TorchAny
 
 
 def _none_of(rejected: Sequence[torch.dtype], text: str, data: torch.Tensor, *_: object) -> None:
-    if data.dtype in rejected:
-        raise RuntimeError(text)
+    require(data.dtype not in rejected, text)
 
 
 def _type_name(tensor: torch.Tensor) -> str:
@@ -66,17 +66,12 @@ def _type_name(tensor: torch.Tensor) -> str:
 def _int_mm(one: torch.Tensor, other: torch.Tensor, **_options: object) -> None:
     """See `_int_mm_out_cuda` in ATen/native/cuda/Blas.cpp."""
     for name, matrix in (("self", one), ("mat2", other)):
-        if matrix.dim() != 2:
-            raise RuntimeError(f"Expected {name} to be of dimension 2 but got {matrix.dim()}")
+        require(matrix.dim() == 2, f"Expected {name} to be of dimension 2 but got {matrix.dim()}")
     rows, inner, columns = one.size(0), one.size(1), other.size(1)
-    if rows <= 16:
-        raise RuntimeError(f"self.size(0) needs to be greater than 16, but got {rows}")
-    if not inner or inner % 8:
-        raise RuntimeError(f"self.size(1) needs to be greater than 0 and a multiple of 8, but got {inner}")
-    if inner != other.size(0):
-        raise RuntimeError(f"self.size(1) needs to match mat2.size(0) but got {inner} and {other.size(0)}")
-    if not columns or columns % 8:
-        raise RuntimeError(f"mat2.size(1) needs to be greater than 0 and a multiple of 8, but got {columns}")
+    require(rows > 16, f"self.size(0) needs to be greater than 16, but got {rows}")
+    require(inner and inner % 8 == 0, f"self.size(1) needs to be greater than 0 and a multiple of 8, but got {inner}")
+    require(inner == other.size(0), f"self.size(1) needs to match mat2.size(0) but got {inner} and {other.size(0)}")
+    require(columns and columns % 8 == 0, f"mat2.size(1) needs to be greater than 0 and a multiple of 8, but got {columns}")
     for at in range(2):
         _one_of((torch.int8,), "expected scalar type Char but found {}", at, one, other)
 
@@ -86,15 +81,13 @@ def _scaled_mm(one: torch.Tensor, other: torch.Tensor, *_: object, **_options: o
         raise RuntimeError(
             "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"
         )
-    if one.dtype is other.dtype is torch.float8_e5m2:
-        raise RuntimeError("Multiplication of two Float8_e5m2 matrices is not supported")
+    require(not (one.dtype is other.dtype is torch.float8_e5m2), "Multiplication of two Float8_e5m2 matrices is not supported")
 
 
 def _require_channels(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
     """See `check_shape_forward` in ATen/native/Convolution.cpp."""
     stride, _padding, _dilation, is_transposed, _output_padding, groups = options
-    if any(step <= 0 for step in stride):
-        raise RuntimeError("non-positive stride is not supported")
+    require(all(step > 0 for step in stride), "non-positive stride is not supported")
     given = f"Given {'transposed=1, ' if is_transposed else ''}weight of size {[*weight.shape]}, expected"
     if is_transposed and data.dim() == weight.dim() and data.size(1) != weight.size(0):
         found = f"input{[*data.shape]} to have {weight.size(0)} channels, but got {data.size(1)} channels instead"
@@ -180,8 +173,7 @@ def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
 
 
 def _fourier(data: torch.Tensor, dims: Sequence[int], _normalization: int, last: int | bool = False) -> None:
-    if data.dtype is torch.bfloat16:
-        raise RuntimeError("cuFFT doesn't support tensor of type: BFloat16")
+    require(data.dtype is not torch.bfloat16, "cuFFT doesn't support tensor of type: BFloat16")
     sizes = [data.size(dim) for dim in dims]
     if last and not isinstance(last, bool):
         sizes[-1] = last
@@ -281,8 +273,7 @@ def _nll_loss2d(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor
         )
     if scores.dim() != 4:
         raise RuntimeError(f"only batches of spatial inputs supported (4D tensors), but got input of size: {[*scores.shape]}")
-    if weight is not None and weight.numel() != scores.size(1):
-        raise RuntimeError("weight tensor should be defined either for all or no classes")
+    require(weight is None or weight.numel() == scores.size(1), "weight tensor should be defined either for all or no classes")
     if [scores.size(0), *scores.shape[2:]] != [*labels.shape]:
         found = f"target {[*labels.shape]}, input {[*scores.shape]}"
         raise RuntimeError(f"input and target batch or spatial sizes don't match: {found}")
@@ -295,8 +286,7 @@ def _randint_like(_data: object, high: torch.Tensor, **_options: object) -> None
 
 
 def _index_select(_data: object, _dim: int, index: torch.Tensor) -> None:
-    if index.dim() > 1:
-        raise RuntimeError("Index is supposed to be an empty tensor or a vector")
+    require(index.dim() <= 1, "Index is supposed to be an empty tensor or a vector")
     if index.dtype not in (torch.int64, torch.int32):
         raise no_kernel("index_select_out_cuda_impl", scalar_type(index.dtype))
 
@@ -322,8 +312,7 @@ def _svd(_data: object, _full: bool = False, _vectors: bool = True, *, driver: s
 
 
 def _lstsq(_left: object, _right: object, _rcond: object = None, *, driver: str | None = None) -> None:
-    if driver not in (None, "gels"):
-        raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
+    require(driver in (None, "gels"), "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
 
 
 def _as_strided(data: TorchAny, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> None:
@@ -407,8 +396,7 @@ def _fused_sgd(parameters: TorchAny, gradients: TorchAny, buffers: TorchAny, *, 
 def _histc(data: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> None:
     """See ATen/native/cuda/SummaryOps.cu."""
     _none_of((torch.float16,), "HalfTensor is not supported", data)
-    if bins > 0 and not (isfinite(low) and isfinite(high)):
-        raise RuntimeError(f"range of [{low:g}, {high:g}] is not finite")
+    require(bins <= 0 or (isfinite(low) and isfinite(high)), f"range of [{low:g}, {high:g}] is not finite")
 
 
 def _flash_attention(_query: object, _key: object, _value: object, dropout: float = 0, *_: object, **_options: object) -> None:
@@ -420,16 +408,14 @@ def _efficient_attention(_query: object, key: torch.Tensor, value: torch.Tensor,
 
 
 def _expected(condition: str, is_true: bool) -> None:
-    if not is_true:
-        advice = "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
-        raise RuntimeError(f"Expected {condition} to be true, but got false.  {advice}")
+    advice = "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+    require(is_true, f"Expected {condition} to be true, but got false.  {advice}")
 
 
 def _scalars_on_host(*args: TorchAny) -> None:
     """See `convert_tensor_to_scalar_list` in ATen/native/ForeachUtils.h."""
     scalars = args[3]
-    if not scalars.is_cpu:
-        raise RuntimeError(f"Expected scalars to be on CPU, got {scalars.device} instead.")
+    require(scalars.is_cpu, f"Expected scalars to be on CPU, got {scalars.device} instead.")
 
 
 def _require_scalars_fit(data: torch.Tensor, *scalars: TorchAny) -> None:
@@ -444,8 +430,7 @@ def _alpha(data: TorchAny, other: TorchAny, *_: object, alpha: TorchAny = 1) -> 
 
 
 def _nonzero(_data: object, *, out: torch.Tensor) -> None:
-    if out.dtype is not torch.int64:
-        raise RuntimeError(f"Expected object of scalar type Long as out, but got {_CPP_TYPES[out.dtype]}")
+    require(out.dtype is torch.int64, f"Expected object of scalar type Long as out, but got {_CPP_TYPES[out.dtype]}")
 
 
 def _aminmax(data: torch.Tensor, **options: TorchAny) -> None:

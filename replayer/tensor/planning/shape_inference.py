@@ -105,8 +105,7 @@ def _outcome(metas: TensorMetaTable, result: TorchAny, arguments: _MetaArguments
         owner = arguments.storages.get(result.untyped_storage()._cdata)
         return View(meta, owner) if owner is not None else New(meta, result.untyped_storage().nbytes())
     if isinstance(result, (list, tuple)):
-        parts = tuple([_outcome(metas, part, arguments, device) for part in result])
-        return Several(parts)
+        return Several(tuple([_outcome(metas, part, arguments, device) for part in result]))
     return Constant(result)
 
 
