@@ -26,7 +26,7 @@ from tui.report.charts import Chart, paired_bars
 from tui.report.plots import IDLE_COLOURS, PLOTS, NamedTrace, compared
 from tui.text.analyses import analysis_tables, exposure_sentence, idle_sentence
 from tui.text.bottleneck import bottleneck_text
-from tui.text.compiled import compilation_difference, compiled_tables
+from tui.text.compiled import compared_compiled_tables, compilation_difference, compiled_tables
 from tui.text.diff import COVERAGE, cause_texts, change_cells, labels_of, reason_texts, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.text.memory import memory_name
@@ -138,11 +138,8 @@ def _differences(comparison: Comparison, labels: Sequence[str]) -> Iterable[str]
 
 
 def _compiled(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> Iterable[str]:
-    if comparison is None:
-        tables = compiled_tables([side.summary.analyses.compiled for side in sides], labels)
-    else:
-        tables = compiled_tables([*comparison.compiled], labels, comparison.fused) if comparison.compiled is not None else []
-    for table in tables:
+    alone = [side.summary.analyses.compiled for side in sides]
+    for table in compiled_tables(alone, labels) if comparison is None else compared_compiled_tables(comparison, labels):
         yield _section(table.title, _table([head.name for head in table.heads], table.cells()))
 
 

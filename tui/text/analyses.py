@@ -35,6 +35,10 @@ REASONS = {
 }
 
 
+# the times of a phase or of a stage of nn.DataParallel, by the prefix of the figures' names
+PHASE_TIMES = {"": "on the host", "device_": "between events", "busy_": "GPU busy"}
+
+
 class Sides(NamedTuple):
     """Contains the analyses of one or two traces, and what the comparison of two traces found."""
 

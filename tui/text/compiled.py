@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from traces.compiled.region_figures import CompiledFigures
+from traces.model.row_order import lists_by_key
 from traces.model.workload import Sameness
 from tui.formatting import (
     FigureTable,
@@ -141,10 +142,8 @@ def compilation_notes(comparison: Comparison) -> list[str]:
     both = comparison.compiled
     if both is None:
         return []
-    runs: dict[str, list[tuple[str, int]]] = {}
-    for name, of in zip(comparison.names, both, strict=True):
-        if of.graph_breaks is not None:
-            runs.setdefault(_counts_of_run(of), []).append((name, of.compile_ns or 0))
+    known = [(name, of) for name, of in zip(comparison.names, both, strict=True) if of.graph_breaks is not None]
+    runs = lists_by_key((_counts_of_run(of), (name, of.compile_ns or 0)) for name, of in known)
     notes = []
     for text, alike in runs.items():
         places = {name: "on this host" if name == "the replay" else f"in {name}" for name, _ in alike}
@@ -221,6 +220,12 @@ def compiled_tables(
     ]
 
 
+def compared_compiled_tables(
+    comparison: Comparison, words: Sequence[str], most_kernels: int | None = KERNELS_SHOWN
+) -> list[FigureTable]:
+    return compiled_tables([*(comparison.compiled or (None, None))], words, comparison.fused, most_kernels)
+
+
 def _of_whole_run(of: CompiledFigures) -> dict[str, tuple[Value, ...]]:
     rows: dict[str, tuple[Value, ...]] = {f"graph break: {reason}": (times,) for reason, times in of.break_reasons.items()}
     rows |= {f"recompilation {region}: {reason}": (1,) for region, reason in of.recompile_reasons.items()}
@@ -228,9 +233,8 @@ def _of_whole_run(of: CompiledFigures) -> dict[str, tuple[Value, ...]]:
 
 
 def _compilations(found: Sequence[Compilation]) -> dict[str, tuple[Value, ...]]:
-    rows: dict[str, list[Compilation]] = {}
-    for one in found:
-        rows.setdefault(f"{one.region or 'unknown region'}{', backward' if one.is_backward else ''}", []).append(one)
+    labels = (f"{one.region or 'unknown region'}{', backward' if one.is_backward else ''}" for one in found)
+    rows = lists_by_key(zip(labels, found, strict=True))
     return {label: (sum(one.host_ns for one in of), len(of), of[0].step) for label, of in rows.items()}
 
 

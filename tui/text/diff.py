@@ -38,7 +38,7 @@ from tui.formatting import (
 )
 from tui.text.analyses import analysis_tables, communication_tables, exposure_sentence
 from tui.text.bottleneck import lag_sentence, limit_text, loading_sentences
-from tui.text.compiled import compilation_difference, compilation_notes, compiled_tables, compiling_sentences
+from tui.text.compiled import compared_compiled_tables, compilation_difference, compilation_notes, compiling_sentences
 from tui.text.memory import memory_name, memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
@@ -97,7 +97,8 @@ def diff_text(
         *page.communication(),
         *page.analyses(),
         *page.memory(),
-        *_compiled_lines(page),
+        *page.sentences(compilation_notes(comparison)),
+        *page.figure_tables(compared_compiled_tables(comparison, comparison.words)),
         *page.sentences(values_sentences(comparison)),
         *page.sentences(event_sentences(comparison)),
         *page.missing(),
@@ -502,10 +503,3 @@ class _DiffPage:
 
     def bold(self, text: str) -> str:
         return paint(text, "bold", colour=self.colour)
-
-
-def _compiled_lines(page: _DiffPage) -> list[str]:
-    if page.of.compiled is None:
-        return []
-    tables = compiled_tables([*page.of.compiled], (page.first, page.second), page.of.fused)
-    return [*page.sentences(compilation_notes(page.of)), *page.figure_tables(tables)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from tui.formatting import (
     wrapped,
 )
 from tui.outputs import json_text
-from tui.text.analyses import analysis_tables, exposure_sentence, idle_sentence
+from tui.text.analyses import PHASE_TIMES, analysis_tables, exposure_sentence, idle_sentence
 from tui.text.bottleneck import WHOLE, bottleneck_text, is_lower_bound, lag_sentence
 from tui.text.compiled import compiled_line, compiled_tables, graphs_line
 from tui.text.pace import overhead_sentences
@@ -89,14 +90,15 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         return printable("\n".join([*lines, *_next(summary, name), more]), colour=colour)
     lines += [*_figures(summary, width), ""]
     analyses = [*analysis_tables([summary.analyses], [""]), *compiled_tables([summary.analyses.compiled], [""])]
+    parts = {f"{part.name} ({part.device})" if part.device else part.name: part for part in summary.parts}
     sections: list[tuple[str, list[str]]] = [
         ("Origin", _provenance(summary, width)),
         ("Devices", _devices(summary, width)),
         ("Contents", _counts(summary)),
         ("Steps", _steps(summary, width)),
         ("Kinds of steps", _step_kinds(summary, width)),
-        ("Phases, median of the steps", _phases(summary, width)),
-        ("Parts of nn.DataParallel, median", _parts(summary, width)),
+        ("Phases, median of the steps", _medians(summary.phases, PHASE_TIMES, width)),
+        ("Parts of nn.DataParallel, median", _medians(parts, {key: PHASE_TIMES[key] for key in ("", "device_")}, width)),
         ("Input pipeline", _input_pipeline(summary, width)),
         ("Collectives", _collectives(summary, width)),
         ("Kernels with the most GPU time", table(*work_cells(summary, summary.kernels, "kernel"), width=width, indent=2)),
@@ -366,24 +368,9 @@ def _step_kinds(summary: Summary, width: int) -> list[str]:
     return lines
 
 
-def _phases(summary: Summary, width: int) -> list[str]:
-    rows = [
-        [name, time_text(phase.median_ns), time_text(phase.device_median_ns), time_text(phase.busy_median_ns)]
-        for name, phase in summary.phases.items()
-    ]
-    return table(["", "on the host", "between events", "GPU busy"], rows, width=width, indent=2)
-
-
-def _parts(summary: Summary, width: int) -> list[str]:
-    rows = [
-        [
-            f"{part.name} ({part.device})" if part.device else part.name,
-            time_text(part.median_ns),
-            time_text(part.device_median_ns),
-        ]
-        for part in summary.parts
-    ]
-    return table(["", "on the host", "between events"], rows, width=width, indent=2)
+def _medians(figures: Mapping[str, object], times: Mapping[str, str], width: int) -> list[str]:
+    rows = [[name, *(time_text(getattr(of, f"{key}median_ns")) for key in times)] for name, of in figures.items()]
+    return table(["", *times.values()], rows, width=width, indent=2)
 
 
 def _input_pipeline(summary: Summary, width: int) -> list[str]:

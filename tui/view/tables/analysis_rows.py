@@ -8,7 +8,7 @@ from __future__ import annotations
 from traces.analyses.peak_memory import held_at_peak
 from tui.formatting import FigureTable, Head, Unit
 from tui.text.analyses import ANALYSES, Sides
-from tui.text.compiled import compiled_tables
+from tui.text.compiled import compared_compiled_tables, compiled_tables
 from tui.view.scene.scene import Scene
 from tui.view.tables.parts import TableRow, TabTable
 
@@ -28,11 +28,9 @@ def table_of_analysis(scene: Scene, tab: str) -> TabTable:
 
 
 def _compiled(scene: Scene) -> list[FigureTable]:
-    of = scene.comparison
-    if of is None:
-        return compiled_tables([one.compiled for one in scene.analyses], scene.words, most_kernels=None)
-    sides = [None, None] if of.compiled is None else [*of.compiled]
-    return compiled_tables(sides, scene.words, of.fused, most_kernels=None)
+    if scene.comparison is not None:
+        return compared_compiled_tables(scene.comparison, scene.words, most_kernels=None)
+    return compiled_tables([one.compiled for one in scene.analyses], scene.words, most_kernels=None)
 
 
 def _memory(scene: Scene) -> TabTable:

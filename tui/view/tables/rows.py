@@ -16,7 +16,7 @@ from traces.comparison.changed_ops import step_weights
 from traces.figures.pace import pace_intervals
 from traces.model.trace import NONE, Column, Trace
 from tui.formatting import Head, Unit, Value, side_by_side
-from tui.text.analyses import REASONS
+from tui.text.analyses import PHASE_TIMES, REASONS
 from tui.view.differences import compared_pairs
 from tui.view.range_sums import range_sums
 from tui.view.scene.axis import Axis
@@ -99,19 +99,18 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
 
 
 def _phases(scene: Scene) -> TabTable:
-    words = (("host", ""), ("between events", "device_"), ("GPU busy", "busy_"))  # labels, and prefixes of figure names
     if scene.comparison is None:
-        heads = [Head("phase"), *(Head(word, Unit.TIME) for word, _ in words)]
+        heads = [Head("phase"), *(Head(word, Unit.TIME) for word in PHASE_TIMES.values())]
         own = scene.summary.phases.items()
-        rows = [TableRow((name, *(getattr(of, f"{key}median_ns") for _, key in words)), name, "phases") for name, of in own]
+        rows = [TableRow((name, *(getattr(of, f"{key}median_ns") for key in PHASE_TIMES)), name, "phases") for name, of in own]
         return TabTable(heads, rows)
     heads = [Head("phase")]
-    for word, _ in words:
+    for word in PHASE_TIMES.values():
         heads += [Head(word, Unit.TIME), Head("→", Unit.TIME), Head("change", Unit.CHANGE)]
     rows = []
     for name, error in scene.comparison.phases.items():
         values: list[Value] = [name]
-        for _, key in words:
+        for key in PHASE_TIMES:
             ours, theirs = (getattr(error, f"{key}{side}_median_ns") for side in ("recorded", "replayed"))
             values += [ours, theirs, None if None in (ours, theirs) else theirs - ours]
         rows.append(TableRow(tuple(values), name, "phases", 0 if error.recorded_median_ns else 1))
