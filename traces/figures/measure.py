@@ -504,8 +504,7 @@ def memory_peaks(trace: Trace, steps: Column | None = None) -> dict[int, MemoryP
     if steps is not None:
         ranks = np.array([*(device.rank for device in trace.devices), NONE], dtype=np.int64)[events.device]
         inside = np.isin(step_windows(trace).holding(events.time_ns, ranks), steps) & (events.allocated_bytes != NONE)
-        devices = np.unique(events.device[inside])
-        events = events.take(inside | ~np.isin(events.device, devices))
+        events = events.take(inside | ~np.isin(events.device, events.device[inside]))
     peaks = run_peaks(trace)
     for device, rows in by_value(events.device).items():
         if device == NONE:

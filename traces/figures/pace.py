@@ -117,6 +117,12 @@ class StepTimes:
         return np.sort(np.concatenate(kept)) if kept else rows
 
     @cached_property
+    def longest_device_ns(self) -> Column:
+        """For each step, return the longest interval of a device, or NONE without device work."""
+        none = np.full(len(self.host_interval_ns), NONE, dtype=np.int64)
+        return np.asarray(np.max([none, *self.device_interval_ns.values()], axis=0))
+
+    @cached_property
     def gpu_time_ns(self) -> Column:
         return sum(self.gpu_ns.values(), np.zeros(len(self.host_interval_ns), dtype=np.int64))
 
@@ -339,15 +345,12 @@ def _limit(runs_ahead: bool, busy_share: float | None) -> str:
     return DEVICE if runs_ahead or (busy_share or 0) >= thresholds.ALWAYS_BUSY else HOST
 
 
-def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    times = times or step_times(trace)
+def pace_intervals(trace: Trace) -> Column:
+    times = step_times(trace)
     decides = pace_series(times, measure.steady_steps(trace))
     if decides is None or decides.device == NONE:
         return times.host_interval_ns
-    longest_ns = np.full(len(trace.steps), NONE, dtype=np.int64)
-    for interval_ns in times.device_interval_ns.values():
-        longest_ns = np.maximum(longest_ns, interval_ns)
-    return np.where(longest_ns == NONE, times.host_interval_ns, longest_ns)
+    return np.where(times.longest_device_ns == NONE, times.host_interval_ns, times.longest_device_ns)
 
 
 @cached_result

@@ -262,11 +262,8 @@ def _earlier_work_ns(trace: Trace) -> int | None:
 
 
 def _steps(trace: Trace, times: StepTimes) -> list[StepSummary]:
-    steps = trace.steps
-    longest_ns = np.full(len(steps), NONE, dtype=np.int64)
-    for interval_ns in times.device_interval_ns.values():
-        longest_ns = np.maximum(longest_ns, interval_ns)
-    interval_ns, gpu_time_ns = pace_intervals(trace, times), times.gpu_time_ns
+    steps, longest_ns, gpu_time_ns = trace.steps, times.longest_device_ns, times.gpu_time_ns
+    interval_ns = pace_intervals(trace)
     return [
         StepSummary(
             start_ns=int(steps.start_ns[row]),

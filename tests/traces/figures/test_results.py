@@ -28,7 +28,7 @@ REAL = "a100_switch_transformer v100_ddp_memory_rank1of2 a100_megatron_tp8 v100_
 def figures(trace: Trace) -> str:
     rows, times = np.arange(len(trace.steps)), step_times(trace)
     summary = {name: of for name, of in as_json(summarize(trace)).items() if name != "analyses"}
-    found: dict[str, Any] = {"summary": summary, "times": asdict(times), "intervals": pace_intervals(trace, times)}
+    found: dict[str, Any] = {"summary": summary, "times": asdict(times), "intervals": pace_intervals(trace)}
     series = {"host": host_series(times, rows), "device": device_series(times, rows)}
     found |= {name: None if of is None else asdict(of) for name, of in series.items()}
     found["phases"] = {name: asdict(of) for name, of in phase_times(trace).items()}
