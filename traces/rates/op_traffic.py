@@ -93,7 +93,8 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
         return None
     if op in _RULES:
         least, rule = _RULES[op]
-        return rule(operands, name.rstrip("0123456789").endswith("_")) if len(operands) >= least else None
+        found = rule(name.rstrip("0123456789").endswith("_"), *operands) if len(operands) >= least else None
+        return moved_once(found) if isinstance(found, int) else found
     sizes = sum(of.bytes for of in operands)
     wide = [of for of in operands if len(of.shape) > 1]
     own = operands[0].itemsize
@@ -109,9 +110,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
         return moved_once(sizes + sum(of.bytes for of in (wide[1:4] if op.endswith("backward") else wide[:1])))
     if is_resize(op):
         return None if output is None else moved_once(sizes + prod(output) * operands[0].itemsize)
-    if op.endswith("_with_output"):
-        return _outputs_given(operands, False)
-    if op in _REDUCTIONS or op.startswith("rnn") or _POOLS.match(op) or _LISTS.match(op):
+    if op.endswith("_with_output") or op in _REDUCTIONS or op.startswith("rnn") or _POOLS.match(op) or _LISTS.match(op):
         return moved_once(sizes)
     return _elementwise(op, operands, name.partition(".")[0].endswith("_"))
 
@@ -150,53 +149,47 @@ def _broadcast(shapes: tuple[Shape, ...]) -> int:
         return max(map(prod, shapes))
 
 
-def _copy(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    source = operands[1] if len(operands) > 1 else operands[0]  # the first operand of `copy_` is the target
-    return moved_once(operands[0].bytes + source.bytes)
+# The functions below return the bytes that an op reads and writes, or its traffic if it accesses some bytes twice.
 
 
-def _gather(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    table, index = operands[:2]
-    return moved_once(index.bytes + 2 * index.elements * table.itemsize)
+def _copy(_in_place: bool, target: Operand, *sources: Operand) -> int:
+    return target.bytes + (sources[0] if sources else target).bytes  # the first operand of `copy_` is the target
 
 
-def _scatter(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    target, index = operands[:2]
-    source = index.elements * operands[2].itemsize if len(operands) > 2 else 0
-    moved = index.bytes + source + index.elements * target.itemsize
-    return moved_once(moved + (0 if in_place else 2 * target.bytes))
+def _gather(_in_place: bool, table: Operand, index: Operand, *_: Operand) -> int:
+    return index.bytes + 2 * index.elements * table.itemsize
 
 
-def _scatter_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    of = _scatter(operands, in_place)
-    return Traffic(of.moved_bytes + operands[1].elements * operands[0].itemsize, of.footprint_bytes)
+def _scatter(in_place: bool, target: Operand, index: Operand, *rest: Operand) -> int:
+    source = index.elements * rest[0].itemsize if rest else 0
+    return index.bytes + source + index.elements * target.itemsize + (0 if in_place else 2 * target.bytes)
+
+
+def _scatter_add(in_place: bool, target: Operand, index: Operand, *rest: Operand) -> Traffic:
+    written = _scatter(in_place, target, index, *rest)
+    return Traffic(written + index.elements * target.itemsize, written)
 
 
 def _rows(table: Shape, count: int) -> int:
     return count * min((prod(table) // max(size, 1) for size in table), default=1)
 
 
-def _index_select(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    table, index = operands[:2]
-    return moved_once(index.bytes + 2 * _rows(table.shape, index.elements) * table.itemsize)
+def _index_select(_in_place: bool, table: Operand, index: Operand, *_: Operand) -> int:
+    return index.bytes + 2 * _rows(table.shape, index.elements) * table.itemsize
 
 
-def _embedding(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    table, index = operands[:2]
-    return moved_once(index.bytes + 2 * index.elements * prod(table.shape[1:]) * table.itemsize)
+def _embedding(_in_place: bool, table: Operand, index: Operand, *_: Operand) -> int:
+    return index.bytes + 2 * index.elements * prod(table.shape[1:]) * table.itemsize
 
 
-def _embedding_bag(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    table, index, offsets = operands[:3]
-    row = prod(table.shape[1:]) * table.itemsize
-    return moved_once(index.bytes + offsets.bytes + (index.elements + offsets.elements) * row)
+def _embedding_bag(_in_place: bool, table: Operand, index: Operand, offsets: Operand, *_: Operand) -> int:
+    return index.bytes + offsets.bytes + (index.elements + offsets.elements) * prod(table.shape[1:]) * table.itemsize
 
 
-def _index_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    target, index, source = operands[:3]
+def _index_add(in_place: bool, target: Operand, index: Operand, source: Operand, *_: Operand) -> Traffic:
     rows = source.elements * target.itemsize
-    copied = 0 if in_place else 2 * target.bytes
-    return Traffic(index.bytes + source.bytes + 2 * rows + copied, index.bytes + source.bytes + rows + copied)
+    footprint = index.bytes + source.bytes + rows + (0 if in_place else 2 * target.bytes)
+    return Traffic(footprint + rows, footprint)
 
 
 def _indexed(table: Operand, indices: tuple[Operand, ...]) -> int | None:
@@ -205,75 +198,70 @@ def _indexed(table: Operand, indices: tuple[Operand, ...]) -> int | None:
     return _broadcast(tuple(of.shape for of in indices)) * prod(table.shape[len(indices) :])
 
 
-def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    table, indices = operands[0], operands[1:]
+def _index(_in_place: bool, table: Operand, *indices: Operand) -> int | None:
     chosen = _indexed(table, indices)
-    return None if chosen is None else moved_once(2 * chosen * table.itemsize + sum(of.bytes for of in indices))
+    return None if chosen is None else 2 * chosen * table.itemsize + sum(of.bytes for of in indices)
 
 
-def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return how many bytes an `index_put` reads and writes."""
-    target, rest = operands[0], operands[1:]
+def _index_put(in_place: bool, target: Operand, *rest: Operand) -> int | None:
     if not rest or target.itemsize == 8:
         return None
     copied = 0 if in_place else 2 * target.bytes
     if rest[0].itemsize == target.itemsize:
-        return moved_once(2 * rest[0].bytes + copied)
+        return 2 * rest[0].bytes + copied
     chosen = _indexed(target, tuple(of for of in rest if of.itemsize != target.itemsize))
-    return None if chosen is None else moved_once(sum(of.bytes for of in rest) + chosen * target.itemsize + copied)
+    return None if chosen is None else sum(of.bytes for of in rest) + chosen * target.itemsize + copied
 
 
-def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    scores, target = operands[:2]
-    weights = target.elements * scores.itemsize if len(operands) > 2 else 0
-    return moved_once(target.bytes + target.elements * scores.itemsize + weights)
+def _nll_loss(_in_place: bool, scores: Operand, target: Operand, *weights: Operand) -> int:
+    return target.bytes + target.elements * scores.itemsize * (2 if weights else 1)
 
 
-def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+def _nll_loss_backward(_in_place: bool, *operands: Operand) -> int | None:
     place = next((n for n, of in enumerate(operands[1:], 1) if len(of.shape) == len(operands[n - 1].shape) - 1), None)
     if place is None:
         return None
     scores, target = operands[place - 1], operands[place]
-    return moved_once(target.bytes + target.elements * scores.itemsize + sum(of.bytes for of in operands[: place - 1]))
+    return target.bytes + target.elements * scores.itemsize + sum(of.bytes for of in operands[: place - 1])
 
 
-def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    keys, values, key_cache, value_cache, slots = operands[:5]
+def _cache_store(
+    _in_place: bool, keys: Operand, values: Operand, key_cache: Operand, value_cache: Operand, slots: Operand, *_: Operand
+) -> int:
     written = keys.elements * key_cache.itemsize + values.elements * value_cache.itemsize
-    return moved_once(keys.bytes + values.bytes + written + slots.bytes)
+    return keys.bytes + values.bytes + written + slots.bytes
 
 
-def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    latent, keys, cache, slots = operands[:4]
-    return moved_once(latent.bytes + keys.bytes + (latent.elements + keys.elements) * cache.itemsize + slots.bytes)
+def _latent_cache_store(_in_place: bool, latent: Operand, keys: Operand, cache: Operand, slots: Operand, *_: Operand) -> int:
+    return latent.bytes + keys.bytes + (latent.elements + keys.elements) * cache.itemsize + slots.bytes
 
 
-def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    positions, rotated, table = operands[0], operands[1:-1], operands[-1]
+def _rotary(_in_place: bool, positions: Operand, *rest: Operand) -> Traffic:
+    *rotated, table = rest
     rows = min(positions.elements, table.shape[0]) * prod(table.shape[1:]) * table.itemsize
     own = sum(of.bytes for of in rotated)
     return Traffic(positions.bytes + 2 * own + rows, positions.bytes + own + rows)
 
 
-def _scaled_product(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if not len(operands[0].shape) == len(operands[1].shape) == 2:
+def _scaled_product(_in_place: bool, left: Operand, right: Operand, *scales: Operand) -> int | None:
+    if not len(left.shape) == len(right.shape) == 2:
         return None
-    return moved_once(sum(of.bytes for of in operands) + 2 * operands[0].shape[0] * operands[1].shape[1])
+    return sum(of.bytes for of in (left, right, *scales)) + 2 * left.shape[0] * right.shape[1]
 
 
-def _outputs_given(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    return moved_once(sum(of.bytes for of in operands))
+def _outputs_given(_in_place: bool, *operands: Operand) -> int:
+    return sum(of.bytes for of in operands)
 
 
-def _added_norm(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
+def _added_norm(_in_place: bool, *operands: Operand) -> Traffic:
     own = sum(of.bytes for of in operands)
     return Traffic(own + sum(of.bytes for of in operands[:2]), own)
 
 
 # for each op, the smallest number of operands, and a function that returns the number of bytes read and written
-_RULES: dict[str, tuple[int, Callable[[tuple[Operand, ...], bool], Traffic | None]]] = {
-    **dict.fromkeys(_WRITES_ONLY, (1, lambda operands, _: moved_once(operands[0].bytes))),
-    **dict.fromkeys(_JOINS, (1, lambda operands, _: moved_once(2 * sum(of.bytes for of in operands)))),
+_RULES: dict[str, tuple[int, Callable[..., int | Traffic | None]]] = {
+    **dict.fromkeys(_WRITES_ONLY, (1, lambda _, written, *__: written.bytes)),
+    **dict.fromkeys(_JOINS, (1, lambda _, *parts: 2 * sum(of.bytes for of in parts))),
     **dict.fromkeys(("copy", "clone", "contiguous", "to"), (1, _copy)),
     **dict.fromkeys(("gather", "take", "take_along_dim"), (2, _gather)),
     **dict.fromkeys(("scatter", "index_copy", "index_fill"), (2, _scatter)),
@@ -282,7 +270,7 @@ _RULES: dict[str, tuple[int, Callable[[tuple[Operand, ...], bool], Traffic | Non
     "index_select": (2, _index_select),
     "embedding": (2, _embedding),
     **dict.fromkeys(("_embedding_bag", "embedding_bag", "_embedding_bag_forward_only"), (3, _embedding_bag)),
-    "embedding_backward": (1, lambda operands, _: moved_once(2 * operands[0].bytes + sum(of.bytes for of in operands[1:]))),
+    "embedding_backward": (1, lambda _, gradient, *rest: 2 * gradient.bytes + sum(of.bytes for of in rest)),
     "index_add": (3, _index_add),
     **dict.fromkeys(("index", "_unsafe_index"), (1, _index)),
     **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), (1, _index_put)),
