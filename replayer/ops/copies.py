@@ -146,8 +146,7 @@ class Copies:
         allocation = target.allocation
         if not meta.numel:
             return
-        plain = meta.dense
-        temporary = None if plain else allocate(gpu(), meta.index, meta.size_bytes)
+        temporary = None if meta.dense else allocate(gpu(), meta.index, meta.size_bytes)
         pinned = _pinned_if_captured(source, meta.index)
         signature = self._signature(meta, self._plans.metas.like(source, meta.index), "h2d")
         if not non_blocking:

@@ -132,11 +132,10 @@ class DataDependentOps:
         known = known_values(mask) if is_virtual(mask, self._tensor_class) else mask
         if known is not None:
             return int((torch.as_tensor(known) != 0).expand(shape).sum())
-        if recorded is None and STATE.masks_are_full:
-            return math.prod(shape)
-        if recorded is None:
-            return assumed_size(op, lambda: gpu().values.assumed.count(math.prod(shape)))
-        return recorded
+        if recorded is not None:
+            return recorded
+        most = math.prod(shape)
+        return most if STATE.masks_are_full else assumed_size(op, lambda: gpu().values.assumed.count(most))
 
     # -- by distinct values and sums -----------------------------------------------------------------------------------
 
@@ -179,9 +178,8 @@ class DataDependentOps:
         elif known is None:
             known = (_even_counts(source.tensor_meta.numel, size),)
         tensors = [source] if weights is None else [source, weights]
-        return self._with_values(
-            self._results("aten::bincount", tensors, [self._new((size,), dtype, source.tensor_meta)]), known
-        )[0]
+        results = self._results("aten::bincount", tensors, [self._new((size,), dtype, source.tensor_meta)])
+        return self._with_values(results, known)[0]
 
     def _unique(
         self, op: str, source: TorchAny, return_inverse: bool, return_counts: bool, known: TorchAny, dim: int | None = None

@@ -56,6 +56,11 @@ class SettingsError(ValueError):
     """Raised for an invalid setting of PyTorch's allocator."""
 
 
+def _require(is_met: object, text: str) -> None:
+    if not is_met:
+        raise SettingsError(text)
+
+
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
     """Entry i of `power2_divisions` applies to sizes from 2^i MiB to 2^(i+1) MiB."""
@@ -107,21 +112,18 @@ def _with(settings: AllocatorSettings, key: str, value: str, index: int) -> Allo
         return _with_size(settings, key, _integer(key, value) * MIB)
     if key == "garbage_collection_threshold":
         threshold = _number(key, value)
-        if not 0 < threshold < 1:
-            raise SettingsError("garbage_collect_threshold is invalid, set it in (0.0, 1.0)")
+        _require(0 < threshold < 1, "garbage_collect_threshold is invalid, set it in (0.0, 1.0)")
         return replace(settings, garbage_collection_threshold=threshold)
     if key == "per_process_memory_fraction":
         fraction = _number(key, value)
-        if not 0 <= fraction <= 1:
-            raise SettingsError("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
+        _require(0 <= fraction <= 1, "per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
         return replace(settings, memory_fraction=fraction)
     if key == "roundup_power2_divisions":
         return replace(settings, power2_divisions=_divisions(value))
     if key == "expandable_segments":
         return replace(settings, expandable_segments=_boolean(value, index))
     if key == "backend":
-        if value not in ("native", "cudaMallocAsync"):
-            raise SettingsError("Unknown allocator backend, options are native and cudaMallocAsync")
+        _require(value in ("native", "cudaMallocAsync"), "Unknown allocator backend, options are native and cudaMallocAsync")
         if value != "native":
             raise NotEmulated(f"allocator setting backend:{value}", "only backend:native is emulated; unset it")
         return settings
@@ -130,8 +132,7 @@ def _with(settings: AllocatorSettings, key: str, value: str, index: int) -> Allo
         return settings
     if key == "pinned_num_register_threads":
         threads = _integer(key, value)
-        if threads.bit_count() != 1:
-            raise SettingsError(f"Number of register threads has to be power of 2, got {threads}")
+        _require(threads.bit_count() == 1, f"Number of register threads has to be power of 2, got {threads}")
         if threads > _REGISTER_THREADS:
             most = _REGISTER_THREADS
             raise SettingsError(f"Number of register threads should be less than or equal to {most}, got {threads}")
@@ -146,16 +147,14 @@ def _without_effect(settings: AllocatorSettings, key: str, value: str, index: in
         return settings
     if key.endswith("_mb"):
         size_mb = _integer(key, value)
-        if key == "pinned_reserve_segment_size_mb" and not size_mb:
-            raise SettingsError("Pinned reserve segment size has to be greater than 0")
+        _require(key != "pinned_reserve_segment_size_mb" or size_mb, "Pinned reserve segment size has to be greater than 0")
     note = f"allocator setting {key}:{value} has no effect on the virtual GPU: {NOT_EMULATED[key]}; unset it to silence this"
     return replace(settings, not_emulated=(*settings.not_emulated, note))
 
 
 def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> AllocatorSettings:
     if key == "large_segment_size_mb":
-        if size_bytes <= 10 * MIB:
-            raise SettingsError("CachingAllocator option large_segment_size_mb must be > 10 MB")
+        _require(size_bytes > 10 * MIB, "CachingAllocator option large_segment_size_mb must be > 10 MB")
     elif size_bytes < settings.large_segment_bytes:
         minimum_mb = settings.large_segment_bytes // MIB
         raise SettingsError(f"CachingAllocator option {key} too small, must be >= {minimum_mb}")
@@ -184,20 +183,17 @@ def _divisions(value: str) -> tuple[int, ...]:
 
 def _power_of_two(text: str, what: str) -> int:
     number = _integer("roundup_power2_divisions", text)
-    if number.bit_count() != 1:
-        raise SettingsError(f"For roundups, the {what} to be power of 2 ")
+    _require(number.bit_count() == 1, f"For roundups, the {what} to be power of 2 ")
     return number
 
 
 def _boolean(value: str, index: int) -> bool:
-    if value not in ("True", "False"):
-        raise SettingsError(f"Expected 'True' or 'False' at index {index} in ConfigTokenizer but got {value!r}")
+    _require(value in ("True", "False"), f"Expected 'True' or 'False' at index {index} in ConfigTokenizer but got {value!r}")
     return value == "True"
 
 
 def _integer(key: str, text: str) -> int:
-    if not text.isdecimal():
-        raise SettingsError(f"allocator setting {key} needs a whole number, not {text!r}")
+    _require(text.isdecimal(), f"allocator setting {key} needs a whole number, not {text!r}")
     return int(text)
 
 
@@ -206,6 +202,5 @@ def _number(key: str, text: str) -> float:
         number = float(text)
     except ValueError as error:
         raise SettingsError(f"allocator setting {key} needs a number, not {text!r}") from error
-    if not math.isfinite(number):
-        raise SettingsError(f"allocator setting {key} needs a finite number, not {text!r}")
+    _require(math.isfinite(number), f"allocator setting {key} needs a finite number, not {text!r}")
     return number

@@ -256,37 +256,20 @@ def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
     return made.scatter_(-1, labels.unsqueeze(-1), 1) if labels.numel() else made
 
 
-def ctc_loss(
-    log_probs: torch.Tensor,
-    targets: torch.Tensor,
-    inputs: torch.Tensor,
-    lengths: TorchAny,
-    blank: int = 0,
-    reduction: int = 1,
-    zero_infinity: bool = False,
-) -> TorchAny:
+def ctc_loss(log_probs: TorchAny, targets: TorchAny, inputs: TorchAny, lengths: TorchAny, *options: TorchAny) -> TorchAny:
     sizes = inputs.flatten().tolist(), lengths.flatten().tolist()  # without a batch dimension, a length has no dimensions
-    return aten.ctc_loss.IntList(log_probs, targets, *sizes, blank, reduction, zero_infinity)
+    return aten.ctc_loss.IntList(log_probs, targets, *sizes, *options)
 
 
-def observed_fake_quantization(
-    x: torch.Tensor,
-    observes: TorchAny,
-    quantizes: TorchAny,
-    low: TorchAny,
-    high: TorchAny,
-    scale: TorchAny,
-    zero: TorchAny,
-    *how: TorchAny,
-) -> TorchAny:
+def observed_fake_quantization(x: torch.Tensor, observes: TorchAny, quantizes: TorchAny, *rest: TorchAny) -> TorchAny:
     """See native/quantized/cuda/FusedObsFakeQuant.cu."""
-    *_, axis, per_channel, _symmetric = how
+    low, high, scale, zero, *_, axis, per_channel, _symmetric = rest
     if per_channel and not low.numel():
         for buffer in (low, high, scale, zero):
             buffer.resize_(x.size(axis))
         low.fill_(float("inf"))
         high.fill_(float("-inf"))
-    return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
+    return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, *rest)[0]
 
 
 # Errors of these ops contain the device.
