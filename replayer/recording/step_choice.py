@@ -36,6 +36,7 @@ from replayer.recording.recorded_regions import octaves_apart
 from replayer.recording.recorded_step import RecordedStep
 from traces.comparison.thresholds import STEPS_BEFORE_WINDOW
 from traces.model.layouts import Shape
+from traces.model.row_order import lists_by_key
 from traces.model.trace import StepKind
 
 
@@ -45,13 +46,11 @@ class StepChoice:
         self._alike: dict[tuple[object, ...], list[int]] = {}
         self._nearest: dict[tuple[object, ...], list[RecordedStep]] = {}
         # see Note [Profiled and clean steps] in indexer.py
-        kinds: dict[int, list[int]] = {}
         works = [step.has_kernels for step in steps]
         all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in steps)
-        for i, step in enumerate(steps):
-            if all_profiled and not works[i] and step.kind == StepKind.STEADY:
-                continue  # the last window of a profiler may have no launches
-            kinds.setdefault(step.kind, []).append(i)
+        # the last window of a profiler may have no launches
+        kept = [i for i, step in enumerate(steps) if not all_profiled or works[i] or step.kind != StepKind.STEADY]
+        kinds = lists_by_key((steps[i].kind, i) for i in kept)
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
         after = kinds.get(StepKind.AFTER_PROFILE, [])
@@ -142,12 +141,9 @@ class StepChoice:
 
     @cached_property
     def _steps_by_call(self) -> dict[tuple[tuple[str, int], str], list[int]]:
-        found: dict[tuple[tuple[str, int], str], list[int]] = {}
-        for i in sorted({*self.cycle, *self._evaluations}):
-            for phase, segment in self._steps[i].segments.items():
-                for key in segment.exact:
-                    found.setdefault((phase, key), []).append(i)
-        return found
+        steps = sorted({*self.cycle, *self._evaluations})
+        segments = ((i, *of) for i in steps for of in self._steps[i].segments.items())
+        return lists_by_key(((phase, key), i) for i, phase, segment in segments for key in segment.exact)
 
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]

@@ -17,7 +17,7 @@ import numpy as np
 
 from traces.analyses.modules import attributed_work
 from traces.figures.measure import begin_in_steps, enclosing, profiled_steps
-from traces.model.row_order import repointed
+from traces.model.row_order import lists_by_key, repointed
 from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
@@ -58,11 +58,8 @@ class FunctionChange:
 
 
 def _moved(ours: list[str], theirs: list[str]) -> dict[str, str]:
-    places: list[dict[str, list[str]]] = [{}, {}]
-    for names, place in zip((ours, theirs), places, strict=True):
-        for name in names:
-            place.setdefault(_LINE.sub("", name), []).append(name)
-    pairs = ((found, places[1].get(key, [])) for key, found in places[0].items())
+    first, second = (lists_by_key((_LINE.sub("", name), name) for name in names) for names in (ours, theirs))
+    pairs = ((found, second.get(key, [])) for key, found in first.items())
     return {found[0]: others[0] for found, others in pairs if len(found) == len(others) == 1}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from traces.combining.merge import merge_ranks
 from traces.figures.measure import window_ns
-from traces.model.row_order import in_order, repointed
+from traces.model.row_order import in_order, lists_by_key, repointed
 from traces.model.trace import NONE, TABLES, Device, Thread, Trace
 
 _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
@@ -26,11 +26,9 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
     """For each process, return the indices of its recordings in time order. `names` contains the file name and the rank of each
     recording."""
-    groups: dict[Hashable, list[int]] = {}
-    for place, (recording, name) in enumerate(zip(recordings, names, strict=True)):
-        groups.setdefault(_process(recording, *name), []).append(place)
+    processes = [_process(recording, *name) for recording, name in zip(recordings, names, strict=True)]
     found: list[list[int]] = []
-    for group in groups.values():
+    for group in lists_by_key(zip(processes, range(len(processes)), strict=True)).values():
         ordered = sorted(group, key=lambda place: window_ns(recordings[place]))
         epochal = all(recordings[place].run_of(0).is_epochal for place in group)
         windows = [window_ns(recordings[place]) for place in ordered]

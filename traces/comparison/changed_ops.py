@@ -46,6 +46,7 @@ from traces.figures.measure import (
     step_windows,
     work_rows,
 )
+from traces.model.row_order import lists_by_key
 from traces.model.run import MissingOp
 from traces.model.trace import NONE, Column, HostKind, Trace
 from traces.names.device_names import copy_direction
@@ -444,10 +445,7 @@ class _JoinedOps:
         self._above[self.of(one)] = self.of(other)
 
     def members(self) -> dict[_OpKey, list[_OpKey]]:
-        found: dict[_OpKey, list[_OpKey]] = {}
-        for key in dict.fromkeys([*self._above, *self._above.values()]):
-            found.setdefault(self.of(key), []).append(key)
-        return found
+        return lists_by_key((self.of(key), key) for key in dict.fromkeys([*self._above, *self._above.values()]))
 
 
 def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:

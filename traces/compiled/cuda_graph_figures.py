@@ -15,6 +15,7 @@ import numpy as np
 from traces.compiled.regions import is_graph_launch
 from traces.figures.measure import device_ranks, enclosing, launch_steps
 from traces.model.intervals import Intervals
+from traces.model.row_order import lists_by_key
 from traces.model.trace import NONE, Column, DeviceKind, Trace
 
 
@@ -57,9 +58,8 @@ def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int
         return []
     in_graph = np.flatnonzero((at != NONE) & device.is_work)
     rows = in_graph if rows is None else np.intersect1d(in_graph, rows)
-    by_launch: dict[int, list[int]] = {}
-    for row in rows[np.lexsort((device.start_ns[rows], host.start_ns[at[rows]]))].tolist():
-        by_launch.setdefault(int(at[row]), []).append(row)
+    rows = rows[np.lexsort((device.start_ns[rows], host.start_ns[at[rows]]))]
+    by_launch = lists_by_key(zip(at[rows].tolist(), rows.tolist(), strict=True))
     what = np.where(device.kind == DeviceKind.KERNEL, device.name, -1 - device.kind.astype("i8"))
     rank_of = device_ranks(trace)
     graphs: dict[tuple[int, ...], dict[int, list[int]]] = {}

@@ -23,6 +23,7 @@ import numpy as np
 from traces.compiled.regions import RegionCall, is_region_range
 from traces.figures.measure import op_of
 from traces.model.intervals import Intervals
+from traces.model.row_order import lists_by_key
 from traces.model.trace import NONE, Column, Trace
 
 # a function that Dynamo compiled, such as "forward (model.py:3)" or "torch_dynamo_resume_in_forward_at_5 (model.py:5)"
@@ -51,10 +52,7 @@ class _FoundBreak:
 def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
     # see Note [What follows a graph break]
     host = trace.host
-    forwards: dict[tuple[int, int], list[RegionCall]] = {}
-    for call in calls:
-        if not call.is_backward:
-            forwards.setdefault((call.step, int(host.thread[call.row])), []).append(call)
+    forwards = lists_by_key(((call.step, int(host.thread[call.row])), call) for call in calls if not call.is_backward)
     found: dict[tuple[str, str], _FoundBreak] = {}
     for (step, _), of_step in forwards.items():
         pairs = _by_name(of_step, functions) if functions else _by_nesting(trace, of_step)
@@ -74,10 +72,7 @@ def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[s
 
 def _by_name(calls: Sequence[RegionCall], functions: Mapping[str, str]) -> list[tuple[int, int]]:
     parsed = {region: match.groups() for region, text in functions.items() if (match := _FUNCTION.fullmatch(text))}
-    first_lines: dict[tuple[str, str], list[int]] = {}
-    for resumed, name, file, line in parsed.values():
-        if not resumed:
-            first_lines.setdefault((name, file), []).append(int(line))
+    first_lines = lists_by_key(((name, file), int(line)) for resumed, name, file, line in parsed.values() if not resumed)
     found = []
     last: dict[tuple[str, str, int], tuple[int, int]] = {}
     for place, call in enumerate(calls):

@@ -20,7 +20,7 @@ from traces.compiled.graph_breaks import GraphBreak, graph_breaks
 from traces.compiled.regions import RegionCall, is_region_range, region_calls
 from traces.figures.measure import device_ranks, launch_steps
 from traces.model.intervals import Intervals
-from traces.model.row_order import grouped
+from traces.model.row_order import grouped, lists_by_key
 from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
 from traces.names.device_names import GRAPH_LAUNCHES
@@ -94,9 +94,7 @@ def runs_compiled_code(trace: Trace) -> bool:
 def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -> CompiledFigures:
     chosen = None if steps is None else set(steps.tolist())
     calls = [call for call in region_calls(trace, rank) if not chosen or call.step in chosen]
-    by_name: dict[str, list[RegionCall]] = {}
-    for call in calls:
-        by_name.setdefault(call.region, []).append(call)
+    by_name = lists_by_key((call.region, call) for call in calls)
     compiled = trace.run_of(rank).compiled
     functions = compiled.functions if compiled is not None else {}
     regions = tuple(_region(trace, name, of, functions.get(name, "")) for name, of in by_name.items())

@@ -21,6 +21,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from traces.model.row_order import lists_by_key
 from traces.model.trace import NONE, Column, HostKind, Trace
 from traces.names.device_names import GRAPH_LAUNCHES
 
@@ -140,12 +141,8 @@ def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
     device = trace.device
     rows = np.flatnonzero(device.is_work & (device.launch != NONE))
     rows = rows[np.lexsort((device.start_ns[rows], trace.host.start_ns[device.launch[rows]]))]
-    units = unit[device.launch[rows]]
-    found: dict[int, list[int]] = {}
-    for row, of in zip(rows.tolist(), units.tolist(), strict=True):
-        if of != NONE:
-            found.setdefault(of, []).append(row)
-    return found
+    rows = rows[unit[device.launch[rows]] != NONE]
+    return lists_by_key(zip(unit[device.launch[rows]].tolist(), rows.tolist(), strict=True))
 
 
 def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int, ...]:

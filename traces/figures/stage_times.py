@@ -14,7 +14,7 @@ import numpy as np
 
 from traces.figures.measure import steady_steps
 from traces.figures.spread import median, relative_error
-from traces.model.row_order import grouped
+from traces.model.row_order import grouped, lists_by_key
 from traces.model.trace import NONE, Column, Parts, Trace
 
 _ABSENT = 1 << 30
@@ -57,9 +57,7 @@ def stage_medians(trace: Trace) -> list[StageMedians]:
 def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, StageError]:
     a, b = _by_key(recorded, ours), _by_key(other, theirs)
     keys = sorted(a | b, key=lambda key: min(_order(of, key) for of in (a, b)))
-    devices: dict[str, set[str]] = {}
-    for name, device in keys:
-        devices.setdefault(name, set()).add(device)
+    devices = lists_by_key(keys)
     return {
         f"{name} ({device})" if len(devices[name]) > 1 else name: _error(a.get((name, device)), b.get((name, device)))
         for name, device in keys

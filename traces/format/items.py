@@ -25,13 +25,13 @@ import msgpack
 import numpy as np
 
 from traces.format.column_encoding import claimed_rows, pack_rows, pack_table, unpack_table
-from traces.format.frames import Damaged
+from traces.format.frames import Damaged, require
 from traces.format.item_reading import MAX_LIST, LaterTable, TableHead, unpack_items
 from traces.format.step_block import StepBlock, unpack_block
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model.json_facts import Json
 from traces.model.machine import Machine, from_kineto, to_kineto
-from traces.model.row_order import differs
+from traces.model.row_order import differs, lists_by_key
 from traces.model.run import Run
 from traces.model.trace import TABLES, Device, PhaseTiming, Strings, Table, Thread, Trace
 from traces.model.typed_json import from_json, to_json
@@ -171,8 +171,7 @@ class Assembly:
 
     def _add(self, kind: str, value: Any) -> None:
         if kind == "strings":
-            if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-                raise Damaged("strings that are not text")
+            require(isinstance(value, list) and all(isinstance(text, str) for text in value), "strings that are not text")
             if max(map(len, value), default=0) > _LONGEST_TEXT:
                 raise Damaged(f"a text of {max(map(len, value))} characters")
             self._grow(sum(map(len, value)) + _BYTES_PER_TEXT * len(value))
@@ -254,11 +253,9 @@ def _parse_header(text: Any) -> dict[str, Json]:
         header: dict[str, Json] = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (TypeError, ValueError, RecursionError) as error:
         raise Damaged(f"header is not JSON ({error})") from error
-    if _levels(header) > MAX_DEPTH:
-        raise Damaged(f"header of more than {MAX_DEPTH} levels")
+    require(_levels(header) <= MAX_DEPTH, f"header of more than {MAX_DEPTH} levels")
     for name, kind in _HEADER_TYPES.items():
-        if not isinstance(header, dict) or not isinstance(header.get(name), kind):
-            raise Damaged(f"header without {name!r}")
+        require(isinstance(header, dict) and isinstance(header.get(name), kind), f"header without {name!r}")
     if not all(type(count) is int for count in [*header["problems"].values(), *header["rows"].values()]):
         raise Damaged("the header contains a count that is not a number")
     if not all(isinstance(lack, str) for lack in header["lacks"]):
@@ -287,21 +284,17 @@ def _make_device(values: Any) -> Device:
 
 
 def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Json]]:
-    ranks: dict[Machine, list[int]] = {}
-    for rank, machine in sorted(machines.items()):
-        ranks.setdefault(machine, []).append(rank)
+    ranks = lists_by_key((machine, rank) for rank, machine in sorted(machines.items()))
     return [{"ranks": of, **to_json(machine)} for machine, of in ranks.items()]
 
 
 def _make_by_rank(kind: type[T], values: Any) -> dict[int, T]:
     what = kind.__name__.lower()
-    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
-        raise Damaged(f"header with invalid {what}s")
+    require(isinstance(values, list) and all(isinstance(one, dict) for one in values), f"header with invalid {what}s")
     made: dict[int, T] = {}
     for one in values:
         ranks = one.get("ranks")
-        if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
-            raise Damaged(f"header with a {what} without ranks")
+        require(isinstance(ranks, list) and all(type(rank) is int for rank in ranks), f"header with a {what} without ranks")
         made |= dict.fromkeys(ranks, _made(kind, one))
     return dict(sorted(made.items()))
 

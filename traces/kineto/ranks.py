@@ -28,6 +28,7 @@ from traces.kineto.structure.devices import is_of_amd, properties_of, read_devic
 from traces.kineto.structure.stages import read_stages
 from traces.kineto.structure.steps import read_steps
 from traces.model.machine import Machine, hip_version, runtime_version
+from traces.model.row_order import lists_by_key
 from traces.model.run import KINETO, QUEUES, STREAMS, Run, distributed_of
 from traces.model.trace import (
     NONE,
@@ -208,9 +209,7 @@ def _ranks_of_places(places: list[tuple[int, ...]]) -> list[int]:
 
 def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
     # see Note [Merged ranks] in traces/kineto/reading/groups.py
-    found: dict[tuple[int, ...] | None, list[Piece]] = {}
-    for piece in pieces:
-        found.setdefault(piece.rank, []).append(piece)
+    found = lists_by_key((piece.rank, piece) for piece in pieces)
     own = {place: of for place, of in found.items() if place is not None and any(piece.complete for piece in of)}
     return dict(zip(_ranks_of_places(list(own)), own.values(), strict=True)) or {None: pieces}
 

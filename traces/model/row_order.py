@@ -11,16 +11,18 @@ Note [Calls that take no time]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from traces.model.invariants import REFERENCES
 from traces.model.trace import NONE, TABLES, Column, HostKind, HostSpans, Table, Trace
 
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 _DENSE = 8  # times the number of rows: sorting a larger range of integers is faster than counting
 
 
@@ -151,6 +153,14 @@ def distinct(column: Column) -> tuple[Column, Column, Column]:
 
 def by_value(column: Column) -> dict[int, Column]:
     return {int(column[rows[0]]): rows for rows in grouped(column)}
+
+
+def lists_by_key(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """List the values of each key. Keys and values keep their order."""
+    found: dict[K, list[T]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def sum_by(index: Column, values: Column, size: int) -> Column:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from traces.comparison.thresholds import BUSY_MACHINE, NOTICEABLE_WAIT, OWN_HOST_SHARE, READ_FROM_DISK
 from traces.figures.measure import device_time_by_origin, phase_times
+from traces.model.row_order import lists_by_key
 from traces.model.run import ReplayNotes
 from traces.model.trace import Origin, StepKind, Trace, TraceError
 from traces.stalls.loader_model import BatchCost, LoaderRun, simulate_loader
@@ -259,10 +260,7 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
     """Sort batches as the DataLoader returns them: one from the first worker, one from the second worker, and so on."""
-    by_worker: dict[int, list[Loading]] = {}
-    for one in fetches:
-        by_worker.setdefault(one.process, []).append(one)
-    own = list(by_worker.values())
+    own = list(lists_by_key((one.process, one) for one in fetches).values())
     epochs = [own[begin : begin + workers] for begin in range(0, len(own) - workers + 1, max(workers, 1))]
     return [one for epoch in epochs for in_turn in zip(*epoch, strict=False) for one in in_turn] or fetches
 

@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from replayer.torch_types import Kwargs, Op, TorchAny
+from traces.model.row_order import lists_by_key
 from traces.names.dtypes import SCALAR_TYPES
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -86,11 +87,7 @@ def _of_tensors(name: str) -> dict[str, str] | None:
 
 @cache
 def _keys_with_string() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for key in _kernels():
-        if " " in key:
-            found.setdefault(key.partition(" ")[0], []).append(key)
-    return found
+    return lists_by_key((key.partition(" ")[0], key) for key in _kernels() if " " in key)
 
 
 def _has_scalar(func: Op, args: Sequence[TorchAny]) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 
 from traces.comparison.program.device_ops import DeviceOp, shape_text
 from traces.model.layouts import Shape
+from traces.model.row_order import lists_by_key
 
 _MOST_EDITS = 500  # the search stops here, because its cost grows with the square of the number of edits
 
@@ -74,10 +75,7 @@ _Key = tuple[str, tuple[Shape, ...]]
 
 
 def _sequences(calls: list[DeviceOp], shaped: bool) -> list[list[_Key]]:
-    steps: dict[int, list[DeviceOp]] = {}
-    for call in calls:
-        if call.canonical not in _BETWEEN_LAYERS:
-            steps.setdefault(call.step, []).append(call)
+    steps = lists_by_key((call.step, call) for call in calls if call.canonical not in _BETWEEN_LAYERS)
     found = []
     for _, own in sorted(steps.items()):
         (thread, _), *_ = Counter(call.thread for call in own).most_common(1)

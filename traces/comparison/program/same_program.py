@@ -27,6 +27,7 @@ from traces.compiled.cuda_graph_figures import graph_launch_of
 from traces.figures.measure import gpus_per_rank, work_rows
 from traces.figures.problems import is_cut
 from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
+from traces.model.row_order import lists_by_key
 from traces.model.trace import NONE, TABLES, Column, DeviceKind, StepKind, Trace
 from traces.model.workload import Sameness, compare_workloads
 from traces.names.device_names import copy_direction
@@ -262,10 +263,8 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _example(ours: list[device_ops.DeviceOp], theirs: list[device_ops.DeviceOp]) -> str:
-    waiting: dict[str, list[device_ops.DeviceOp]] = {}
-    for call in theirs:
-        if call.step == theirs[0].step and call.shape is not None:
-            waiting.setdefault(call.canonical, []).append(call)
+    of_first_step = (call for call in theirs if call.step == theirs[0].step and call.shape is not None)
+    waiting = lists_by_key((call.canonical, call) for call in of_first_step)
     for call in ours:
         if call.shape is not None and (same := waiting.get(call.canonical)):
             here = same.pop(0)

@@ -39,7 +39,7 @@ from traces.comparison.thresholds import MOSTLY_MARKED
 from traces.kineto.spans.thread_roles import STEP_MARK
 from traces.kineto.structure.annotations import is_iteration
 from traces.model.intervals import Intervals, outermost
-from traces.model.row_order import grouped
+from traces.model.row_order import grouped, lists_by_key
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
 from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
 
@@ -160,9 +160,7 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
     top = _outermost(host)
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[np.argsort(device.start_ns[work], kind="stable")]
-    work_of: dict[int, list[int]] = {}
-    for row, of in zip(work.tolist(), top[device.launch[work]].tolist(), strict=True):
-        work_of.setdefault(of, []).append(row)
+    work_of = lists_by_key(zip(top[device.launch[work]].tolist(), work.tolist(), strict=True))
     once = {name for name in np.unique(device.name[work]).tolist() if _once(strings[name])}
     tops = np.unique(
         top[(host.thread == 0) & ((host.kind == HostKind.OP) | np.isin(np.arange(len(host)), device.launch[work]))]
