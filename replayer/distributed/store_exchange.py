@@ -59,30 +59,28 @@ class NotCalledInTime(RuntimeError):
 
 
 class PendingExchange:
-    def __init__(
-        self, exchange: StoreExchange, channel: str, number: int, members: Sequence[int], message: RankMessage
-    ) -> None:
+    def __init__(self, exchange: StoreExchange, channel: str, number: int, members: Sequence[int], own: RankMessage) -> None:
         self._exchange = exchange
-        self._channel, self._number, self._members, self._message = channel, number, members, message
-        self._messages: list[RankMessage] | None = None
+        self.channel, self.number, self.members, self.own = channel, number, members, own
+        self.keys, self.key_for_all = [f"{channel}/{number}/{member}" for member in members], _for_all(channel, number)
+        self._messages = [own] if len(members) == 1 else None
         self._polls: _Wait | None = None
 
     def is_complete(self) -> bool:
-        return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
+        return self._messages is not None or self._exchange.all_posted(self)
 
     def arrives_within(self, seconds: float) -> bool:
         """Wait up to `seconds` for the messages of all ranks, and return True if all have arrived."""
         if self._messages is None:
             self._polls = self._polls or self._exchange.new_wait()
-            poll = self._polls, seconds
-            return self._exchange.poll(self._channel, self._number, self._members, self._message, *poll)
+            return self._exchange.poll(self, self._polls, seconds)
         return True
 
     def messages(self) -> list[RankMessage]:
         """Return the messages of all ranks, with times converted to the clock of this rank. Raise RuntimeError if a rank has
         ended, called a different operation, or is too late."""
         if self._messages is None:
-            self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
+            self._messages = self._exchange.read(self)
         return self._messages
 
 
@@ -207,37 +205,33 @@ class StoreExchange:
         number = self._numbers.get(channel, 0)
         self._numbers[channel] = number + 1
         pending = PendingExchange(self, channel, number, members, message)
-        if len(members) == 1:
-            pending._messages = [message]
-            return pending
-        arrived_ns = message.arrived_ns - self.offset_ns()
-        message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
-        self._set(f"{channel}/{number}/{self.rank}", [message])
+        if len(members) > 1:
+            arrived_ns = message.arrived_ns - self.offset_ns()
+            message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
+            self._set(f"{channel}/{number}/{self.rank}", [message])
         return pending
 
-    def all_posted(self, channel: str, number: int, members: Sequence[int]) -> bool:
+    def all_posted(self, pending: PendingExchange) -> bool:
         try:
-            keys = [f"{channel}/{number}/{member}" for member in members]
-            return bool(self._store.check([_for_all(channel, number)]) or self._store.check(keys))
+            return bool(self._store.check([pending.key_for_all]) or self._store.check(pending.keys))
         except DistError:
             return False
 
     def new_wait(self) -> _Wait:
         return _Wait(perf_counter_ns(), self._check_after_s)
 
-    def poll(self, channel: str, number: int, members: Sequence[int], own: RankMessage, wait: _Wait, longest_s: float) -> bool:
-        keys = [f"{channel}/{number}/{member}" for member in members]
-        with self._waiting(own.operation):
-            return self._await(keys, keys, members, own, wait, longest_s)
+    def poll(self, pending: PendingExchange, wait: _Wait, longest_s: float) -> bool:
+        with self._waiting(pending.own.operation):
+            return self._await(pending.keys, pending, wait, longest_s)
 
-    def read(self, channel: str, number: int, members: Sequence[int], own: RankMessage) -> list[RankMessage]:
-        with self._waiting(own.operation):
-            messages = self._messages(channel, number, members, own)
-            self._read[channel] = number + 1
-            self._delete_read(channel, min(message.read_count for message in messages))
+    def read(self, pending: PendingExchange) -> list[RankMessage]:
+        with self._waiting(pending.own.operation):
+            messages = self._messages(pending)
+            self._read[pending.channel] = pending.number + 1
+            self._delete_read(pending.channel, min(message.read_count for message in messages))
             offset_ns = self.offset_ns()
-        self._require_same_group(messages, own)
-        self._require_agreement(messages, members, list(members).index(self.rank))
+        self._require_same_group(messages, pending.own)
+        self._require_agreement(messages, pending.members, list(pending.members).index(self.rank))
         return convert_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
@@ -270,17 +264,16 @@ class StoreExchange:
                 )
                 return
 
-    def _messages(self, channel: str, number: int, members: Sequence[int], own: RankMessage) -> list[RankMessage]:
+    def _messages(self, pending: PendingExchange) -> list[RankMessage]:
         # see Note [One rank reads for all]
-        keys = [f"{channel}/{number}/{member}" for member in members]
-        for_all = _for_all(channel, number)
-        shared = len(members) > _ALL_READ_UP_TO
-        if shared and self.rank != members[0] and self._await([for_all], keys, members, own):
+        keys, for_all = pending.keys, pending.key_for_all
+        shared, is_first = len(keys) > _ALL_READ_UP_TO, self.rank == pending.members[0]
+        if shared and not is_first and self._await([for_all], pending):
             return unpack(self._store.get(for_all), partial(self._piece, for_all))
-        self._await(keys, keys, members, own)
+        self._await(keys, pending)
         found = zip(keys, self._store.multi_get(keys), strict=True)
         messages = [message for key, first in found for message in unpack(first, partial(self._piece, key))]
-        if shared and self.rank == members[0]:
+        if shared and is_first:
             self._set(for_all, messages)
         return messages
 
@@ -329,13 +322,7 @@ class StoreExchange:
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await(
-        self,
-        awaited: Sequence[str],
-        keys: Sequence[str],
-        members: Sequence[int],
-        own: RankMessage,
-        polls: _Wait | None = None,
-        longest_s: float = math.inf,
+        self, awaited: Sequence[str], pending: PendingExchange, polls: _Wait | None = None, longest_s: float = math.inf
     ) -> bool:
         # see Note [Waits between ranks]
         began_ns, pause_s, wait = perf_counter_ns(), self._first_pause_s, polls or self.new_wait()
@@ -343,11 +330,11 @@ class StoreExchange:
             now_ns = perf_counter_ns()
             waited_s = (now_ns - wait.began_ns) * 1e-9
             if waited_s >= min(wait.look_s, self.timeout_s + wait.busy_s):
-                missing = self._missing_members(keys, members, own, wait, waited_s)
+                missing = self._missing_members(pending, wait, waited_s)
                 if not missing:
                     return bool(self._store.check(awaited))
                 if polls is None:
-                    self._require_no_deadlock(missing, own)
+                    self._require_no_deadlock(missing, pending.own)
                 wait.look_s = waited_s + max(self._check_after_s, waited_s / _LOOKS_PER_WAIT)
             if (now_ns - began_ns) * 1e-9 >= longest_s:
                 return False
@@ -359,13 +346,12 @@ class StoreExchange:
         most_s = min(max(self._longest_pause_s, waited_s / _PAUSES_PER_WAIT), _LONGEST_OF_ALL_PAUSES_S)
         return min(2 * pause_s, most_s)
 
-    def _missing_members(
-        self, keys: Sequence[str], members: Sequence[int], own: RankMessage, wait: _Wait, waited_s: float
-    ) -> list[int]:
+    def _missing_members(self, pending: PendingExchange, wait: _Wait, waited_s: float) -> list[int]:
+        key_of, own = dict(zip(pending.members, pending.keys, strict=True)), pending.own
         is_late = waited_s >= self.timeout_s + wait.busy_s
         # error messages list all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
-        missing = self._missing(keys, members, len(members) if name_all else _MISSING_FOLLOWED)
+        missing = self._missing(key_of, list(key_of), len(key_of) if name_all else _MISSING_FOLLOWED)
         left: list[int] = []
         if self._deadlocks is not None:
             ranks = [self._global_ranks[member] for member in missing]
@@ -377,7 +363,6 @@ class StoreExchange:
             for member in missing
             if self._global_ranks[member] in left or (name_all and self._store.check([ended_key(member)]))
         ]
-        key_of = dict(zip(members, keys, strict=True))
         gone = [member for member in gone if not self._store.check([key_of[member]])]  # it may have called before it ended
         self._broken = bool(gone or (missing and is_late))
         waits = f"{self._ranks([self.rank])} waits in {own}{self._of_group}"
@@ -397,15 +382,15 @@ class StoreExchange:
             if circle:
                 raise RuntimeError(f"these ranks wait for each other: {circle}; NCCL would hang here")
 
-    def _missing(self, keys: Sequence[str], members: Sequence[int], most: int) -> list[int]:
-        if self._store.check(keys):
+    def _missing(self, key_of: dict[int, str], members: list[int], most: int) -> list[int]:
+        if self._store.check([key_of[member] for member in members]):
             return []
-        if len(keys) == 1:
-            return list(members)
-        half = len(keys) // 2
-        missing = self._missing(keys[:half], members[:half], most)
+        if len(members) == 1:
+            return members
+        half = len(members) // 2
+        missing = self._missing(key_of, members[:half], most)
         if len(missing) < most:
-            missing += self._missing(keys[half:], members[half:], most - len(missing))
+            missing += self._missing(key_of, members[half:], most - len(missing))
         return missing
 
     def _ranks(self, members: Sequence[int]) -> str:

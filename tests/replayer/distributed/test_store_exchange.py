@@ -19,7 +19,7 @@ from torch.distributed import DistNetworkError
 from replayer.distributed import store_exchange
 from replayer.distributed.clock_offset import FirstRankMissing
 from replayer.distributed.rank_message import RankMessage, convert_each, pack, unpack
-from replayer.distributed.store_exchange import DeadlockDetector, StoreExchange
+from replayer.distributed.store_exchange import DeadlockDetector, PendingExchange, StoreExchange
 from replayer.timing.clock import RecordedClock
 
 HOUR_NS = 3_600 * 10**9
@@ -178,7 +178,7 @@ def test_a_timeout_names_all_missing_ranks_after_few_requests(monkeypatch: pytes
     # GIVEN 64 ranks of which all but 40 and 41 have posted
     message = RankMessage(0, "all_reduce", 8, "float32")
     pending = [each.post("all", members, message) for each in exchanges if each.rank not in (40, 41)]
-    keys = [f"all/0/{rank}" for rank in members]
+    keys = {rank: f"all/0/{rank}" for rank in members}
     requests: list[list[str]] = []
     monkeypatch.setattr(exchanges[0], "_store", Counting(exchanges[0]._store, requests))
     # THEN 12 requests find them: 64, 0-31 (there), 32-63, 32-47, 32-39 (there), 40-47, 40-43, 40-41, 40, 41, 42-43 and 44-47,
@@ -279,14 +279,14 @@ def test_a_waiting_rank_rarely_looks_for_missing_ranks(monkeypatch: pytest.Monke
     monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
     looks_s: list[float] = []
 
-    def looks(self: StoreExchange, keys: Any, members: Any, own: Any, wait: Any, waited_s: float) -> list[int]:
+    def looks(self: StoreExchange, pending: Any, wait: Any, waited_s: float) -> list[int]:
         looks_s.append(waited_s)
         return [1] if len(looks_s) < 4 else []
 
     monkeypatch.setattr(StoreExchange, "_missing_members", looks)
     message = RankMessage(0, "all_reduce", 8, "float32")
     exchange = StoreExchange(HashStore(), 0, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
-    assert not exchange._await(["never"], ["never"], [0, 1], message)
+    assert not exchange._await(["never"], PendingExchange(exchange, "all", 0, [0, 1], message))
     assert all(after - before >= 0.02 for before, after in pairwise([0.0, *looks_s]))
 
 
