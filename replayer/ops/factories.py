@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from replayer import state
+from replayer.errors import NotEmulated
 from replayer.ops import kept_library, op_named, without_override_warnings
 from replayer.ops.copies import Copies
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
@@ -19,12 +20,14 @@ from replayer.tensor.device_args import index_of
 from replayer.tensor.planning.cuda_dtypes import no_kernel, scalar_type
 from replayer.tensor.planning.deterministic import fills_memory, value_of_filled
 from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.planning.shape_inference import QUANTISED
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.tensor.values.known_values import set_known_values
 from replayer.tensor.values.value_rules import EXACT_DTYPES, fill_with_zeros
 from replayer.torch_types import Op, TorchAny, TorchFunction
 
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
+QUANTISED_FACTORIES = "empty.memory_format empty_quantized _empty_affine_quantized".split()
 SPARSE_FACTORIES = {"Sparse": ("empty.memory_format", "_sparse_coo_tensor_with_dims"), "SparseCsr": ("empty.memory_format",)}
 
 
@@ -116,6 +119,10 @@ def _refuse_pinned(pin_memory: bool | None) -> None:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
+def _refuse_quantised(*_args: TorchAny, **_options: TorchAny) -> None:
+    raise NotEmulated(*QUANTISED)
+
+
 def register(plans: PlanCache, copies: Copies, fallback: TorchFunction) -> None:
     made = Factories(plans, fallback)
 
@@ -147,6 +154,8 @@ def register(plans: PlanCache, copies: Copies, fallback: TorchFunction) -> None:
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
                     continue  # other keys need kernels only for ops without a tensor argument
                 library.impl(name, kernel, key)
+        for name in QUANTISED_FACTORIES:
+            library.impl(name, _refuse_quantised, "QuantizedPrivateUse1")
         for layout, names in SPARSE_FACTORIES.items():
             for name in names:
                 kernel = partial(made.sparse, op_named(name))

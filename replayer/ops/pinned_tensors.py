@@ -30,8 +30,7 @@ def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.d
 def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         raise NotEmulated(f"pin_memory of a {tensor.layout} tensor", "pin the indices and the values of the tensor instead")
-    with torch.no_grad():
-        return pinned_empty(tuple(tensor.shape), tensor.stride(), tensor.dtype).copy_(tensor)
+    return pinned_empty(tuple(tensor.shape), tensor.stride(), tensor.dtype).copy_(tensor)
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:

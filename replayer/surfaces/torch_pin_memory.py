@@ -66,7 +66,7 @@ def pin_memory(self: TorchAny, device: TorchAny = None) -> torch.Tensor:
         require(kind == "cuda", f"{kind.upper()} device type not an accelerator.")
     if self.device.type != "cpu":
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-    return self if is_pinned(self) else pinned_copy(self.detach())
+    return self if is_pinned(self) else pinned_copy(self)
 
 
 def pinned(self: TorchAny, device: TorchAny = None) -> bool:

@@ -116,7 +116,7 @@ class TensorMeta:
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping: TorchAny = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         if is_conj or is_neg:
-            self.wrapping += (False, False, None, False, False, _keys_of_bits(is_conj, is_neg))
+            self.wrapping += (False, False, None, False, False, keys_of_bits(is_conj, is_neg))
         self.dtype_name = str(dtype).removeprefix("torch.")
         self.itemsize = dtype.itemsize
         self.numel = 1
@@ -156,7 +156,7 @@ class TensorMeta:
         return torch._neg_view(values) if self.is_neg else values
 
 
-def _keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
+def keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
     """See ATen/native/MathBitsFallback.h."""
     key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
     conj, neg = keys(key.Conjugate), keys(key.Negative)

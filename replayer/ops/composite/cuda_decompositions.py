@@ -287,9 +287,11 @@ _NAMES_DEVICES_OF_OUT = (
 
 def _in_words_of_cuda(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     try:
-        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        result = op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     except RuntimeError as error:
         raise in_words_of_cuda(error) from None
+    out = kwargs.get("out", result)
+    return out if result is out else out.copy_(result)  # matrix_rank of a tensor subclass does not write to `out`
 
 
 _TRANSFORMS = [f"fft_{kind}{dims}" for kind in "fft ifft rfft irfft hfft ihfft".split() for dims in ("", "2", "n")]

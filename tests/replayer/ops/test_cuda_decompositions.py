@@ -342,3 +342,11 @@ def test_an_observer_with_empty_buffers_gets_a_range_per_channel() -> None:
     args: Any = (*whole, torch.ones(1), torch.zeros(1, dtype=torch.int32), 0.5, 0, 255, 0, False, False)
     cuda_decompositions.observed_fake_quantization(x, on, on, *args)
     assert (whole[0].item(), whole[1].item()) == (3.0, 6.5)  # halfway from 9 to -3, and from 9 to 4
+
+
+def test_matrix_rank_writes_its_result_to_out() -> None:
+    """PyTorch's C++ code puts the rank of a tensor subclass into another tensor."""
+    gpu = use()
+    out = torch.empty((), dtype=torch.int64, device="cuda")
+    assert torch.linalg.matrix_rank(torch.eye(3, device="cuda"), out=out) is out
+    assert [launch.op for launch, _ in gpu.launched_ops[-2:]] == ["aten::sum", "aten::copy_"]

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
+from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
 
@@ -49,6 +51,14 @@ def test_factories_reject_a_device_that_does_not_exist() -> None:
     for make in (torch.empty_like, torch.zeros_like, lambda x, device: x.new_empty(3, device=device)):
         with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
             make(data, device="cuda:4")
+
+
+def test_new_quantized_tensors_are_not_emulated() -> None:
+    use()
+    options: Any = {"dtype": torch.qint8, "device": "cuda"}
+    for make in (torch.empty, partial(torch._empty_affine_quantized, scale=1, zero_point=0)):
+        with pytest.raises(NotEmulated, match="a quantised tensor"):
+            make([2], **options)
 
 
 @pytest.mark.parametrize(("name", "number"), [("float32", "nan"), ("int8", "127"), ("complex64", "(nan+0j)"), ("bool", "True")])

@@ -69,6 +69,8 @@ def test_storages_and_sparse_tensors_are_shared_between_processes() -> None:
     assert sparse.is_sparse and sparse.is_cuda and sparse.shape == (3, 3)
     with pytest.raises(NotEmulated, match="_share_cuda_"):
         storage._share_cuda_()
+    with pytest.raises(NotEmulated, match="ipc_handle"):
+        sent(torch.cuda.Event(interprocess=True))
     with warnings.catch_warnings(), pytest.raises(NotEmulated, match="_nested_view_from_buffer"):
         warnings.filterwarnings("ignore", "The PyTorch API of nested tensors")
         sent(torch.nested.nested_tensor([x, x]))

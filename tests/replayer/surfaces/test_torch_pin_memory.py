@@ -45,6 +45,15 @@ def test_a_pinned_copy_has_the_values_and_layout_of_its_source() -> None:
     assert torch.ones(3, dtype=torch.complex64).pin_memory().dtype is torch.complex64
 
 
+def test_gradients_pass_through_pinned_copies() -> None:
+    use()
+    x = torch.ones(2, requires_grad=True)
+    (x.pin_memory() * 3).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [3.0, 3.0]
+    with torch.no_grad():
+        assert not x.pin_memory().requires_grad
+
+
 def test_the_argument_device_is_deprecated() -> None:
     use()
     host: Any = torch.ones(3)

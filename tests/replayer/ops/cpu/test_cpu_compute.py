@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from replayer.errors import NotEmulated
 from replayer.ops.cpu import cpu_compute
-from replayer.ops.cpu.cpu_compute import CpuCompute, _as_it_is, _waits_for_size
+from replayer.ops.cpu.cpu_compute import CpuCompute, _as_it_is, _lazy_conjugation, _waits_for_size
 from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
@@ -118,3 +119,18 @@ def test_an_op_without_a_version_for_the_cpu_is_refused_by_name() -> None:
     here = temporarily_set(cpu_compute, gpu=lambda: SimpleNamespace(clock=clock))
     with here, pytest.raises(NotEmulated, match="aten::linalg_lu_factor_ex under --values compute"):
         CpuCompute._on_host(compute, aten.linalg_lu_factor_ex.default, [torch.eye(2)], {"pivot": False})
+
+
+class _OnHost(TorchDispatchMode):
+    """Calls ops as `CpuCompute` does: inside `__torch_dispatch__`, where PyTorch turns lazy conjugation off."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with _lazy_conjugation(list(args)):
+            return func(*args, **(kwargs or {}))
+
+
+def test_kernels_that_conjugate_lazily_give_the_same_values_as_outside_of_dispatch() -> None:
+    for x in (torch.tensor([[1j, 2], [3, 4j]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])):
+        with _OnHost():
+            inverse = torch.linalg.pinv(x)
+        assert torch.allclose(inverse @ x, torch.eye(2, dtype=x.dtype), atol=1e-5)
