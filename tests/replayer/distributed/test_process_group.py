@@ -567,7 +567,11 @@ class MnistNet(nn.Module):
 
 @pytest.mark.parametrize(
     ("batch", "gradients", "losses"),
-    [pytest.param(64, 19_968_144, 3_752, marks=pytest.mark.program), (128, 9_984_072, 1_876)],
+    [
+        pytest.param(64, 19_968_144, 3_752, marks=pytest.mark.program),
+        pytest.param(128, 9_984_072, 1_876, marks=pytest.mark.program),
+        (8_000, 8 * 21_288, 8 * 4),  # eight steps: 4 bytes for each of the 5 322 parameters, and for the loss
+    ],
 )
 def test_an_mnist_epoch_transfers_the_published_number_of_bytes(batch: int, gradients: int, losses: int) -> None:
     """GIVEN 60 000 images of 28x28 floats WHEN an epoch is trained THEN the replay counts exactly as many bytes as the

@@ -1,21 +1,17 @@
-"""The allocator answers torch.cuda's memory queries. The test uses torch's CPU build, in a separate process."""
+"""The allocator answers torch.cuda's memory queries. The test uses torch's CPU build, in a fork."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from replayer.surfaces.torch_cuda_memory import stats_of_release
+from tests.forked import printed_in_fork
 
-ROOT = Path(__file__).resolve().parents[3]
-
-# Surfaces patch torch for good, so one child process asks all the questions and prints the answers.
+# Surfaces patch torch for good, so one fork asks all the questions and prints the answers.
 SCRIPT = r"""
 import json, torch
 from replayer import state
@@ -81,16 +77,10 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Any]:
-    environment = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**environment, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
+    with pytest.MonkeyPatch.context() as patched:
+        for name in [name for name in os.environ if "ALLOC_CONF" in name]:
+            patched.delenv(name)
+        result: dict[str, Any] = json.loads(printed_in_fork(SCRIPT))
     return result
 
 

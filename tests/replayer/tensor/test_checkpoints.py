@@ -56,18 +56,24 @@ def test_a_checkpoint_is_as_large_as_a_real_one_and_can_be_loaded() -> None:
     assert next(model.parameters()).is_cuda
 
 
-def test_a_checkpoint_of_the_virtual_gpu_can_be_loaded_without_trace() -> None:
+def test_checkpoints_of_the_virtual_gpu_can_be_loaded_without_trace() -> None:
+    """In the zip format and in the old format."""
     use()
     model, _ = _train()
+    saved = {"state": model.state_dict(), "parameter": nn.Parameter(torch.zeros(2, device="cuda"))}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.pt"
-        torch.save({"state": model.state_dict(), "parameter": nn.Parameter(torch.zeros(2, device="cuda"))}, path)
+        paths = [f"{folder}/{name}.pt" for name in ("new", "old")]
+        for path, zipped in zip(paths, (True, False), strict=True):
+            torch.save(saved, path, _use_new_zipfile_serialization=zipped)
         code = (
-            "import sys, torch; c = torch.load(sys.argv[1], map_location='cpu'); "
-            "print(c['state']['0.weight'].shape, type(c['parameter']).__name__, 'replayer' in sys.modules)"
+            "import sys, torch\nfor path in sys.argv[1:]:\n"
+            "    c = torch.load(path, map_location='cpu')\n"
+            "    of = sum(x.nbytes for x in c['state'].values()), c['state']['0.weight'].shape, type(c['parameter']).__name__\n"
+            "    print(*of, 'replayer' in sys.modules)"
         )
-        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "torch.Size([64, 32]) Parameter False"
+        done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True)
+    size_bytes = sum(x.nbytes for x in model.state_dict().values())
+    assert done.stdout.splitlines() == [f"{size_bytes} torch.Size([64, 32]) Parameter False"] * 2
 
 
 def test_a_checkpoint_made_without_trace_is_loaded_with_its_values() -> None:
@@ -107,9 +113,7 @@ def test_checkpoints_in_the_old_format_without_zip_can_be_saved_and_loaded() -> 
         torch.save(model.state_dict(), ours, _use_new_zipfile_serialization=False)
         torch.save(host.state_dict(), plain, _use_new_zipfile_serialization=False)
         assert ours.stat().st_size == pytest.approx(plain.stat().st_size, rel=0.02)
-        code = "import sys, torch; print(sum(x.nbytes for x in torch.load(sys.argv[1], map_location='cpu').values()))"
-        done = subprocess.run([sys.executable, "-c", code, str(ours)], capture_output=True, text=True, check=True)
-        assert int(done.stdout) == sum(x.nbytes for x in host.state_dict().values())
+        assert sum(x.nbytes for x in model.state_dict().values()) == sum(x.nbytes for x in host.state_dict().values())
         loaded = torch.load(plain, map_location="cuda")
         bias = loaded["0.bias"]
         assert type(bias) is VirtualTensor and bias.tolist() == host.state_dict()["0.bias"].tolist()

@@ -1,9 +1,8 @@
-"""Gradient clipping is reported from every entry point. Runs in a separate process, because torch stays patched."""
+"""Gradient clipping is reported from every entry point. Runs in a fork, because torch stays patched."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.forked import printed_in_fork
 
 SCRIPT = """
 import torch
@@ -33,5 +32,4 @@ for clip in (
 
 
 def test_every_function_that_clips_gradients_is_reported() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["True"] * 5, done.stderr
+    assert printed_in_fork(SCRIPT).split() == ["True"] * 5

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from tests.forked import printed_in_fork
 from tracer.surfaces.torch_sizes import NONZERO, Found, _getitem, _masks, _where
 from traces.model.trace import NONE
 
@@ -71,8 +70,7 @@ def test_zero_dimensional_tensors_still_work_as_tensor_elements() -> None:
         "print(torch.Tensor([[i]]).tolist(), torch.tensor([i, i]).tolist(), torch.ones(2)[1].item(), torch.ones(3)[:2].shape,"
         "torch.nn.Parameter(torch.ones(3))[torch.tensor([True, False, True])].shape)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
-    assert done.stdout == "[[3.0]] [3, 3] 1.0 torch.Size([2]) torch.Size([2])\n", done.stderr
+    assert printed_in_fork(script) == "[[3.0]] [3, 3] 1.0 torch.Size([2]) torch.Size([2])\n"
 
 
 # Contains calls of a script without a GPU, and for each call the recorded op, the shape of the searched tensor and the number
@@ -131,10 +129,7 @@ print(json.dumps(answers))
 
 @pytest.fixture(scope="module")
 def noted() -> dict[str, list[list[Any]]]:
-    command = [sys.executable, "-c", NOTING, json.dumps(list(CALLS))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    answers: dict[str, list[list[Any]]] = json.loads(done.stdout)
+    answers: dict[str, list[list[Any]]] = json.loads(printed_in_fork(NOTING, json.dumps(list(CALLS))))
     return answers
 
 

@@ -181,8 +181,7 @@ def piloted(make: Callable[[], Scene], size: tuple[int, int] = (130, 40)) -> Cal
         def test() -> None:
             async def run() -> None:
                 app = app_on(make())
-                async with app.run_test(size=size) as pilot:
-                    await ready(app, pilot)
+                async with driven(app, size) as pilot:
                     await body(app, pilot)
 
             asyncio.run(run())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from replayer.memory.device.settings import (
     settings_of_environment,
 )
 from replayer.memory.device.snapshot import settings_dict
+from tests.forked import printed_in_fork
 
 TEXTS = [
     "max_split_size_mb:20",
@@ -50,7 +49,7 @@ TEXTS = [
 
 def test_torch_accepts_the_same_allocator_settings() -> None:
     """GIVEN valid and invalid settings WHEN the parser of torch reads them THEN it accepts those that our parser accepts. It
-    runs in a child process, because torch keeps the settings it has read."""
+    runs in a fork, because torch keeps the settings it has read."""
     judge = (
         "import sys, torch\n"
         "for text in sys.argv[1:]:\n"
@@ -59,8 +58,7 @@ def test_torch_accepts_the_same_allocator_settings() -> None:
     )
     # large_segment_size_mb comes last, for it changes what is accepted after it
     texts = sorted(TEXTS, key=lambda text: "large_segment_size_mb:30" in text)
-    judged = subprocess.run([sys.executable, "-c", judge, *texts], capture_output=True, text=True, check=True)
-    for text, verdict in zip(texts, judged.stdout.split(), strict=True):
+    for text, verdict in zip(texts, printed_in_fork(judge, *texts).split(), strict=True):
         assert accepts(text) == (verdict == "1"), text
 
 

@@ -1,0 +1,36 @@
+"""Runs programs in forks of the test process. The forks need not import torch, which takes `python -c` seconds."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+import warnings
+from contextlib import redirect_stdout
+
+
+def printed_in_fork(program: str, *words: str) -> str:
+    """Run a program with arguments, and return what it prints. What the program patches or sets ends with its process. Raise
+    AssertionError with the traceback if the program fails."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # since Python 3.12, of a fork of a process with threads
+        child = os.fork()
+    if not child:
+        status, printed, leave = 1, io.StringIO(), os._exit  # which the program may patch
+        with os.fdopen(writer, "w") as out:
+            try:
+                sys.argv = ["-c", *words]
+                with redirect_stdout(printed):
+                    exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
+                status = 0
+            except BaseException:
+                traceback.print_exc(file=printed)
+            out.write(printed.getvalue())
+        leave(status)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        text = said.read()
+    assert os.waitpid(child, 0)[1] == 0, text
+    return text
