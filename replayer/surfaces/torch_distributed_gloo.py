@@ -85,6 +85,7 @@ _METHODS += [f"{name}_single{more}" for name in ("all_gather", "reduce_scatter")
 class GlooCall:
     def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int], message: RankMessage) -> None:
         self._group, self._channel, self._number, self._sources, self._message = group, channel, number, sources, message
+        self._last_ns: int | None = None  # when the last rank called the operation
 
     def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
         """Wait until a gloo operation ends, and raise RuntimeError if the ranks wait for each other forever."""
@@ -132,6 +133,13 @@ class GlooCall:
         end_ns = first_ns + limit_ns if late_ns else max(times_ns.values()) + duration_ns
         here.simulator.scheduler.block(here.current.thread(), max(now_ns, end_ns))
         return late_ns
+
+    def has_ended(self) -> bool:
+        """Return True if all ranks that gloo waits for have called the operation by now, on the virtual clock. Gloo must have
+        ended."""
+        if self._last_ns is None:
+            self._last_ns = max((message.arrived_ns for message in self.posts(self._sources).values()), default=0)
+        return self._last_ns <= gpu().clock.poll_ns()
 
     def _missing(self) -> list[int]:
         awaited = range(self._group.size) if self._channel == _COLLECTIVES else self._sources
@@ -222,7 +230,7 @@ def install(torch_module: ModuleType) -> None:
     if not torch_module.distributed.is_available():
         return
     c10d = torch_module._C._distributed_c10d
-    patch_around(c10d.Work, wait=_wait, get_future=_get_future)
+    patch_around(c10d.Work, wait=_wait, get_future=_get_future, is_completed=_is_completed)
     patch_around(torch_module._C.Future, wait=_wait_for_future, then=_then)
     patch_around(c10d.ProcessGroup, monitored_barrier=_monitored_barrier)
     if hasattr(c10d, "ProcessGroupGloo"):
@@ -298,6 +306,10 @@ def _wait(wait: TorchFunction, self: TorchAny, *args: TorchAny, **kwargs: TorchA
     if call is not None:
         call.finish()
     return result
+
+
+def _is_completed(is_completed: Callable[..., bool], self: TorchAny) -> bool:
+    return is_completed(self) and (self not in _CALLED or _CALLED[self].has_ended())
 
 
 def _get_future(get_future: TorchFunction, self: TorchAny) -> TorchAny:

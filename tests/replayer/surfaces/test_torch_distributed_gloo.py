@@ -42,7 +42,7 @@ class Ranks:
         self.calls = [GlooCalls(store, rank, size, timedelta(seconds=timeout_s)) for rank in range(size)]
         self.ends_ms: list[float] = [-1.0] * size
         self.deadlocks: SimpleNamespace | None = None
-        self._clock = SimpleNamespace(skips_waits=skips_waits, speed=speed)
+        self._clock = {"skips_waits": skips_waits, "speed": speed}
 
     @contextmanager
     def at(self, rank: int, time_ms: float) -> Iterator[GlooCalls]:
@@ -54,7 +54,7 @@ class Ranks:
         here = SimpleNamespace(
             ranks=SimpleNamespace(read_clock_offset=lambda: offset_ns, deadlocks=self.deadlocks),
             streams=SimpleNamespace(host_now_ns=lambda: int(time_ms * MS) + offset_ns),
-            clock=self._clock,
+            clock=SimpleNamespace(poll_ns=lambda: int(time_ms * MS) + offset_ns, **self._clock),
             simulator=SimpleNamespace(scheduler=SimpleNamespace(block=block)),
             current=SimpleNamespace(thread=lambda: None),
         )
@@ -151,6 +151,21 @@ def test_a_work_of_gloo_waits_when_the_script_waits() -> None:
         assert ranks.ends_ms[0] == -1.0
         torch_distributed_gloo._wait(lambda self, *timeout: True, work)
         assert ranks.ends_ms[0] == 500.0
+
+
+def test_a_work_of_gloo_is_completed_when_the_last_rank_has_called_it() -> None:
+    ranks, group, work = Ranks(2), HashStore(), Store()
+    CALLS[group] = ranks.calls[0]
+    with ranks.at(1, 500.0) as late:
+        late.call(message("all_reduce", 1, "SUM"))
+    polls: list[bool] = []
+    for time_ms in (100.0, 499.0, 500.0):
+        with ranks.at(0, time_ms):
+            if not polls:
+                _call("allreduce", lambda *args: work, group, [torch.ones(1)], dist.AllreduceOptions())
+            polls.append(torch_distributed_gloo._is_completed(lambda self: True, work))
+            assert not torch_distributed_gloo._is_completed(lambda self: False, work)
+    assert polls == [False, False, True]
 
 
 @pytest.mark.parametrize("chained", [False, True])
