@@ -86,7 +86,8 @@ class GroupOperations:
         if comm_stream is None:
             comm_stream = self._comm_streams[call.channel, device] = CommStream(device)
         elif self.is_destroyed:  # a group that never communicated has no communicator to abort
-            raise DistBackendError(f"NCCL communicator was aborted on rank {self._rank}. ")
+            after = f"The script called {call.name} after it destroyed the group."
+            raise DistBackendError(f"NCCL communicator was aborted on rank {self._rank}. {after}")
         work: VirtualWork | CapturedWork
         if device != NONE and here.launches.is_capturing(here.current.stream(device)):
             work = CapturedWork(self._post, self._exchange_values, comm_stream, call)
