@@ -393,6 +393,11 @@ def _fused_sgd(parameters: TorchAny, gradients: TorchAny, buffers: TorchAny, *, 
     _require_floats("fused_sgd_with_momentum_kernel_cuda" if buffers else "fused_sgd_kernel_cuda", parameters)
 
 
+def _view_as_complex(data: torch.Tensor) -> None:
+    if data.dtype == torch.bfloat16:
+        torch.view_as_complex(torch.empty(2, dtype=data.dtype, device="cpu"))  # raises the error of the installed PyTorch
+
+
 def _histc(data: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> None:
     """See ATen/native/cuda/SummaryOps.cu."""
     _none_of((torch.float16,), "HalfTensor is not supported", data)
@@ -504,7 +509,6 @@ _APART: dict[str, tuple[str, ...]] = {
 _aten = torch.ops.aten
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 _PUT = "Index put requires the source and destination dtypes match, got {} for the destination and {} for the source."
-_VIEWED = "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: BFloat16"
 _SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _require_bool = partial(_one_of, (torch.bool,), "masked_fill only supports boolean masks, but got dtype {}", 1)
@@ -551,7 +555,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     ),
     _aten._fft_r2c.default: _real_fourier,
     **dict.fromkeys((_aten._fft_c2c.default, _aten._fft_c2r.default), _fourier),
-    _aten.view_as_complex.default: partial(_none_of, (torch.bfloat16,), _VIEWED),
+    _aten.view_as_complex.default: _view_as_complex,
     _aten.nll_loss2d_forward.default: _nll_loss2d,
     _aten.linalg_lstsq.default: _lstsq,
     _aten._linalg_svd.default: _svd,
