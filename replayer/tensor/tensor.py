@@ -73,9 +73,11 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
         return hash(cls.plain_class)
 
 
-class ScriptAttributes(MutableMapping[str, "TorchAny"]):
+class ScriptAttributes(MutableMapping[str, "TorchAny"], dict[str, "TorchAny"]):  # type: ignore[metaclass, misc]
+    # The class is a dict, so a script can assign it to the `__dict__` of a tensor on the CPU.
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
+        dict.update(self, self.copy())
 
     def __getitem__(self, name: str) -> TorchAny:
         if name in _OURS:
@@ -98,13 +100,13 @@ class ScriptAttributes(MutableMapping[str, "TorchAny"]):
         return len(self._all) - sum(name in self._all for name in _OURS)
 
     def __repr__(self) -> str:
-        return repr(dict(self))
+        return repr(self.copy())
 
     def copy(self) -> dict[str, TorchAny]:
-        return dict(self)
+        return {name: self._all[name] for name in self}
 
-    def __deepcopy__(self, memo: dict[int, TorchAny]) -> dict[str, TorchAny]:
-        return copy.deepcopy(dict(self), memo)
+    def __reduce__(self) -> TorchAny:
+        return dict, (self.copy(),)
 
 
 _OURS = ("tensor_meta", "allocation")

@@ -79,7 +79,7 @@ def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Itera
     of_ours, of_theirs = _parametric(measured), _parametric(script)
     for name in sorted(of_ours.keys() | of_theirs.keys()):
         if of_ours.get(name, 0) != of_theirs.get(name, 0):
-            yield f"{of_ours.get(name, 0)} modules {name} in the library, {of_theirs.get(name, 0)} in the script"
+            yield f"{name} modules: {of_ours.get(name, 0)} in the library, {of_theirs.get(name, 0)} in the script"
 
 
 def _of_training(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:

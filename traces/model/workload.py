@@ -189,7 +189,7 @@ def _differing(recorded: WorkloadSignature, other: WorkloadSignature, *names: st
 
 def _differing_modules(recorded: Mapping[str, int], other: Mapping[str, int]) -> list[str]:
     name = max(sorted(recorded.keys() | other.keys()), key=lambda of: abs(recorded.get(of, 0) - other.get(of, 0)))
-    return [f"{recorded.get(name, 0)} modules {name} in the first trace, {other.get(name, 0)} in the second"]
+    return [f"{name} modules: {recorded.get(name, 0)} in the first trace, {other.get(name, 0)} in the second"]
 
 
 def differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:

@@ -93,6 +93,10 @@ def test_a_subclass_that_copies_attributes_does_not_share_memory_by_mistake(name
     del y.__dict__["_meta"]
     assert (y.tag, y.meta, x.tag, x.tolist()) == ("b", {}, "a", [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     assert "allocation" not in y.__dict__ and len(y.__dict__) == 1
+    for attributes in (copy.copy(y.__dict__), y.__dict__):
+        on_cpu: Any = torch.zeros(1).as_subclass(Copying)
+        on_cpu.__dict__ = attributes
+        assert on_cpu.tag == "b" and vars(on_cpu) == {"tag": "b"}
 
 
 def test_methods_of_a_virtual_tensor_can_be_called_as_functions_of_the_class() -> None:

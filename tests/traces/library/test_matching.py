@@ -83,10 +83,8 @@ def test_the_library_entry_with_the_same_kind_of_training_is_preferred(tmp_path:
         ({"modules": {"Conv2d": 3, "ReLU": 9}}, (), True, 1.0),  # activations are not compared
         (
             {"modules": {"Conv2d": 2, "Linear": 1}},
-            ((
-                "3 modules Conv2d in the "
-                "library, 2 in the script"
-            ), "0 modules Linear in the library, 1 in the script"), False, 1.0,
+            ("Conv2d modules: 3 in the library, 2 in the script", "Linear modules: 0 in the library, 1 in the script"),
+            False, 1.0,
         ),
     ],
 )  # fmt: skip

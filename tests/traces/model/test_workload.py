@@ -88,7 +88,7 @@ def test_comparing_workloads_is_symmetric_and_reflexive(one: WorkloadSignature, 
         (
             {"modules": {"Conv2d": 20, "Linear": 1}},
             Sameness.OTHER_PROGRAM,
-            ("53 modules Conv2d in the first trace, 20 in the second"),
+            ("Conv2d modules: 53 in the first trace, 20 in the second"),
         ),
         (
             {"module_order": "b"},
@@ -190,4 +190,4 @@ def test_the_digest_of_the_modules_is_the_same_in_every_release() -> None:
 
 def test_scripts_with_different_loss_modules_are_different_programs() -> None:
     ours, theirs = (replace(RESNET, modules={"Conv2d": 53, loss: 1}) for loss in ("MSELoss", "CrossEntropyLoss"))
-    assert compare_workloads(ours, theirs).reasons == ("0 modules CrossEntropyLoss in the first trace, 1 in the second",)
+    assert compare_workloads(ours, theirs).reasons == ("CrossEntropyLoss modules: 0 in the first trace, 1 in the second",)
