@@ -11,11 +11,15 @@ A trace file consists of a header, data frames and an end frame. FORMAT.md gives
 from __future__ import annotations
 
 import lzma
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from traces.model.trace import TraceFormatError
 
 FORMAT_VERSION = 1
 HEADER = struct.Struct(">15sH")  # a msgpack array of the string "trace-replay" and a uint16
@@ -55,6 +59,23 @@ class Damaged(Exception):
         super().__init__(reason)
         self.reason = reason
         self.offset_bytes = offset_bytes
+
+
+@contextmanager
+def located(offset_bytes: int) -> Iterator[None]:
+    """Name the place of damage that is found inside the block."""
+    try:
+        yield
+    except Damaged as error:
+        raise Damaged(error.reason, offset_bytes) from error
+
+
+@contextmanager
+def as_format_error(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except Damaged as error:
+        raise TraceFormatError(path, error.offset_bytes, error.reason) from error
 
 
 def require(is_met: object, reason: str, offset_bytes: int = 0) -> None:

@@ -14,12 +14,10 @@ Each call reads only new data.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from traces.format.frames import HEADER, Damaged, Frame, Scan, header_scan, scan
+from traces.format.frames import HEADER, Damaged, Frame, Scan, as_format_error, header_scan, scan
 from traces.format.items import Assembly, steps_within
 from traces.format.unpack_limit import UnpackLimit
 from traces.model import invariants as checks
@@ -61,7 +59,7 @@ class Follower(_Tail):
     def more(self) -> bool:
         """Read new data of the file. Return True if there is any. Raises TraceFormatError."""
         had_ended = self.ended
-        with _as_format_error(self.path):
+        with as_format_error(self.path):
             frames = self.frames()
             for frame in frames:
                 self._assembly.add(frame.content(), frame.offset_bytes)
@@ -69,7 +67,7 @@ class Follower(_Tail):
 
     def trace(self) -> Trace:
         """Return all complete data so far, sorted. Raises TraceFormatError."""
-        with _as_format_error(self.path):
+        with as_format_error(self.path):
             trace = self._assembly.trace()
         copies: dict[str, Any] = {
             name: kind(**{column: values.copy() for column, values in getattr(trace, name).columns().items()})
@@ -92,7 +90,7 @@ class StepCount(_Tail):
 
     def now(self) -> int:
         """Return the number of steps written so far. Raises TraceFormatError."""
-        with _as_format_error(self.path):
+        with as_format_error(self.path):
             self._steps += sum(steps_within(frame.content()) for frame in self.frames())
         return self._steps
 
@@ -103,11 +101,3 @@ def timeline_of(folder: Path, pid: int) -> Path | None:
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)
-
-
-@contextmanager
-def _as_format_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except Damaged as error:
-        raise TraceFormatError(path, error.offset_bytes, error.reason) from error

@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 
 from traces.format.column_encoding import MAX_ROWS, unpack_column, unpack_table
-from traces.format.frames import MAX_CONTENT_BYTES, Damaged, require
+from traces.format.frames import MAX_CONTENT_BYTES, Damaged, located, require
 from traces.model.trace import TABLES, Column, Table
 
 T = TypeVar("T")
@@ -100,20 +100,17 @@ class LaterTable:
 
     def column(self, name: str) -> Column:
         kind, rows = TABLES[self._head.kind], self._head.rows
-        try:
+        with located(self._offset_bytes):
             with self._lock:
                 while self._whole is None and name not in self._packed:
-                    next(self._reading)
+                    # nothing more is read if another column has already met the damage
+                    require(next(self._reading, False), "a large frame cannot be read")
             if self._whole is None:
                 return unpack_column(self._packed[name], rows, np.dtype(kind.DTYPES[name]), name)
             column: Column = getattr(self._whole, name)
-        except StopIteration:  # another column has already met the damage
-            raise Damaged("a large frame cannot be read", self._offset_bytes) from None
-        except Damaged as error:
-            raise Damaged(error.reason, self._offset_bytes) from error
-        return column
+            return column
 
-    def _read(self, pieces: Iterator[bytes]) -> Iterator[None]:
+    def _read(self, pieces: Iterator[bytes]) -> Iterator[bool]:
         unpacker = _Unpacker(MAX_CONTENT_BYTES).unpacker
 
         def read(part: Callable[[], T]) -> T:
@@ -138,8 +135,8 @@ class LaterTable:
             for _ in range(read(unpacker.read_map_header)):
                 name = read(unpacker.unpack)
                 self._packed[name] = read(unpacker.unpack)
-                yield
+                yield True
         if any(True for _ in pieces) or unpacker.read_bytes(1) or values.get("rows") != self._head.rows:
             raise Damaged("a large frame is not a single table")
         self._whole = unpack_table(TABLES[self._head.kind], values, self._first_row, is_lazy=True)
-        yield
+        yield True

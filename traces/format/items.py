@@ -25,10 +25,10 @@ import msgpack
 import numpy as np
 
 from traces.format.column_encoding import claimed_rows, pack_rows, pack_table, unpack_table
-from traces.format.frames import Damaged, require
+from traces.format.frames import Damaged, located, require
 from traces.format.item_reading import MAX_LIST, LaterTable, TableHead, unpack_items
 from traces.format.step_block import StepBlock, unpack_block
-from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
+from traces.format.unpack_limit import UnpackLimit, size_text
 from traces.model.json_facts import Json
 from traces.model.machine import Machine, from_kineto, to_kineto
 from traces.model.row_order import differs, lists_by_key
@@ -143,14 +143,12 @@ class Assembly:
         self._expected_rows: dict[str, int] = {}
 
     def add(self, content: bytes, offset_bytes: int) -> None:
-        try:
+        with located(offset_bytes):
             for kind, value in unpack_items(content):
                 if kind == "header":
                     self._last_header = value, offset_bytes
                 else:
                     self._add(kind, value)
-        except (Damaged, TooLarge) as error:
-            raise Damaged(str(error), offset_bytes) from error
 
     def add_later(self, head: TableHead, pieces: Iterator[bytes], offset_bytes: int) -> None:
         """Add a table to the trace. Each column of the table is unpacked when it is first read."""
@@ -162,12 +160,10 @@ class Assembly:
         if self._last_header is None:
             raise Damaged("no header found")
         value, offset_bytes = self._last_header
-        try:
+        with located(offset_bytes):
             if isinstance(value, str):
                 self._limit.check(_BYTES_PER_JSON_CHARACTER * len(value), f"a header of {size_text(len(value))}")
             return _parse_header(value)
-        except (Damaged, TooLarge) as error:
-            raise Damaged(str(error), offset_bytes) from error
 
     def _add(self, kind: str, value: Any) -> None:
         if kind == "strings":
@@ -213,18 +209,12 @@ class Assembly:
     def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
         """Reject a file with so many threads, devices, streams or loaders that they would need too much memory."""
         tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
-        try:
-            self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")
-        except TooLarge as error:
-            raise Damaged(str(error)) from error
+        self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")
 
     def check_end(self, content: bytes, offset_bytes: int) -> None:
-        try:
-            counts = list(unpack_items(content))
-        except Damaged as error:
-            raise Damaged(error.reason, offset_bytes) from error
-        if counts != [("end", [len(self._texts), {name: rows for name, rows in self._rows.items() if rows}])]:
-            raise Damaged("the counts in the end frame are wrong", offset_bytes)
+        counts = [len(self._texts), {name: rows for name, rows in self._rows.items() if rows}]
+        with located(offset_bytes):
+            require([*unpack_items(content)] == [("end", counts)], "the counts in the end frame are wrong")
 
     def missing(self) -> str:
         """Return a text such as ", 12 of 30 rows of device are missing" for the message about a truncated file."""

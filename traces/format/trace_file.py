@@ -36,7 +36,7 @@ from traces.format.items import (
     text_items,
     unpacked_bytes,
 )
-from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
+from traces.format.unpack_limit import UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Column, Table, Trace, TraceFormatError, TraceWriteError
 
@@ -73,17 +73,13 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool =
     """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory. `load` reads a truncated file
     as far as possible, and sets `problems["truncated-file"]` to 1. `is_ours` turns off the memory limit. With `is_lazy`,
     columns are decoded when they are first read, and reading a damaged column raises TraceFormatError."""
-    try:
+    with frames.as_format_error(path):
         data = _read(Path(path))
         limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))
         found = frames.scan(data)
         if not is_lazy or found.end is None:
             return _assemble(found, limit, Assembly(limit))
         return _lazy(path, found, limit)
-    except TooLarge as error:
-        raise TraceFormatError(path, frames.HEADER.size, str(error)) from error
-    except frames.Damaged as error:
-        raise TraceFormatError(path, error.offset_bytes, error.reason) from error
 
 
 class TraceStream:
@@ -217,12 +213,10 @@ def _checked_when_read(
 
     def checked(stored: Table) -> Table:
         def column(column: str) -> dict[str, Column]:
-            try:
+            with frames.as_format_error(path):
                 values = getattr(stored, column)
                 if column == TRACKS.get(name, ("", ""))[1]:
                     assembly.check_tracks(tracks, {name: stored})
-            except frames.Damaged as error:
-                raise TraceFormatError(path, error.offset_bytes, error.reason) from error
             if reason := checks.fault_of_column(stored, name, column, limits):
                 raise TraceFormatError(path, frames.HEADER.size, reason)
             return {column: values}

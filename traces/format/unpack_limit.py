@@ -15,12 +15,14 @@ import math
 import os
 from dataclasses import dataclass
 
+from traces.format.frames import Damaged
+
 VARIABLE = "TRACE_UNPACK_LIMIT_MB"
 _BASE_BYTES = 64 << 20
 _TIMES_THE_FILE = 128
 
 
-class TooLarge(Exception):
+class TooLarge(Damaged):
     """Raised if the unpacked data of a file is larger than the memory limit."""
 
 
