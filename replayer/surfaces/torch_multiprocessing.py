@@ -51,7 +51,7 @@ def install(torch_module: ModuleType) -> None:
     for cls in (torch_module.Tensor, torch_module.nn.Parameter):
         patch_item(reducers, cls, reduce_tensor)
     patch_item(reducers, VirtualStorage, sharing.reduce_storage)
-    patch_item(reducers, torch_module.cuda.Event, reductions.reduce_event)  # raises NotEmulated
+    patch_item(reducers, torch_module.cuda.Event, torch_module.cuda.Event.ipc_handle)  # raises NotEmulated
 
 
 def _numbered(call: TorchFunction, fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:
