@@ -93,7 +93,8 @@ LONGEST_PERIOD = 32  # steps
 # chosen: such a step does other work, too, for example saving a checkpoint or validating the model
 SLOW_STEP = 10  # times the pace
 
-# `trace info` names steps of at least this length if they lengthen the mean step
+# `trace info` names steps of at least this length if they lengthen the mean step; a comparison uses means if the mean step of
+# one trace is at least this long
 # chosen: rule of thumb
 LONG_STEP = 2  # times the pace
 

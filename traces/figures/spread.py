@@ -12,9 +12,11 @@ Note [Periodic steps]
 Note [Means of varying steps]
     If half of the steps are short and half are long, the median is the time of a short or a long step by chance. If at least
     four steps of each trace vary by at least MUCH_SPREAD (`noise_floor`), the means of the traces are therefore compared. If
-    only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared. With fewer
-    than four steps, a single slow step would change the mean. The means leave out steps of at least SLOW_STEP times the 75th
-    percentile, because such a step contains more than a training step.
+    only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared. But if the
+    mean of this trace is at least LONG_STEP times its median, most of the time passes in long steps, for example in steps that
+    wait for the workers of a DataLoader. The means are then compared. With fewer than four steps, a single slow step would
+    change the mean. The means leave out steps of at least SLOW_STEP times the 75th percentile, because such a step contains
+    more than a training step.
 
 Note [Noise of an average]
     The average of many steps is known better than the time of one step. If step times are independent and normally
@@ -98,9 +100,13 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
         a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2],
         replayed_noise_floor=others, average_noise=max(noises, default=None),
     )  # fmt: skip
-    if not len(ours) or not len(theirs) or not (varies_much(our_ns[ours]) and varies_much(their_ns[theirs])):
+    if not len(ours) or not len(theirs):
         return found
+    vary = varies_much(our_ns[ours]), varies_much(their_ns[theirs])
     means = mean(_usual(our_ns[ours])), mean(_usual(their_ns[theirs]))
+    is_long = [mean_ns >= thresholds.LONG_STEP * (of[1] or mean_ns) for mean_ns, of in zip(means, (a, b), strict=True)]
+    if not all(vary) and not any(varies and long for varies, long in zip(vary, is_long, strict=True)):
+        return found
     return replace(found, error=relative_error(*means), recorded_mean_ns=means[0], replayed_mean_ns=means[1])
 
 

@@ -181,7 +181,8 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
     name = {"device": "the GPU", "host": "the host"}.get(of.limit, of.limit)
     if of.limit == "device" and pace.host_runs_ahead:
         return f"{name} (the host runs ahead)"
-    return name if of.share is None else f"{name} (up to {share_text(of.share)} can be saved)"
+    saved = share_text(of.share or 0)
+    return name if saved == _NOTHING else f"{name} (up to {saved} can be saved)"
 
 
 def lag_sentence(pace: StepPace | None, of: PaceLimit | None, which: str = "The GPU") -> str:

@@ -101,6 +101,18 @@ def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> 
     assert compare(alone, replay).steps == Spread(*[None] * 8)
 
 
+@pytest.mark.parametrize(("long_us", "means"), [(240, None), (300, (100, 212.5)), (500, (100, 287.5))])
+def test_mean_step_times_are_compared_if_the_long_steps_of_one_trace_take_most_of_its_time(
+    long_us: int, means: tuple[float, float] | None
+) -> None:
+    """GIVEN steps of 100 us, and steps of 100 us and more: three of eight take longer by `long_us` THEN the means are compared
+    if the second mean is at least twice as long as the median."""
+    found = compare(training(steps=8), training(steps=8, jitter_us=(0, 0, long_us, 0, long_us, long_us, 0, 0))).steps
+    assert (found.recorded_median_ns, found.replayed_median_ns) == (100 * US, 100 * US)
+    expected = (None, None) if means is None else tuple(round(of * US) for of in means)
+    assert (found.recorded_mean_ns, found.replayed_mean_ns) == expected
+
+
 def test_evaluation_times_are_compared_without_the_profilers_cost() -> None:
     """GIVEN evaluation steps of 100 us and a replay that repeats them without the profiler WHEN the profiler starts in the
     fifth step and the last two steps take 140 us under the profiler THEN the three steps before are compared."""
