@@ -4,7 +4,7 @@
     of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)
     of.exposed_ns       # time in which the device only communicated (or waited for another rank to)
     of.hidden_ns        # time in which it also computed
-    of.exposed_per_step_ns      # mean over the steps with kernels, of communication launched in these steps
+    of.exposed_per_step_ns      # of the communication launched in steps with kernels, mean over steps and ranks
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from traces.figures import measure
 from traces.figures.pace import counted_steps
 from traces.figures.spread import median
 from traces.model.intervals import Intervals
+from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, DeviceKind, Ending, Trace
 from traces.names.collectives import is_communication
@@ -73,8 +74,8 @@ class Communication:
     exposed_ns: int  # time in which a device only communicates
     hidden_ns: int  # time in which other work runs at the same time
     steps: int  # number of steps with recorded kernels, summed over ranks
-    exposed_per_step_ns: int  # `exposed_ns` per step; without steps, of the whole trace
-    hidden_per_step_ns: int  # `hidden_ns` per step; without steps, of the whole trace
+    exposed_per_step_ns: int  # `exposed_ns` per step and rank; without steps, of the whole trace
+    hidden_per_step_ns: int  # `hidden_ns` per step and rank; without steps, of the whole trace
 
 
 def communicates(trace: Trace) -> bool:
@@ -82,19 +83,20 @@ def communicates(trace: Trace) -> bool:
 
 
 def communication(trace: Trace) -> Communication:
-    kernels, rows = communication_kernels(trace), counted_steps(trace)
-    exposed_ns, hidden_ns = _overlap(trace, kernels, kernels)
-    of_steps = np.isin(measure.launch_steps(trace), rows) if len(rows) else True
-    per_step = (time_ns // max(len(rows), 1) for time_ns in _overlap(trace, kernels & of_steps, kernels))
-    return Communication(_operations(trace), exposed_ns, hidden_ns, len(rows), *per_step)
+    rows = counted_steps(trace)
+    ranks = max(len(np.unique(trace.steps.rank[rows])), 1)
+    exposed_ns, hidden_ns = np.sum([(0, 0), *_overlap(trace, True).values()], axis=0).tolist()
+    per_step = np.sum([(0, 0), *communication_per_step(trace).values()], axis=0) // ranks
+    return Communication(_operations(trace), exposed_ns, hidden_ns, len(rows), *per_step.tolist())
 
 
-def exposed_on_ns(trace: Trace, device: int) -> int:
-    """Return how long a GPU communicates without computing, in nanoseconds per step."""
-    kernels, rows = communication_kernels(trace), counted_steps(trace)
-    rows = rows[trace.steps.rank[rows] == measure.rank_of_device(trace, device)]
-    of_steps = np.isin(measure.launch_steps(trace), rows) if len(rows) else True
-    return _overlap(trace, kernels & of_steps & (trace.device.device == device), kernels)[0] // max(len(rows), 1)
+@cached_result
+def communication_per_step(trace: Trace) -> dict[int, tuple[int, int]]:
+    """For each GPU that communicates, return two times per step: while it computes nothing, and while it also computes."""
+    rows = counted_steps(trace)
+    times_ns = _overlap(trace, np.isin(measure.launch_steps(trace), rows) if len(rows) else True)
+    steps = {row: int((trace.steps.rank[rows] == measure.rank_of_device(trace, row)).sum()) or 1 for row in times_ns}
+    return {row: (exposed_ns // steps[row], hidden_ns // steps[row]) for row, (exposed_ns, hidden_ns) in times_ns.items()}
 
 
 def exposed_copies_ns(trace: Trace) -> int:
@@ -123,15 +125,14 @@ def _union(*intervals: Intervals) -> Intervals:
     return Intervals(np.concatenate(starts_ns), np.concatenate(ends_ns))
 
 
-def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
-    total_ns = hidden_ns = 0
-    sends = measure.intervals_by_device(trace, counted)
+def _overlap(trace: Trace, counted: Column | bool) -> dict[int, tuple[int, int]]:
+    found, kernels = {}, communication_kernels(trace)
+    sends = measure.intervals_by_device(trace, kernels & counted)
     computes = measure.intervals_by_device(trace, trace.device.is_work & ~kernels & np.isin(trace.device.device, list(sends)))
-    for device, communicating in sends.items():
-        total_ns += communicating.total_ns
-        if device in computes:
-            hidden_ns += int(computes[device].within(communicating.start_ns, communicating.end_ns).sum())
-    return total_ns - hidden_ns, hidden_ns
+    for device, of in sends.items():
+        hidden_ns = int(computes[device].within(of.start_ns, of.end_ns).sum()) if device in computes else 0
+        found[device] = of.total_ns - hidden_ns, hidden_ns
+    return found
 
 
 def collective_totals(trace: Trace) -> list[CollectiveTotals]:

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from traces.analyses.analyse import Analyses
-from traces.analyses.communication import communication_kernels, exposed_copies_ns, exposed_on_ns
+from traces.analyses.communication import communication_kernels, communication_per_step, exposed_copies_ns
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison import thresholds
@@ -145,7 +145,8 @@ def bottleneck_of(trace: Trace, pace: StepPace | None, analyses: Analyses) -> Pa
     gpu = max(others, key=lambda label: others[label].busy_ns / max(others[label].window_ns, 1), default=None)
     exposed_ns = 0
     if gpu is not None:
-        exposed_ns = exposed_on_ns(trace, [trace.device_label(row) for row in range(len(trace.devices))].index(gpu))
+        device = [trace.device_label(row) for row in range(len(trace.devices))].index(gpu)
+        exposed_ns, _ = communication_per_step(trace).get(device, (0, 0))
     of = bottleneck(pace, idle, exposed_ns, why_unknown, keeps_up, exposed_copies_ns(trace))
     if pace is None or of is None or of.gain_ns is None or late is None:
         return of

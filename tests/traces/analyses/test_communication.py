@@ -14,8 +14,9 @@ from traces.analyses.communication import (
     data_parallel_kernels,
     exposed_copies_ns,
 )
+from traces.combining.merge import merge_ranks
 from traces.figures.summary import summarize
-from traces.model.trace import NONE, Collectives, Device, DeviceKind, DeviceSpans, Ending, HostKind, HostSpans, Trace
+from traces.model.trace import NONE, Collectives, Device, DeviceKind, DeviceSpans, Ending, HostKind, HostSpans, Steps, Trace
 from traces.names.collectives import is_communication
 from tui.text.analyses import communication_tables, exposure_sentence
 from tui.text.info import info_text
@@ -84,6 +85,18 @@ def test_communication_per_step_excludes_work_launched_before_the_recording() ->
     trace = rank_trace([("nccl_before", 20, -50, 40), ("ncclDevKernel_AllReduce", 20, 110, 30)], [90])
     facts = communication(trace)
     assert (facts.exposed_ns, facts.exposed_per_step_ns, facts.steps) == (70 * US, 30 * US, 1)
+
+
+def test_communication_per_step_is_the_mean_of_ranks_with_different_numbers_of_steps() -> None:
+    """GIVEN a rank with 10 us of NCCL in each of two steps, and one with 40 us in one step THEN the mean is 25 us."""
+    longer = rank_trace([("ncclDevKernel_AllReduce", 20, 10, 40)], [])
+    shorter = rank_trace([("ncclDevKernel_AllReduce", 20, start, 10) for start in (10, 160)], [])
+    shorter.steps = Steps.concatenated([shorter.steps, shorter.steps])
+    shorter.steps.number[1] += 1
+    shorter.steps.start_ns[1] += 150 * US
+    shorter.steps.duration_ns[:] = 150 * US
+    facts = communication(merge_ranks([shorter, longer]))
+    assert (facts.exposed_ns, facts.steps, facts.exposed_per_step_ns) == (60 * US, 3, 25 * US)
 
 
 def test_nccl_kernels_without_collectives_are_communication() -> None:
