@@ -64,17 +64,14 @@ class PendingExchange:
         self.channel, self.number, self.members, self.own = channel, number, members, own
         self.keys, self.key_for_all = [f"{channel}/{number}/{member}" for member in members], _for_all(channel, number)
         self._messages = [own] if len(members) == 1 else None
-        self._polls: _Wait | None = None
+        self.polls: Wait | None = None
 
     def is_complete(self) -> bool:
         return self._messages is not None or self._exchange.all_posted(self)
 
     def arrives_within(self, seconds: float) -> bool:
         """Wait up to `seconds` for the messages of all ranks, and return True if all have arrived."""
-        if self._messages is None:
-            self._polls = self._polls or self._exchange.new_wait()
-            return self._exchange.poll(self, self._polls, seconds)
-        return True
+        return self._messages is not None or self._exchange.poll(self, seconds)
 
     def messages(self) -> list[RankMessage]:
         """Return the messages of all ranks, with times converted to the clock of this rank. Raise RuntimeError if a rank has
@@ -85,7 +82,7 @@ class PendingExchange:
 
 
 @dataclass
-class _Wait:
+class Wait:
     began_ns: int
     look_s: float  # the next check for missing ranks, in seconds after the beginning
     looked_s: float = 0.0
@@ -217,12 +214,10 @@ class StoreExchange:
         except DistError:
             return False
 
-    def new_wait(self) -> _Wait:
-        return _Wait(perf_counter_ns(), self._check_after_s)
-
-    def poll(self, pending: PendingExchange, wait: _Wait, longest_s: float) -> bool:
+    def poll(self, pending: PendingExchange, longest_s: float) -> bool:
+        pending.polls = pending.polls or Wait(perf_counter_ns(), self._check_after_s)
         with self._waiting(pending.own.operation):
-            return self._await(pending.keys, pending, wait, longest_s)
+            return self._await(pending.keys, pending, pending.polls, longest_s)
 
     def read(self, pending: PendingExchange) -> list[RankMessage]:
         with self._waiting(pending.own.operation):
@@ -322,10 +317,10 @@ class StoreExchange:
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await(
-        self, awaited: Sequence[str], pending: PendingExchange, polls: _Wait | None = None, longest_s: float = math.inf
+        self, awaited: Sequence[str], pending: PendingExchange, polls: Wait | None = None, longest_s: float = math.inf
     ) -> bool:
         # see Note [Waits between ranks]
-        began_ns, pause_s, wait = perf_counter_ns(), self._first_pause_s, polls or self.new_wait()
+        began_ns, pause_s, wait = perf_counter_ns(), self._first_pause_s, polls or Wait(perf_counter_ns(), self._check_after_s)
         while not self._store.check(awaited):
             now_ns = perf_counter_ns()
             waited_s = (now_ns - wait.began_ns) * 1e-9
@@ -346,7 +341,7 @@ class StoreExchange:
         most_s = min(max(self._longest_pause_s, waited_s / _PAUSES_PER_WAIT), _LONGEST_OF_ALL_PAUSES_S)
         return min(2 * pause_s, most_s)
 
-    def _missing_members(self, pending: PendingExchange, wait: _Wait, waited_s: float) -> list[int]:
+    def _missing_members(self, pending: PendingExchange, wait: Wait, waited_s: float) -> list[int]:
         key_of, own = dict(zip(pending.members, pending.keys, strict=True)), pending.own
         is_late = waited_s >= self.timeout_s + wait.busy_s
         # error messages list all missing ranks
