@@ -77,7 +77,8 @@ def _of_examples() -> list[Program]:
             "examples",
             "minGPT-ddp",
             "main.py trainer_config.max_epochs=1 data_config.truncate=0.01 data_config.path=data/input.txt"
-            " gpt_config.n_layer=2 gpt_config.n_head=2 gpt_config.n_embd=64 trainer_config.batch_size=16",
+            " gpt_config.n_layer=2 gpt_config.n_head=2 gpt_config.n_embd=64 trainer_config.batch_size=16"
+            " +gpt_config.attn_pdrop=0",
             folder="distributed/minGPT-ddp/mingpt",
         ),
         Program(

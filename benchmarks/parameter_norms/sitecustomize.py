@@ -76,6 +76,16 @@ def on_host(torch: Any, draw: Callable[..., Any]) -> Callable[..., Any]:
     return drawn
 
 
+def dropout_of(torch: Any) -> Callable[..., Any]:
+    def dropout(given: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not training or not p:
+            return given
+        kept = (torch.rand(given.shape, device="cpu") >= p).to(given.device, given.dtype) / (1 - p)
+        return given.mul_(kept) if inplace else given * kept
+
+    return dropout
+
+
 def begin(torch: Any) -> None:
     """Make programs that set no seed repeatable. If the environment variable CUDA_IS_CPU is set, programs for GPUs run on the
     CPU."""
@@ -83,6 +93,7 @@ def begin(torch: Any) -> None:
     torch.manual_seed(0)
     for name in ("rand", "randn", "randint"):
         setattr(torch, name, on_host(torch, getattr(torch, name)))
+    torch.nn.functional.dropout = dropout_of(torch)
     if os.environ.get("CUDA_IS_CPU"):
         importlib.import_module("cuda_is_cpu").install()
 
