@@ -221,8 +221,7 @@ class VirtualNccl(_NcclGroup):
 
     @_by_device
     def allreduce(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
-        op = opts.reduceOp if isinstance(opts, dist.AllreduceOptions) else opts
-        return self.operations.run(_all_reduce(_listed(tensors), op))
+        return self.operations.run(_all_reduce(_listed(tensors), _op_of(opts)))
 
     def allreduce_coalesced(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
         return WorkGroup([self.operations.run(_all_reduce([tensor], _op_of(opts))) for tensor in tensors])
@@ -377,7 +376,7 @@ def _reduce_scatter(name: str, inputs: Tensors, outputs: Tensors, rank: int, siz
 
 
 def _op_of(opts: TorchAny) -> TorchAny:
-    return opts.reduceOp if opts is not None else None
+    return getattr(opts, "reduceOp", opts)
 
 
 def elements_by_rank(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:

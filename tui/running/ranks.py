@@ -15,15 +15,11 @@ from traces.script.launch import MACHINE_DEVICES, MOST_DEVICES, ranks_per_machin
 from tui.formatting import size_text
 from tui.running.narration import say
 
-# options for the number of ranks, by launcher; argparse accepts the shortened form `--nproc`
-_TORCHRUN = "nproc[-_a-z]*"
-_RANK_OPTIONS = {
-    "torchrun": _TORCHRUN,
-    "torch.distributed.run": _TORCHRUN,
-    "torch.distributed.launch": _TORCHRUN,
-    "accelerate.commands.launch": "num[-_]processes",
-    "deepspeed.launcher.runner": "num_gpus",
-}
+_LAUNCHERS = set(
+    "torchrun torch.distributed.run torch.distributed.launch accelerate.commands.launch deepspeed.launcher.runner".split()
+)
+# a launcher's option for the number of ranks; argparse accepts the shortened form `--nproc`
+_RANKS = re.compile(r"(?:^| )--(?:nproc[-_a-z]*|num[-_](?:processes|gpus))(?:=| )(\S+)")
 
 
 def require_ranks(count: int, available: int | None, words: list[str], gpus: int = 0) -> None:
@@ -50,13 +46,13 @@ def require_ranks(count: int, available: int | None, words: list[str], gpus: int
 
 def _launched_ranks(words: list[str]) -> int:
     """Return how many ranks a launcher starts on this machine, or 0 if that is unknown."""
-    option = next((option for name, option in _RANK_OPTIONS.items() if name in words[:2]), "")
-    own = list(takewhile(lambda word: option and not word.endswith(".py"), words))
-    given = [os.environ.get("PET_NPROC_PER_NODE", "")] if "nproc" in option else []
-    given += [found[1] for found in re.finditer(rf"(?:^| )--{option}(?:=| )(\S+)", " ".join(own))]
-    return int(given[-1]) if own and given and given[-1].isdigit() else 0
+    if _LAUNCHERS.isdisjoint(words[:2]):
+        return 0
+    own = " ".join(takewhile(lambda word: not word.endswith(".py"), words))
+    given = [os.environ.get("PET_NPROC_PER_NODE", ""), *_RANKS.findall(own)][-1]
+    return int(given) if given.isdigit() else 0
 
 
 def started_script(words: list[str]) -> list[str]:
-    is_launcher = not _RANK_OPTIONS.keys().isdisjoint(words[:2])
+    is_launcher = not _LAUNCHERS.isdisjoint(words[:2])
     return [word for word in words if is_launcher and word.endswith(".py")] or words
