@@ -116,6 +116,7 @@ def install() -> None:
     cuda.set_rng_state = lambda state, *_args: torch.set_rng_state(state)
     cuda.Event, cuda.Stream, cuda.stream = Event, torch.cpu.Stream, torch.cpu.stream
     cuda.current_stream = cuda.default_stream = torch.cpu.current_stream
+    torch.backends.cuda.enable_flash_sdp(False)  # DTensor has no rule for the CPU's fused attention
     accelerator.current_device_index = lambda: 0
     accelerator.set_device_index = lambda *_args: None
     accelerator.device_index = lambda *_args: None
