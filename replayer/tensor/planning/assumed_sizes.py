@@ -33,10 +33,9 @@ class _SizeContext:
         self._op = op
         self._rows = rows
 
-    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int:
-        size = assumed_size(self._op, lambda: gpu().values.assumed.count(self._rows))
-        size = size if max is None or size < max else max
-        return size if size > min else min
+    def new_dynamic_size(self, **limits: int | None) -> int:
+        size, most = assumed_size(self._op, lambda: gpu().values.assumed.count(self._rows)), limits.get("max")
+        return max(size if most is None else min(size, most), limits.get("min") or 0)
 
     create_unbacked_symint = new_dynamic_size
 

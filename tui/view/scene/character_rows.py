@@ -195,7 +195,7 @@ def _mark_cuts(cells: CharacterRow, lane: Lane, side: SlotTimes, edges_ns: Colum
 def _write_names(
     cells: CharacterRow, lane: Lane, side: SlotTimes, edges_ns: Column, full: Column, name_of: Callable[[int], str]
 ) -> None:
-    if np.count_nonzero(full) < NAME_COLUMNS:
+    if not full.any():
         return
     shown, begin_ns, last_ns = side.columns(edges_ns).bounds_ns
     shown = full & shown

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.traces.comparison.program.verdicts import verdict_of
 from tests.traces.handmade import Call, training
 from traces.comparison.program.device_ops import DeviceOp, shape_text
-from traces.comparison.program.op_numbers import _times, other_numbers
+from traces.comparison.program.op_numbers import other_numbers
 from traces.model.trace import HostKind
 
 
@@ -39,12 +40,16 @@ def test_a_rare_op_may_be_absent_from_a_shorter_trace() -> None:
         assert verdict_of(seldom, often)[0] is same and verdict_of(often, seldom)[0] is same
 
 
-def test_one_call_is_written_as_once_and_two_calls_as_twice() -> None:
-    assert [_times(count) for count in (1, 2, 3, 1.5, 0.3333)] == ["once", "twice", "3 times", "1.5 times", "0.333 times"]
-
-
 def calls(step: int = 0, shape: tuple[int, ...] | None = None, **counts: int) -> list[DeviceOp]:
     return [DeviceOp(step, 0, f"aten::{name}", name, shape, None) for name, count in counts.items() for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "steps", "said"), [(1, 1, "once"), (2, 1, "twice"), (3, 1, "3 times"), (3, 2, "1.5 times"), (4, 3, "1.33 times")]
+)
+def test_one_call_per_step_is_written_as_once_and_two_calls_as_twice(count: int, steps: int, said: str) -> None:
+    found = other_numbers(calls(relu=3), calls(relu=3, tanh=count), (steps, steps))
+    assert found == f"nearly the same ops, but tanh only in the second trace, {said} per step"
 
 
 def test_counts_of_ops_may_differ_by_3_percent() -> None:
