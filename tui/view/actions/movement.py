@@ -30,8 +30,7 @@ class Movement:
         self._context.change_window(lambda window: window.move_line(by))
 
     def page(self, by: int) -> None:
-        self._selection.span = None
-        self._context.change_window(lambda window: window.move_line(by * window.rows.height))
+        self.line(by * self._context.window.rows.height)
 
     def step(self, position: int) -> None:
         marks = self._context.timeline.marks

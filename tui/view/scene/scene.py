@@ -244,22 +244,17 @@ def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankGroups) -
         of_similar = key.position == SIMILAR
         return place.get(key.rank, len(place)), key.rank, not of_similar, key.kind, key.position, key.detail
 
-    def row(key: TrackKey, label: str, pair: tuple[Track | None, ...]) -> SceneRow:
-        return SceneRow(key, one_column_each(label), pair, similar.get(key.rank))
-
-    if len(tracks) == 1:
-        return tuple(row(key, tracks[0][key].label, (tracks[0][key],)) for key in sorted(tracks[0], key=position))
-    first, second = tracks
-    renamed = _renamed_streams(first, second, same_numbers)
+    first, second = (*tracks, Tracks())[:2]
+    renamed = _renamed_streams(first, second, same_numbers) if second else {}
     seconds = {renamed.get(key, key): track for key, track in second.items()}
     rows = []
     for key in sorted(first.keys() | seconds.keys(), key=position):
-        pair = first.get(key), seconds.get(key)
+        pair = (first.get(key), seconds.get(key))[: len(tracks)]
         labels = [track.label for track in pair if track is not None]
         label = labels[0]
         if len(set(labels)) == 2 and key.kind == TrackKind.GPU and key.detail != ALL:
             label = f"{labels[0]}/{labels[1].rpartition(' ')[2]}"
-        rows.append(row(key, label, pair))
+        rows.append(SceneRow(key, one_column_each(label), pair, similar.get(key.rank)))
     return tuple(rows)
 
 

@@ -123,13 +123,8 @@ def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]
     side = _side(window, marks)
     of, steps = axis.sides[side], scene.traces[side].steps
     begin, end = max(int(window.start_ns), 0), min(int(window.end_ns), axis.length_ns)
-    if not marks:
-        origin = int(of.start_ns[0]) if len(of.start_ns) else 0
-        times = of.times([begin, max(end, begin)]) - origin
-        ticks = range(-(-int(times[0]) // every_ns), int(times[1]) // every_ns + 1)
-        positions = [(of.position(origin + tick * every_ns, begin), tick_text(tick * every_ns, every_ns)) for tick in ticks]
-        return [(position, label) for position, label in positions if position is not None]
     known = [(position, int(steps.start_ns[row])) for position, _, n in marks if (row := scene.step_pairs[n][side]) != NONE]
+    known = known or [(0, int(of.start_ns[0]))]  # without steps, times count from the start of the trace
     if not _wide(window, marks):
         first_ns = known[0][1]
         return [(position, tick_text(start_ns - first_ns, every_ns)) for position, start_ns in known if begin <= position < end]
