@@ -29,6 +29,9 @@ def install(torch: ModuleType) -> None:
     ScriptHooks(torch, recorder, OPTIMIZERS).module_calls(_CALLS)
     cls: Any = torch.nn.Module
     patch(cls, _apply=PhaseScope("other", recorder).wrap(cls._apply))
+    lazy: Any = torch.nn.parameter.UninitializedTensorMixin  # only methods in a list may be called, so add the wrapped ones
+    wrapped = [getattr(torch.Tensor, name) for name in ("to", "cuda", "cpu", "copy_")]
+    patch(lazy, _allowed_methods=[*lazy._allowed_methods, *wrapped])
 
 
 def as_nested_module(torch: ModuleType, call: Any) -> Any:

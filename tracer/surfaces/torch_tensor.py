@@ -13,6 +13,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from torch import device
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from tracer.state import recorder, started
@@ -165,7 +166,7 @@ def _name_of(dtype: Any) -> str:
 
 
 def _note(tensor: Any, host: Any) -> None:
-    if tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
+    if is_lazy(tensor) or tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
         return
     with WithoutReads():
         nested = host.tolist() if hasattr(host, "tolist") else host

@@ -6,12 +6,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch import nn
 
+from tracer import state
+from tracer.surfaces import torch_nn_module, torch_tensor
 from tracer.surfaces.torch_nn_module import ModuleRanges
+from traces.script.patching import PATCHES
 
 
 class Outer(nn.Module):
@@ -65,3 +69,14 @@ def test_modules_are_not_wrapped_once_code_is_compiled(monkeypatch: pytest.Monke
     before = nn.Module.__call__
     ModuleRanges(found).begin()
     assert nn.Module.__call__ is before
+
+
+def test_modules_with_lazy_parameters_can_be_moved_while_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(state._STATE), "recorder", MagicMock())
+    try:
+        torch_tensor.install(torch)
+        torch_nn_module.install(torch)
+        module = nn.LazyLinear(2).to(torch.float64).cpu()
+    finally:
+        PATCHES.undo()
+    assert module.weight.dtype == torch.float64
