@@ -67,6 +67,11 @@ from typing import Any
 # last part of the names of the recorder's step ranges, which distinguishes them from step ranges of the script's own profiler
 RECORDERS_MARK = " (trace record)"
 _STOPPED = 8  # see Note [The first optimizer]
+# see Note [Calls without a new batch]
+# the newest batch: of an earlier step, used by a call of a module, not used yet, or none because the DataLoader has ended
+_BEFORE, _USED, _NEW, _ENDED = range(4)
+# a model was last called without a new batch: before the last training step, before the last step of any kind, or after it
+_LONG_AGO, _EARLIER, _NOW = range(3)
 
 
 class StepEnd(IntEnum):
@@ -148,12 +153,8 @@ class StepSplitter:
         self._last_batch_first: int | None = None
         self._batch = False  # a DataLoader returned a batch, and no step has ended since
         self._goes_back = False  # a backward pass has run since the last step of an optimizer, and no step has ended since
-        # see Note [Calls without a new batch]
-        self._is_new_batch = False  # since the last call of an outermost module
-        self._used_batch = False  # the current step has a new batch
-        # a model was called without a new batch
-        self._called_again = False  # since the last step has ended
-        self._called_since = True  # since the last training step, or no training step has ended yet
+        self._newest = _BEFORE
+        self._called_again = _EARLIER
         self._called_before = False  # between the two last training steps
         self.trains_on_batches = False  # the last training step used a new batch
         self._asked = False
@@ -164,11 +165,18 @@ class StepSplitter:
         self._first: int | None = None
         self._with_gradient = self._backward = False
 
+    def _begin_step(self) -> None:
+        if self._called_again == _NOW:
+            self._called_again = _EARLIER
+        self._last_batch_first = None
+        self._batch = self._goes_back = False
+        self._forget_calls()
+
     def drop_step(self) -> None:
         """Forget the calls of the unfinished step."""
-        self._last_batch_first = None
-        self._batch = self._goes_back = self._is_new_batch = self._called_again = self._asked = False
-        self._forget_calls()
+        self._newest = _BEFORE
+        self._begin_step()
+        self._asked = False
 
     @property
     def state(self) -> tuple[object, ...]:
@@ -187,7 +195,7 @@ class StepSplitter:
         if self._backward:
             return False
         if self._first is None:
-            return self._called_again and not self._called_before
+            return self._called_again == _NOW and not self._called_before
         return not self._with_gradient or (self._infers and not self._trains)
 
     @property
@@ -219,12 +227,12 @@ class StepSplitter:
         ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
         if not ends and last_batch_first is not None:
             self._last_batch_first = last_batch_first
-        self._batch = self._is_new_batch = self._used_batch = True
+        self._batch, self._newest = True, _NEW
         self._forget_calls()
         return ends
 
     def loader_exhausted(self) -> None:
-        self._batch = self._used_batch = False
+        self._batch, self._newest = False, _ENDED
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
         """Handle the call of an outermost module. `module` is the `id()` of the module, or a negative number for a compiled
@@ -234,22 +242,24 @@ class StepSplitter:
             return StepEnd.NOTHING
         if self._first is not None and self._first < 0 <= module and not self._backward:
             self._forget_calls()
-            self._is_new_batch = True  # the compiled function has not used the batch
+            if self._newest == _USED:
+                self._newest = _NEW  # the compiled function has not used the batch
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
         if grad_enabled or module == self._first:
             ends = self._ends_by_hand()
-        counts = grad_enabled or self._is_new_batch or not self.trains_on_batches
+        counts = grad_enabled or self._newest >= _NEW or not self.trains_on_batches
         more = self._holds_more(more_recorded) if module == self._first else None
         if not ends and not more and counts:
             self._infers |= more is False and self._only_infers
             ends = StepEnd.EVALUATION if self._is_next_batch(module) else StepEnd.NOTHING
         ends = self._end(ends)
-        self._asked = self._is_new_batch = False
+        self._asked = False
+        self._newest = (_BEFORE, _USED, _USED, _BEFORE)[self._newest]
         if self._first is None and counts:
             self._first = module
         if not counts:
-            self._called_again = self._called_since = True
+            self._called_again = _NOW
         self._with_gradient |= grad_enabled
         return ends
 
@@ -262,7 +272,7 @@ class StepSplitter:
             more = self._holds_more(more_recorded)
             self._infers |= more is False
             ends = self._end(StepEnd.EVALUATION if self.evaluating and not more else StepEnd.NOTHING)
-        self._is_new_batch = self._used_batch = True
+        self._newest = _NEW
         return ends
 
     def _holds_more(self, more_recorded: Callable[[], bool | None] | None) -> bool | None:
@@ -299,11 +309,11 @@ class StepSplitter:
         if ends and self._goes_back:
             ends = StepEnd.TRAINING
         if ends == StepEnd.TRAINING:
-            self.trains_on_batches, self._is_new_batch = self._used_batch, False
-            self._called_before, self._called_since = self._called_since, False
+            self.trains_on_batches = self._newest in (_NEW, _USED)
+            self._called_before = self._called_again != _LONG_AGO
+            self._newest, self._called_again = _BEFORE, _LONG_AGO
         if ends:
-            self._used_batch = self._is_new_batch
-            self._last_batch_first = None
-            self._batch = self._goes_back = self._called_again = False
-            self._forget_calls()
+            if self._newest == _USED:
+                self._newest = _BEFORE
+            self._begin_step()
         return ends
