@@ -94,18 +94,19 @@ class LibraryPhases:
 
 
 class WorkloadCheck:
-    def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver) -> None:
-        self._recorded = recorded
-        self._script = script
-        self._is_same = True
+    def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver, *, trains: bool) -> None:
+        self._recorded = recorded  # of a training step if the recorded program trains
+        self._script, self._trains = script, trains
+        self._is_same, self._is_final = True, False
 
-    def is_same(self) -> bool:
-        """Return False if the script differs from the recorded program."""
+    def is_same(self, evaluates: bool) -> bool:
+        """Return False if the script differs from the recorded program. `evaluates` is True in an evaluation step."""
         recorded, script = self._recorded, self._script
-        if recorded is None or not script.is_open:
+        if recorded is None or self._is_final or (evaluates and self._trains):
             return self._is_same
         # A program for inference often changes the shapes of its inputs, so compare only its first step.
-        seen = (script.signature if recorded.optimizer is None else None) or script.so_far
+        seen = (None if self._trains else script.signature) or script.so_far
+        self._is_final = not script.is_open
         if seen is not None:
             sameness = compare_workloads(recorded, seen).sameness
             self._is_same = sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)
@@ -132,7 +133,8 @@ class StepTracker:
         self._compiled = len(COMPILE_NS)  # before the current step
         self._should_train = False  # the script has followed the recorded order so far, and a training step is next
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
-        self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
+        trains = bool((recording.trace.steps.kind != StepKind.EVALUATION).any())
+        self._workload = WorkloadCheck(recording.trace.workload, self.script.workload, trains=trains)
         self._uses_gpu = False
         self._owed_ns = 0  # recorded host time before the current step's first phase that is not charged yet
         self._step_start_ns = NONE
@@ -361,7 +363,7 @@ class StepTracker:
         if name == "loader":
             self._scheduler.wait(thread.host_ns)
         self.step.of_same_program = self.remainder.sameness is Sameness.SAME_PROGRAM
-        self.segment = self.step.segment(name, same_workload=self._workload.is_same())
+        self.segment = self.step.segment(name, same_workload=self._workload.is_same(self._evaluates))
         if self._library is not None and (timed := self._library.begin(name)) is not None:
             self.segment.recorded = timed
         self._begun_ns = thread.host_ns if self._left_ns == NONE or self.segment.recorded is None else self._left_ns
@@ -431,7 +433,7 @@ class StepTracker:
         self._done.append((segment.name, self._begun_ns, end_ns, device_start_ns, mark_ns, int(origin)))
 
     def _drop_if_another(self, segment: SegmentMatcher) -> None:
-        if segment.recorded is not None and segment.recorded.phase_grained and not self._workload.is_same():
+        if segment.recorded is not None and segment.recorded.phase_grained and not self._workload.is_same(self._evaluates):
             segment.recorded = None
 
     def _top_up(self, segment: SegmentMatcher, share: float) -> None:

@@ -825,12 +825,29 @@ def test_later_batches_of_inference_may_have_other_sizes_than_the_first() -> Non
         observer.module_called(model, [((1, 16), "int64")])
         observer.step_ended(is_evaluation=True)
         script, found = WorkloadObserver(), list[bool]()
-        check = step_tracker.WorkloadCheck(observer.signature, script)
+        check = step_tracker.WorkloadCheck(observer.signature, script, trains=False)
         for length in lengths:
             script.module_called(model, [((1, length), "int64")])
-            found.append(check.is_same())
+            found.append(check.is_same(evaluates=True))
             script.step_ended(is_evaluation=True)
         return found
 
     assert is_same(16, 17) == [True, True]
     assert is_same(17, 16) == [False, False]
+
+
+@pytest.mark.parametrize(("trained", "is_same"), [(32, True), (16, False)])
+def test_validation_before_training_may_have_another_batch_size_than_training(trained: int, is_same: bool) -> None:
+    """GIVEN a recorded program that trains with batches of 32 without an optimizer of its own WHEN a script validates with a
+    batch of 128 and then trains THEN the size of the trained batches decides whether the script is the recorded program."""
+    model, observer, script = torch.nn.Linear(2, 2), WorkloadObserver(), WorkloadObserver()
+    observer.module_called(model, [((32, 2), "float32")])
+    observer.step_ended(is_evaluation=False)
+    check = step_tracker.WorkloadCheck(observer.signature, script, trains=True)
+    script.module_called(model, [((128, 2), "float32")])
+    assert check.is_same(evaluates=True)
+    script.step_ended(is_evaluation=True)
+    script.module_called(model, [((trained, 2), "float32")])
+    assert check.is_same(evaluates=False) is is_same
+    script.step_ended(is_evaluation=False)
+    assert check.is_same(evaluates=False) is is_same
