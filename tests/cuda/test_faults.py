@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -92,6 +94,25 @@ def test_a_script_on_a_hung_device_ends_without_delay_and_keeps_its_steps(device
     steps = load(file).steps
     timed = int((steps.untimed == Untimed.NO).sum())
     assert timed >= 28 and (steps.untimed[timed:] == Untimed.DEVICE_LOST).all()
+
+
+@pytest.mark.parametrize("grain", ["kernel", "phase"])
+def test_if_a_peer_is_killed_during_an_all_reduce_a_rank_ends_without_delay_and_keeps_its_steps(
+    device: Path, tmp_path: Path, grain: str
+) -> None:
+    """GIVEN two ranks, of which one is killed in step 12 before an all-reduce WHEN the other one is terminated during its
+    all-reduce THEN it ends with the code that it has without the recorder, at most 2 seconds later, and the file has its
+    steps."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        program = Program("lost_peer.py", (str(free.getsockname()[1]),), gpus=2)
+    native, recorded = run(device, program, tmp_path / "native"), record(device, program, grain, tmp_path / "recorded")
+    (code, seconds), (native_code, native_seconds) = recorded.output.split(), native.output.split()
+    assert (recorded.exit_code, code) == (native.exit_code, native_code) == (3, str(-signal.SIGTERM)), recorded.errors[-2000:]
+    assert float(seconds) - float(native_seconds) < EXTRA_S
+    steps = recorded.trace.steps
+    assert {int((steps.rank == rank).sum()) for rank in (0, 1)} == {12}
+    assert (steps.untimed == Untimed.NO).sum() >= 22  # the device had not passed the last event of a rank when it was read
 
 
 @pytest.mark.parametrize(("setting", "word"), [("SIMGPU_CUPTI_DENIED", "privilege"), ("SIMGPU_CUPTI_TAKEN", "profiler")])
