@@ -114,7 +114,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     created = _creating_tensors(host, copies, strings)
     launched = _above(np.unique(tables.device.launch), host)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), launched, strings)
-    omitted = _making_batches(host, tops[~on_engine & (modules[tops] == NONE)], copies, launched)
+    omitted = set(_making_batches(host, tops[~on_engine & (modules[tops] == NONE)], copies, launched).tolist())
     # If the file shows modules or compiled regions, they show where a forward pass begins. Otherwise, a collective may show it.
     if np.any(modules != NONE) or strings.matching(host.name, _REGION.match).any():
         omitted.update(tops[is_outside[tops] & strings.matching(host.name[tops], _COLLECTIVES.match)].tolist())
@@ -324,14 +324,16 @@ def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
     return np.asarray(converts & ~_above(around[converts[around]], host))
 
 
-def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
-    found: set[int] = set()
-    before_copy = False
-    for row in tops[np.argsort(host.start_ns[tops], kind="stable")][::-1].tolist():
-        before_copy = row in copies or (before_copy and host.kind[row] == HostKind.OP and not launched[row])
-        if before_copy and row not in copies:
-            found.add(row)
-    return found
+def _leading_to(ends: Column, continues: Column) -> Column:
+    """Return which items belong to an uninterrupted run of `continues` just before an item of `ends`."""
+    places = np.where(ends | ~continues, np.arange(len(ends)), len(ends))
+    following = np.minimum.accumulate(places[::-1])[::-1]
+    return np.asarray(continues & ~ends & np.append(ends, False)[following])
+
+
+def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> Column:
+    tops = tops[np.argsort(host.start_ns[tops], kind="stable")]
+    return tops[_leading_to(np.isin(tops, list(copies)), (host.kind[tops] == HostKind.OP) & ~launched[tops])]
 
 
 def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int]:
@@ -361,12 +363,4 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, launched: Colu
     """
     rows = np.union1d(tops, ranges)
     cheap = strings.matching(host.name[rows], _PROFILER_OPS.match) & (host.kind[rows] == HostKind.OP) & ~launched[rows]
-    own: set[int] = set()
-    before_range = False
-    for row, is_range, is_cheap in zip(
-        rows[::-1].tolist(), (host.kind[rows] == HostKind.ANNOTATION)[::-1].tolist(), cheap[::-1].tolist(), strict=True
-    ):
-        before_range = is_range or (before_range and is_cheap)
-        if before_range and is_cheap:
-            own.add(row)
-    return own
+    return set(rows[_leading_to(host.kind[rows] == HostKind.ANNOTATION, cheap)].tolist())
