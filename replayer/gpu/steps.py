@@ -92,7 +92,8 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.forward_begins)
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Do nothing, because `watch_nodes` detects autograd nodes."""
+        if uses_gradients:  # by a compiled function; after other ops, `watch_nodes` has already detected autograd nodes
+            self._forward_begins()
 
     def region_called(self) -> None:
         with self._launches.looking as thread:

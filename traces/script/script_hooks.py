@@ -19,6 +19,11 @@ Note [Outermost calls]
     `Module.__call__` is replaced, because a global forward hook would disable PyTorch's fast path for modules without hooks.
     The call of a module inside another module only checks a thread-local flag. If calls of inner modules are recorded, each
     call stores two numbers (0.2 us).
+
+Note [Calls of compiled functions]
+    The call of a function that torch.compile compiled counts as the call of a module, because modules inside the function are
+    not seen. But the function may run a backward pass or an optimizer's step, which are reported by themselves. If the script
+    has an optimizer, the first call of each function is therefore reported after it has returned, and only if it did neither.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial, wraps
 from types import CellType
 from typing import Any, ClassVar, Literal, Protocol
@@ -77,6 +83,14 @@ class CallListener(patching.PhaseListener, Protocol):
     def workload(self) -> WorkloadObserver: ...
 
 
+@dataclass
+class _CompiledFunction:
+    number: int
+    trains: bool = False  # its last call contained a backward pass or an optimizer's step
+    records: bool = False  # autograd recorded its last call
+    has_returned: bool = False
+
+
 class ModuleCalls(threading.local):
     inside: ModuleMarks | Literal[True] | None = None
     within: ClassVar[list[int]] = [0]
@@ -94,6 +108,7 @@ class ScriptHooks:
         autograd = self._torch.autograd
         scope = patching.PhaseScope("backward", self._listener)
         nodes, since = autograd._get_sequence_nr, SINCE_BACKWARD
+        is_compiling = self._torch._guards.TracingContext.try_get
 
         def begins(builds_graph: patching.Argument) -> Callable[..., None]:
             def begin(listener: CallListener, args: patching.Positional, kwargs: patching.Keywords) -> None:
@@ -104,7 +119,8 @@ class ScriptHooks:
             return begin
 
         def passed(listener: CallListener, args: tuple[Any, ...]) -> None:
-            since.nodes = nodes()
+            if not is_compiling():  # torch.compile also runs backward passes, to trace them
+                since.nodes = nodes()
             if listener.workload.is_open:
                 listener.workload.backward_passed()
 
@@ -214,23 +230,36 @@ class ScriptHooks:
         cls = self._torch.nn.Module
         patching.patch(cls, __call__=self.module_call(cls.__call__, calls))
 
-        def make(init: Call, compiled: Any, *args: Any, **kwargs: Any) -> None:
-            init(compiled, *args, **kwargs)
-            if not compiled.export:
-                compiled.enter_exit_hooks.append(partial(self._compiled_call, object(), calls))
+        def compiled(compiles: Call, context: Any, function: Any) -> Any:
+            if not context.export:
+                context.enter_exit_hooks.append(partial(self._compiled_call, _CompiledFunction(-id(function)), calls))
+            return compiles(context, function)
 
         frame = "torch._dynamo.eval_frame"
-        patching.when_imported(frame, lambda module: patching.patch_around(module.OptimizeContext, __init__=make))
+        patching.when_imported(frame, lambda module: patching.patch_around(module.OptimizeContext, __call__=compiled))
 
-    def _compiled_call(self, function: object, calls: ModuleCalls) -> Callable[[], None]:
-        # see Note [Compiled functions] in step_rule.py
-        if calls.inside or self._optimizers or (listener := self._listener()) is None:
+    def _compiled_call(self, function: _CompiledFunction, calls: ModuleCalls) -> Callable[[], None]:
+        # see Note [Calls of compiled functions]
+        if calls.inside or function.trains or (listener := self._listener()) is None:
             return lambda: None
-        calls.inside = True
-        listener.module_called(-id(function), self._torch.is_grad_enabled())
+        grad_enabled, nodes, since = self._torch.is_grad_enabled(), self._torch.autograd._get_sequence_nr, SINCE_BACKWARD
+        before, passed_before, steps_before = nodes(), since.nodes, self._optimizers.steps
+        is_reported = function.has_returned or not self._optimizers
+        if is_reported:
+            calls.inside = True
+            if function.records and grad_enabled:
+                listener.autograd_recorded(True)
+            listener.module_called(function.number, grad_enabled)
 
         def left() -> None:
-            calls.inside = None
+            function.trains = since.nodes not in (None, passed_before) or self._optimizers.steps != steps_before
+            function.records, function.has_returned = nodes() != before, True
+            if is_reported:
+                calls.inside = None
+            elif not function.trains:
+                listener.module_called(function.number, grad_enabled)
+            else:
+                return
             listener.module_returned()
 
         return left

@@ -161,7 +161,7 @@ class ScriptSplitter(Generic[ThreadT]):
         self._called_module = self.is_in_module = True
         self._end(thread, self._steps.module_called(module, grad_enabled, self._listener.more_recorded), now_ns)
         self._listener.step_evaluates(self._steps.evaluating)
-        if self.phases.op(FORWARD if grad_enabled else PLAIN, now_ns):
+        if self.phases.op(FORWARD if grad_enabled and module >= 0 else PLAIN, now_ns):
             self._begun(thread, now_ns)
 
     def module_returned(self) -> None:

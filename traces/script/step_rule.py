@@ -47,9 +47,9 @@ Note [The next batch is copied]
     creates each position in this way.
 
 Note [Compiled functions]
-    If torch.compile compiles a function that calls the model, the call of the model is not seen. In a script without an
-    optimizer, a call of a compiled function therefore counts like a call of a module. Small compiled functions before the first
-    module, for example to create a mask, do not start a step.
+    If torch.compile compiles a function that calls the model, the call of the model is not seen. A call of a compiled function
+    therefore counts like a call of a module. Small compiled functions before the first module, for example to create a mask, do
+    not start a step.
 
 Note [Training without an optimizer]
     A script without an optimizer updates the weights itself (`p.data -= lr * p.grad`), and no call shows the update. The
@@ -83,7 +83,7 @@ class StepEnd(IntEnum):
 class Optimizers:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self.made = 0  # all optimizers so far, including deleted ones
+        self.made = self.steps = 0  # of all optimizers so far, including deleted ones; `steps` counts calls of `is_first`
         self._numbers: dict[int, int] = {}  # of optimizers by `id()`, in the order in which the script made them
         # see Note [The first optimizer]; the keys of dictionaries are the numbers of other optimizers
         self._first: weakref.ref[Any] | None = None
@@ -114,6 +114,7 @@ class Optimizers:
     def is_first(self, optimizer: object) -> bool:
         """Return True if this weight update by `optimizer` ends a training step."""
         number, steps = self.add(optimizer), self._steps_since
+        self.steps += 1
         if number != self.first_number:
             if self._first is not None and self._first() is not None and not self._replaces_first(number):
                 steps[number] = steps.get(number, 0) + 1

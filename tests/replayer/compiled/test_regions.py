@@ -168,9 +168,9 @@ with torch.no_grad():
     assert made.workload is not None and made.workload.modules == {"Linear": 1}
 
 
-def test_calls_of_compiled_functions_without_gradients_are_not_steps_if_the_script_trains() -> None:
-    """GIVEN an actor and a critic whose compiled rollout runs twice before each update WHEN they are replayed THEN each
-    optimizer step ends a step, and the rollouts are no evaluation steps."""
+def test_each_batch_of_a_compiled_function_without_gradients_is_an_evaluation_step_if_the_script_trains() -> None:
+    """GIVEN a script whose compiled rollout runs for two batches before each update WHEN it is replayed THEN the first batch is
+    an evaluation step. As with a teacher, the second batch belongs to the training step, which calls another function."""
     script = """
 import torch
 
@@ -187,7 +187,7 @@ for _ in range(3):
     optimizer.zero_grad()
 """
     made = timeline_of(script, source_of("", "v100", estimate=True))
-    assert len(made.steps) == 3 and (made.steps.kind != StepKind.EVALUATION).all()
+    assert (made.steps.kind == StepKind.EVALUATION).tolist() == [True, False] * 3
 
 
 def test_a_region_with_other_input_sizes_scales_the_times_of_the_recorded_ops() -> None:

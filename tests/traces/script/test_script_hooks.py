@@ -273,14 +273,50 @@ def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_ca
     assert listener.seen == [("module", True), "returned"]
 
 
-def test_calls_of_compiled_functions_are_not_reported_if_the_script_has_an_optimizer() -> None:
-    """GIVEN a script with an optimizer. A compiled function may then update weights."""
-    listener, optimizers = Listener(is_open=False), Optimizers()
-    ScriptHooks(torch, lambda: listener, optimizers).module_calls(ModuleCalls())  # type: ignore[arg-type, return-value]
-    function = torch.compile(lambda x: x + 1, backend="eager")
-    optimizer = Listener()
-    for made in (False, True):
-        if made:
-            optimizers.add(optimizer)
-        function(torch.ones(1))
-        assert listener.seen == [("module", True), "returned"]
+def test_calls_of_compiled_functions_are_reported_but_not_those_that_train() -> None:
+    """GIVEN a script with an optimizer, and compiled functions that compute a loss, run a backward pass or update weights."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer, listener, optimizers = torch.optim.SGD([weight], 0.1), Listener(is_open=False), Optimizers()
+    hooks = ScriptHooks(torch, lambda: listener, optimizers)  # type: ignore[arg-type, return-value]
+    optimizers.add(optimizer)
+    hooks.backward()
+    hooks.optimizers()
+    hooks.module_calls(ModuleCalls())
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        return (weight * x).sum()
+
+    def seen(call: Callable[[], object]) -> list[object]:
+        listener.seen.clear()
+        call()
+        return list(listener.seen)
+
+    def go_back() -> None:
+        torch.autograd.backward(loss_of(torch.ones(2)))
+
+    eagerly: Any = torch.compiler.disable(lambda call: call())  # type: ignore[no-untyped-call]
+    loss = torch.compile(loss_of, backend="eager")
+    train = torch.compile(lambda: eagerly(go_back), backend="eager")
+    update = torch.compile(lambda: eagerly(optimizer.step), backend="eager")
+    call = [("module", True), "returned"]
+    assert seen(lambda: loss(torch.ones(2))) == call  # after the function has returned
+    assert seen(lambda: loss(torch.ones(2))) == [("autograd", True), *call]
+    with torch.no_grad():
+        assert seen(lambda: loss(torch.ones(2))) == [("module", False), "returned"]
+    for _ in range(2):
+        assert {"enter backward", "returned"} & set(seen(train)) == {"enter backward"}
+        assert {("stepped", True), "returned"} & set(seen(update)) == {("stepped", True)}
+
+
+def test_a_function_that_is_compiled_twice_has_one_number() -> None:
+    numbers: list[int] = []
+    listener: Any = Listener(is_open=False)
+    listener.module_called = lambda number, grad_enabled: numbers.append(number)
+    hooks(torch, listener).module_calls(ModuleCalls())
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+    for function in (double, double, lambda x: x * 2):
+        torch.compile(function, backend="eager")(torch.ones(1))
+    assert len(set(numbers)) == 2 and numbers[0] == numbers[1] < 0
