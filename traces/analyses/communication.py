@@ -109,20 +109,15 @@ def exposed_copies_ns(trace: Trace) -> int:
     others = np.flatnonzero(spans.is_work & ~copies)
     others_of = by_value(spans.device[others])
     launched_ns = np.where(spans.launch == NONE, spans.start_ns.min(initial=0), measure.launch_time_ns(trace))
+    launched_ns = np.minimum(launched_ns, spans.start_ns)
     end_ns, waited_ns = spans.end_ns, 0
     for device, copying in measure.intervals_by_device(trace, copies & of_steps).items():
         own, of_host = others[others_of.get(device, [])], host_waits(trace, measure.rank_of_device(trace, device)).intervals
         working = Intervals(spans.start_ns[own], end_ns[own])
-        waiting = _union(Intervals(launched_ns[own], end_ns[own]), of_host)
-        # time in `copying` and in `waiting`, but not in `working`
-        waited_ns += _union(working, copying).total_ns + _union(working, waiting).total_ns
-        waited_ns -= _union(working, copying, waiting).total_ns + working.total_ns
+        waits_ns = np.append(launched_ns[own], of_host.start_ns), np.append(end_ns[own], of_host.end_ns)
+        of_copies = copying.start_ns, copying.end_ns
+        waited_ns += int((Intervals(*waits_ns).within(*of_copies) - working.within(*of_copies)).sum())
     return waited_ns // max(len(rows), 1)
-
-
-def _union(*intervals: Intervals) -> Intervals:
-    starts_ns, ends_ns = ([getattr(of, name) for of in intervals] for name in ("start_ns", "end_ns"))
-    return Intervals(np.concatenate(starts_ns), np.concatenate(ends_ns))
 
 
 def _overlap(trace: Trace, counted: Column | bool) -> dict[int, tuple[int, int]]:

@@ -232,18 +232,13 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
     if not mine.any():
         return of
     first_ns, last_ns = int(trace.steps.start_ns[mine].min()), int(trace.steps.end_ns[mine].max())
-    start_ns, end_ns, ended_by, launch_ns = of.start_ns, of.end_ns, of.ended_by, of.launch_ns
-    if first_ns < of.begin_ns:
-        start_ns, end_ns = np.append(first_ns, start_ns), np.append(of.begin_ns, end_ns)
-        ended_by, launch_ns = np.append(of.first, ended_by), np.append(of.first_launch_ns, launch_ns)
-    if last_ns > of.finish_ns:
-        start_ns, end_ns = np.append(start_ns, of.finish_ns), np.append(end_ns, last_ns)
-        ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, last_ns)
+    before = [(first_ns, of.begin_ns, of.first, of.first_launch_ns)]
     # One GPU may be idle while another GPU of the same process works.
-    begin_ns, last_ns = max(of.finish_ns, last_ns), int(step_times(trace).end_ns[mine].max())
-    if last_ns > begin_ns:
-        start_ns, end_ns = np.append(start_ns, begin_ns), np.append(end_ns, last_ns)
-        ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, NONE)
+    after = [(of.finish_ns, last_ns, NONE, last_ns)]
+    after.append((max(of.finish_ns, last_ns), int(step_times(trace).end_ns[mine].max()), NONE, NONE))
+    first, last = (np.array([row for row in rows if row[0] < row[1]], "i8").reshape(-1, 4).T for rows in (before, after))
+    found = map(np.concatenate, zip(first, (of.start_ns, of.end_ns, of.ended_by, of.launch_ns), last, strict=True))
+    start_ns, end_ns, ended_by, launch_ns = found
     return replace(of, start_ns=start_ns, end_ns=end_ns, ended_by=ended_by, launch_ns=launch_ns)
 
 

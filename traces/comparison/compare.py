@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -98,7 +98,8 @@ def compare(
     hidden = Both(bool(why_work_is_hidden(recorded)), bool(why_work_is_hidden(other)))
     lacks_work = any(hidden) or "phase" in (recorded.grain, other.grain)
     gpu_busy = NOTHING if lacks_work else _busy_spread(worked, ours, theirs)
-    judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
+    figures = {"steps": steps} if whole else {"compute_side": compute_side}
+    judged, known, is_within = _judged({**figures, "gpu_busy": gpu_busy}, tolerance, verdict, hidden)
     analyses = analyses or Both(analyse(recorded), analyse(other))
     compiled = _compiled(recorded, ours, other, theirs)
     runs = {name: side.run_of(side.ranks[0]) for name, side in (("A", recorded), ("B", other))}
@@ -144,9 +145,9 @@ def compare(
         clock=config.clock if config is not None else None,
         speed=config.speed if config is not None else None,
         tolerance=tolerance,
-        judged=judged.figure,
-        judged_figures=judged.required,
-        within_tolerance=_is_within_tolerance(judged, verdict, hidden),
+        judged=judged,
+        judged_figures=known,
+        within_tolerance=is_within,
         work_is_hidden=hidden,
         analyses=analyses,
         estimates=[name for name, run in runs.items() if run.predicted],
@@ -192,33 +193,21 @@ def _fused(
     return fused_ops(recorded, other, *steps) if is_fused[1] else fused_ops(other, recorded, *steps[::-1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Judgement:
-    figure: str
-    required: tuple[str, ...]
-    is_within: bool | None
-    error: float
-
-
-def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> _Judgement:
-    figures = {**steps, "gpu_busy": gpu_time}
+def _judged(
+    figures: Mapping[str, Spread], tolerance: float, verdict: Verdict, hidden: Both[bool]
+) -> tuple[str, tuple[str, ...], bool | None]:
+    """Return the judged figure, all known figures, and whether they are within the tolerance."""
     # If the GPU worked only in the second trace, the error is infinite.
     errors = {name: inf if of.recorded_ns == 0 and of.replayed_ns else of.error for name, of in figures.items()}
     known = {name: abs(error) for name, error in errors.items() if error is not None}
     beyond = [name for name, error in known.items() if error > tolerance]
     beyond_noise = [name for name in beyond if known[name] > (figures[name].average_noise or 0)]
-    name = next(iter([*beyond_noise, *beyond, *known, *steps]))
+    name = next(iter([*beyond_noise, *beyond, *known, *figures]))
     is_within = False if beyond_noise else None if beyond or not known else True
-    return _Judgement(name, tuple(known), is_within, figures[name].error or 0.0)
-
-
-def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: Both[bool]) -> bool | None:
-    if not verdict.same:
-        return verdict.same
-    if verdict.evidence is Evidence.IDENTICAL:
-        return True
-    is_unsure = any(hidden) if judged.is_within else hidden.replayed if judged.error < 0 else hidden.recorded
-    return None if is_unsure else judged.is_within
+    is_unsure = any(hidden) if is_within else hidden.replayed if (figures[name].error or 0) < 0 else hidden.recorded
+    if not verdict.same or verdict.evidence is Evidence.IDENTICAL:
+        return name, tuple(known), verdict.same
+    return name, tuple(known), None if is_unsure else is_within
 
 
 _NO_STEPS = pace.PaceSeries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), NONE)
