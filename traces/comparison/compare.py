@@ -53,7 +53,7 @@ from traces.model.result_cache import result_cache
 from traces.model.run import KINETO, RECORDER, HostFigures, ReplayNotes, Run
 from traces.model.trace import NONE, PHASES, Column, PhaseTiming, StepKind, Trace
 from traces.model.workload import differ_in_batch_size_alone
-from traces.rates.estimate_errors import expected_error
+from traces.rates.estimate_errors import EstimateError, expected_error
 
 _UNDER_PROFILER = "All steps ran under torch.profiler, which slows the host. The steps of the other recording did not."
 
@@ -119,7 +119,7 @@ def compare(
         ),
         passes=_passes((recorded, timed), (other, timed_other)),
         problems=Both(
-            [*_estimated(recorded), *_problems(recorded, other, paces.recorded, steps)],
+            _problems(recorded, other, paces.recorded, steps, expected_error(recorded)),
             _problems(other, recorded, paces.replayed, steps),
         ),
         steps=steps,
@@ -233,13 +233,11 @@ def _series_without_data(times: pace.StepTimes, rows: Column) -> pace.PaceSeries
     return None if of is None else replace(of, interval_ns=of.without_data_ns)
 
 
-def _estimated(recorded: Trace) -> list[str]:
-    error = expected_error(recorded)
-    return [f"At least some times are estimated. {error.sentence()}"] if error is not None else []
-
-
-def _problems(trace: Trace, beside: Trace, of: pace.StepPace | None, steps: Spread) -> list[str]:
-    texts = [of.text for of in serious_problems(trace)]
+def _problems(
+    trace: Trace, beside: Trace, of: pace.StepPace | None, steps: Spread, estimated: EstimateError | None = None
+) -> list[str]:
+    texts = [] if estimated is None else [f"At least some times are estimated. {estimated.sentence()}"]
+    texts += [of.text for of in serious_problems(trace)]
     # All steps of an imported profile ran under the profiler, which slows steps. `trace record` also records steps without the
     # profiler.
     sources = [_paced_by(of) for of in (trace, beside)]

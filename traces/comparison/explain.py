@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from traces.analyses.analyse import Analyses
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison.changed_ops import KERNEL_KINDS, ChangeLists, NameChange, Replacement, op_key
@@ -259,15 +258,12 @@ def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
 
 
 def _late_ranks(comparison: Comparison) -> Iterator[Reason]:
-    late = [_lateness(of) for of in comparison.analyses]
+    steps = [max((idle.steps for idle in of.idle.values()), default=1) for of in comparison.analyses]
+    both = zip(comparison.analyses, steps, strict=True)
+    late = [{row.rank: row.late_ns // max(count, 1) for row in late_ranks(of.stragglers)} for of, count in both]
     for rank in sorted(late[0].keys() | late[1].keys()):
         before_ns, after_ns = late[0].get(rank), late[1].get(rank)
         yield _reason(f"late rank {rank}", before_ns, after_ns, "", f"waiting for rank {rank} at collectives", "")
-
-
-def _lateness(of: Analyses) -> dict[int, int]:
-    steps = max((idle.steps for idle in of.idle.values()), default=0)
-    return {late.rank: late.late_ns // steps for late in late_ranks(of.stragglers)} if steps else {}
 
 
 def _communication(comparison: Comparison) -> Iterator[Reason]:

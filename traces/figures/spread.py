@@ -103,7 +103,7 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
     if not len(ours) or not len(theirs):
         return found
     vary = varies_much(our_ns[ours]), varies_much(their_ns[theirs])
-    means = mean(_usual(our_ns[ours])), mean(_usual(their_ns[theirs]))
+    means = mean(our_ns[ours][are_usual(our_ns[ours])]), mean(their_ns[theirs][are_usual(their_ns[theirs])])
     is_long = [mean_ns >= thresholds.LONG_STEP * (of[1] or mean_ns) for mean_ns, of in zip(means, (a, b), strict=True)]
     if not all(vary) and not any(varies and long for varies, long in zip(vary, is_long, strict=True)):
         return found
@@ -116,10 +116,6 @@ def median(values: Column) -> int | None:
 
 def mean(values: Column) -> int:
     return round(float(values.mean()))
-
-
-def _usual(values: Column) -> Column:
-    return np.asarray(values[are_usual(values)])
 
 
 def are_usual(values: Column) -> Column:
@@ -183,7 +179,7 @@ def relative_error(recorded: float | None, replayed: float | None) -> float | No
 def _percentiles(values: Column, period: int) -> list[int] | list[None]:
     if not len(values):
         return [None] * 3
-    chosen = values if period_of(values) == period else _usual(values)
+    chosen = values if period_of(values) == period else values[are_usual(values)]
     middle = float(np.median(means_of_periods(chosen, period)))
     return [round(float(np.percentile(values, 5))), round(middle), round(float(np.percentile(values, 95)))]
 
