@@ -342,6 +342,13 @@ def test_mean_idle_time_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> N
     assert [(reason.what, reason.delta_ns) for reason in idle] == [("idle: data (a GPU (A: 1, B: 2))", 200_000)]
 
 
+def test_idle_time_of_single_long_steps_explains_no_difference_of_medians() -> None:
+    """GIVEN steps of 100 us WHEN one of ten steps takes 500 us longer THEN the mean idle time is no reason."""
+    both = compare(training(steps=10), training(steps=10, jitter_us=(0, 0, 0, 0, 0, 500, 0, 0, 0, 0)))
+    assert both.steps.error == 0.0 and both.paces.replayed is not None and both.paces.replayed.mean is not None
+    assert [reason.what for reason in explain(both).reasons] == []
+
+
 def test_explain_notes_that_step_times_vary_in_only_one_recording() -> None:
     """GIVEN steps of 10, 10 and 16 ms WHEN their mean is 12 ms THEN it is 20 % above the median."""
     even, slow = a_trace([(0, 10), (10, 20), (20, 30)]), a_trace([(0, 10), (10, 20), (20, 36)])
