@@ -29,7 +29,8 @@ def spare_host_bytes() -> int | None:
 def _spare_container_bytes() -> int | None:
     """Return the least spare memory of this process's control groups and their parents, or None without a limit."""
     spare_bytes: list[int] = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    groups = Path("/proc/self/cgroup")
+    for line in groups.read_text().splitlines() if groups.exists() else []:
         _, controllers, path = line.split(":", 2)
         mount, limit, used, prefix = _VERSION_1 if "memory" in controllers.split(",") else _VERSION_2
         own = Path(mount) / path.lstrip("/")

@@ -61,6 +61,11 @@ def test_a_container_with_a_high_limit_can_use_all_memory_of_the_machine(machine
     assert spare_memory.spare_host_bytes() == 7 * GIB
 
 
+def test_a_machine_without_control_groups_has_no_other_limit(machine: Path) -> None:
+    (machine / "proc/self/cgroup").unlink()
+    assert spare_memory.spare_host_bytes() == 7 * GIB
+
+
 def test_available_memory_is_unknown_without_the_files_in_proc(machine: Path) -> None:
     (machine / "proc/meminfo").unlink()
     assert spare_memory.spare_host_bytes() is None
