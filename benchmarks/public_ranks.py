@@ -72,7 +72,7 @@ def _of_examples() -> list[Program]:
         *(Program("examples", f"FSDP2{option}", f"example.py{option}", folder=fsdp) for option in options),
         Program("examples", "tensor_parallel_example", "tensor_parallel_example.py", folder=parallel),
         Program("examples", "sequence_parallel_example", "sequence_parallel_example.py", folder=parallel),
-        Program("examples", "fsdp_tp_example", "fsdp_tp_example.py", 4, folder=parallel),
+        Program("examples", "fsdp_tp_example", "fsdp_tp_example.py", 4, folder=parallel, native=False, values="recorded"),
         Program(
             "examples",
             "minGPT-ddp",

@@ -7,10 +7,10 @@ processes from /proc (Linux only), four times a second, but for at most a fifth 
 processes share, so the sum over all processes is the memory that the machine needs. RSS counts shared pages fully. The table
 shows the highest PSS during and after the training, and the largest private memory of any process.
 
-    python benchmarks/ranks.py --pictures replay.msgpack --ranks 256
+    python benchmarks/ranks.py --pictures replay.msgpack --ranks 256 [--write docs/ranks.md]
 
 The second command merges copies of a replay's ranks into a trace of 256 ranks, and prints the processor time of `trace view
---screenshot` and `trace report` for this trace.
+--screenshot` and `trace report` for this trace and for one rank.
 """
 
 from __future__ import annotations
@@ -58,6 +58,16 @@ ranks fit on a machine with {os.cpu_count()} processors. The script trained 20 s
 | most of one rank | largest amount of memory that one rank does not share with others |
 | - | the ranks ended before their memory was measured |
 
+"""
+_PICTURES = """
+## Pictures of many ranks
+
+`trace view --screenshot` and `trace report` draw similar ranks once. The table shows the processor time of these commands. For
+one rank, nearly all of this time is the start of Python and its packages. The command
+`python benchmarks/ranks.py --pictures REPLAY.msgpack --ranks 256 --write docs/ranks.md` writes this table.
+
+| command | ranks | CPU [s] | CPU for one rank [s] |
+|---|--:|--:|--:|
 """
 _LOOKS_PER_S = 4
 _MIB = 1 << 20
@@ -195,8 +205,9 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
     )
 
 
-def print_picture_times(recording: Path, ranks: int) -> None:
-    """Print the processor time of a screenshot and of a report of many ranks."""
+def picture_times(recording: Path, ranks: int) -> list[str]:
+    """Return rows with the processor time of a screenshot and of a report of many ranks."""
+    rows = []
     trace = load(recording)
     parts = [trace_of_ranks(trace, [rank]) for rank in trace.ranks]
     with tempfile.TemporaryDirectory() as folder:
@@ -211,21 +222,24 @@ def print_picture_times(recording: Path, ranks: int) -> None:
                 subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
                 after = resource.getrusage(resource.RUSAGE_CHILDREN)
                 times_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-            one_s, all_s = times_s
-            print(f"trace {what.split()[0]:6}  1 rank {one_s:4.1f} s CPU, {ranks} ranks {all_s:4.1f} s CPU", flush=True)
+            rows.append(f"| `trace {what.partition(' {0}')[0]}` | {ranks} | {times_s[1]:.1f} | {times_s[0]:.1f} |")
+            print(rows[-1], flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--write", type=Path, help="write a page with the table to this file")
+    parser.add_argument("--write", type=Path, help="write the table to this page")
     parser.add_argument("script", nargs="*", default=SCRIPT, help="prints `step ...` after the first step of all ranks")
     parser.add_argument("--pictures", type=Path, metavar="REPLAY", help="measure pictures of copies of this trace instead")
     args = parser.parse_args()
+    page, _, pictures = args.write.read_text().partition(_PICTURES) if args.write and args.write.exists() else ("", "", "")
     if args.pictures:
-        for ranks in args.ranks:
-            print_picture_times(args.pictures, ranks)
+        rows = [row for ranks in args.ranks for row in picture_times(args.pictures, ranks)]
+        if args.write:
+            args.write.write_text(page + _PICTURES + "\n".join(rows) + "\n")
         return
     print(_HEAD, flush=True)
     results, lines = [], [_HEAD]
@@ -237,7 +251,7 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
     if args.write:
-        args.write.write_text(_PAGE + "\n".join(lines) + "\n")
+        args.write.write_text(_PAGE + "\n".join(lines) + "\n" + (_PICTURES + pictures if pictures else ""))
 
 
 if __name__ == "__main__":
