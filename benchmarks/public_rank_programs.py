@@ -100,7 +100,7 @@ def run(program: Program, sources: Path, python: str, *, native: bool) -> Run:
         search = [str(HOOK), str(copied), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, **program.environment, "PARAMETER_NORMS": str(norms), "OMP_NUM_THREADS": "1"}
         environment |= {"PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        words = [*program.words.split(), *(program.native_words.split() if native else ())]
+        words = program.words.split()
         if native:
             environment |= {"CUDA_VISIBLE_DEVICES": "", "CUDA_IS_CPU": "1", "LOCAL_WORLD_SIZE": str(program.ranks)}
             environment |= program.native_environment

@@ -34,9 +34,8 @@ Edit = tuple[str, str, str]  # file, text, replacement
 
 @dataclass(frozen=True)
 class Program:
-    """The field `words` contains the arguments of `python`, and `native_words` contains more arguments for the run on CPUs. The
-    field `spawns` is True if the program starts its ranks itself. The field `times` contains options of `trace replay` that
-    select the virtual GPUs."""
+    """The field `words` contains the arguments of `python`. The field `spawns` is True if the program starts its ranks itself.
+    The field `times` contains options of `trace replay` that select the virtual GPUs."""
 
     project: str
     name: str
@@ -44,7 +43,6 @@ class Program:
     ranks: int = 2
     folder: str = "."
     native: bool = True
-    native_words: str = ""
     values: str = "compute"
     spawns: bool = False
     times: str = "--trace p100-no-cudnn"
@@ -107,6 +105,7 @@ def _of_examples() -> list[Program]:
                 count or 1,
                 folder=f"distributed/rpc/{name}",
                 spawns=True,
+                native=False,
                 edits=fewer_epochs if name == "ddp_rpc" else (),
             )
             for name, count in of_rpc.items()
@@ -199,7 +198,7 @@ def _of_torch() -> list[Program]:
         ),
     }
     return [
-        Program("torch", name, f"{name}.py", spawns=True, edits=tuple((f"{name}.py", *edit) for edit in edits))
+        Program("torch", name, f"{name}.py", spawns=True, native=False, edits=tuple((f"{name}.py", *edit) for edit in edits))
         for name, edits in examples.items()
     ]
 
@@ -291,17 +290,13 @@ def _of_megatron() -> list[Program]:
     single = ((loop, "tensor_model_parallel_size=2", "tensor_model_parallel_size=1"),)
     return [
         Program("megatron", "run_simple_mcore_train_loop", loop, native=False),
-        Program("megatron", "run_simple_mcore_train_loop data parallel", loop, edits=single),
+        Program("megatron", "run_simple_mcore_train_loop data parallel", loop, native=False, edits=single),
     ]
 
 
 def _of_torchtitan() -> list[Program]:
     """The integration tests of torchtitan's features."""
-    run = "-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 3"
-    smaller = (
-        "--training.num_tokens_per_microbatch_per_dp_rank 256 --training.max_context_length 128"
-        " --training.mixed_precision_param float32"
-    )
+    run = "-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 2"
     two = (
         "default compile compile_sac_op tp2 ce_loss_tp2 tp2_no_sp tp2_compile full_checkpoint_save hf_checkpoint_save"
         " last_save_model_only_bf16 pp2_1f1b optimizer_bf16_states fsdp_reshard_always gradient_accumulation sft"
@@ -315,14 +310,7 @@ def _of_torchtitan() -> list[Program]:
         f"llama3_debugmodel_{name}": 4 for name in four.split()
     }
     return [
-        Program(
-            "torchtitan",
-            name,
-            f"{run} --config {name} {smaller}",
-            count,
-            native_words="--training.disable_cuda_graphs",
-            native_environment={"TORCHDYNAMO_DISABLE": "1"},
-        )
+        Program("torchtitan", name, f"{run} --config {name}", count, values="recorded", native=False)
         for name, count in counts.items()
     ]
 
@@ -347,6 +335,7 @@ def _of_elastic() -> list[Program]:
             f"{agent} {words} --epochs 2",
             folder="examples/imagenet",
             spawns=True,
+            native=False,  # the checkpoint is loaded with map_location="cuda:0"
             edits=(*small, fails),
         ),
     ]
