@@ -192,6 +192,3 @@ class TensorMetaTable:
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> TensorMeta:
         return self.of(tuple(shape), contiguous_stride(shape), 0, dtype, index)
-
-    def __len__(self) -> int:
-        return len(self._known)

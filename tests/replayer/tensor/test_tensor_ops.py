@@ -764,3 +764,11 @@ def test_results_have_the_shapes_and_dtypes_that_torch_gives_them() -> None:
     for call, of_cpu in zip(_calls_with_shape_rules("cuda"), _calls_with_shape_rules("cpu"), strict=True):
         found, expected = ([(part.shape, part.dtype) for part in tensors_of(made())] for made in (call, of_cpu))
         assert found == expected and expected
+
+
+def test_a_script_can_replace_all_attributes_of_a_tensor() -> None:
+    use()
+    x: Any = torch.arange(3.0, device="cuda")
+    x.note = "before"
+    x.__dict__ = {"other": 2}
+    assert (vars(x), x.tolist(), hasattr(x, "note")) == ({"other": 2}, [0.0, 1.0, 2.0], False)

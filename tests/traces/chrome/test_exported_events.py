@@ -6,16 +6,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.goldens import assert_golden
 from tests.traces.handmade import data_parallel, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, side_tables, stack
+from traces.chrome.counters import counters
 from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
 from traces.combining.merge import merge_ranks
 from traces.model.machine import DeviceProperties
-from traces.model.trace import Trace
+from traces.model.trace import NONE, MemoryEvents, Trace
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -83,3 +85,20 @@ def test_driver_calls_are_exported_with_their_own_category(tmp_path: Path) -> No
     found = {event["name"]: event.get("cat") for event in json.loads(file.read_text())["traceEvents"]}
     assert (found["cuLaunchKernel"], found["cudaLaunchKernel"]) == ("cuda_driver", "cuda_runtime")
     assert (found["hipLaunchKernel"], found["custom_op"]) == ("cuda_runtime", "cpu_op")
+
+
+@pytest.mark.parametrize(("events", "points"), [(20_000, 20_000), (50_000, 20_000)])
+def test_a_long_memory_curve_is_exported_with_20000_points_and_its_peaks(events: int, points: int) -> None:
+    """GIVEN memory that grows by a byte per event, with one peak WHEN a point stands for 2.5 events THEN a point has the time
+    of its first event and the highest value of its events."""
+    trace = training(1)
+    allocated = np.arange(events)
+    allocated[1] = 10 * events
+    trace.memory = MemoryEvents.of(
+        thread=np.full(events, NONE), device=np.zeros(events), time_ns=np.arange(events), allocated_bytes=allocated
+    )
+    curve = next(counter for counter in counters(trace) if counter.unit == "bytes")
+    assert len(curve.time_ns) == len(curve.value) == points
+    assert curve.time_ns[:3].tolist() == ([0, 2, 5] if points < events else [0, 1, 2])
+    assert curve.value[:3].tolist() == ([10 * events, 4, 6] if points < events else [0, 10 * events, 2])
+    assert (curve.time_ns[-1], curve.value[-1]) == ((49_997, 49_999) if points < events else (19_999, 19_999))
