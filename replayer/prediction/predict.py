@@ -11,6 +11,7 @@ Note [Predicted traces]
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
@@ -322,20 +323,16 @@ def _by_phase(recorded: Trace, scaling: Scaling, work: Column, steps: int) -> di
 
 
 def _by_kind(recorded: Trace, scaling: Scaling, work: Column, steps: int) -> dict[str, PredictedTime]:
-    known: dict[ScaledOp, str] = {}
-
-    def kind(row: int) -> str:
-        if recorded.device.kind[row] != DeviceKind.KERNEL:
-            return "copies"
-        call = scaling.calls[row]
+    @cache
+    def kind(call: ScaledOp | None) -> str:
         if call is None:
             return "without shapes"
-        if call not in known:
-            work = op_work(call.op, call.shapes, call.dtype)[0].kind
-            known[call] = "optimizer" if call.phase == "optimizer" else _KINDS.get(work, _named(call.op))
-        return known[call]
+        work = op_work(call.op, call.shapes, call.dtype)[0].kind
+        return "optimizer" if call.phase == "optimizer" else _KINDS.get(work, _named(call.op))
 
-    return _sums([kind(row) for row in work.tolist()], recorded.device.duration_ns[work], scaling.durations_ns[work], steps)
+    is_kernel = (recorded.device.kind == DeviceKind.KERNEL).tolist()
+    kinds = [kind(scaling.calls[row]) if is_kernel[row] else "copies" for row in work.tolist()]
+    return _sums(kinds, recorded.device.duration_ns[work], scaling.durations_ns[work], steps)
 
 
 def _named(op: str) -> str:

@@ -109,21 +109,16 @@ def call_rows(trace: Trace) -> Column:
 
 def calls_of(trace: Trace) -> list[ScaledOp | None]:
     host, strings = trace.host, trace.strings
-    known: dict[tuple[int, int, int, str], ScaledOp | None] = {}
-    found: list[ScaledOp | None] = []
     ids = np.column_stack([host.name, host.shapes, host.dtypes]).tolist() if len(host) else []
-    for at, phase in zip(call_rows(trace).tolist(), launch_phase_names(trace).tolist(), strict=True):
-        if at == NONE:
-            found.append(None)
-            continue
-        key = (*ids[at], phase)
-        if key not in known:
-            name, shapes, dtypes, _ = key
-            dtype = strings[dtypes].partition(";")[0] if dtypes != NONE else "float32"
-            sized = tuple(shape for shape in parse_shapes(strings[shapes]) if shape)
-            known[key] = ScaledOp(canonical_op(strings[name]), sized, dtype or "float32", phase) if sized else None
-        found.append(known[key])
-    return found
+
+    @cache
+    def call(name: int, shapes: int, dtypes: int, phase: str) -> ScaledOp | None:
+        dtype = strings[dtypes].partition(";")[0] if dtypes != NONE else "float32"
+        sized = tuple(shape for shape in parse_shapes(strings[shapes]) if shape)
+        return ScaledOp(canonical_op(strings[name]), sized, dtype or "float32", phase) if sized else None
+
+    rows = zip(call_rows(trace).tolist(), launch_phase_names(trace).tolist(), strict=True)
+    return [call(*ids[at], phase) if at != NONE else None for at, phase in rows]
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
@@ -194,17 +189,16 @@ class _Ratios:
 
     def host_shapes(self) -> Column:
         assert self._shapes is not None
-        trace, host = self._trace, self._trace.host
-        rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes != NONE))
-        new, known = host.shapes.copy(), dict[tuple[int, int, str], int]()
-        for row, phase in zip(rows.tolist(), phase_names_at(trace, host.start_ns[rows]).tolist(), strict=True):
-            key = int(host.name[row]), int(host.shapes[row]), phase
-            if key not in known:
-                shapes = parse_shapes(trace.strings[key[1]])
-                known[key] = trace.strings.add(
-                    shapes_text(self._shapes.for_batch(self._batch, canonical_op(trace.strings[key[0]]), shapes, phase))
-                )
-            new[row] = known[key]
+        trace, host, for_batch = self._trace, self._trace.host, self._shapes.for_batch
+        strings, rows = trace.strings, np.flatnonzero((host.kind == HostKind.OP) & (host.shapes != NONE))
+
+        @cache
+        def text(name: int, shapes: int, phase: str) -> int:
+            op, old = canonical_op(strings[name]), parse_shapes(strings[shapes])
+            return strings.add(shapes_text(for_batch(self._batch, op, old, phase)))
+
+        phases, new = phase_names_at(trace, host.start_ns[rows]).tolist(), host.shapes.copy()
+        new[rows] = list(map(text, host.name[rows].tolist(), host.shapes[rows].tolist(), phases))
         return new
 
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import takewhile
 from math import prod
 
@@ -164,15 +165,14 @@ class TensorSplit:
         return cls(ranks, len(found), parts, unknown_rows, summed, elements)
 
     def durations_ns(self, durations_ns: Column, is_work: Column, costs: OpCosts) -> Column:
+        @cache
+        def share_of(call: ScaledOp, whole: Shapes, part: Shapes) -> float:
+            before, after = (costs.plain(call.op, shapes, call.dtype).ns for shapes in (whole, part))
+            return min(after / before, 1.0)
+
         new = durations_ns.copy()
-        known: dict[tuple[ScaledOp, Shapes, Shapes], float] = {}
-        for row, (call, whole, part) in self.parts.items():
-            key = call, whole, part
-            if key not in known:
-                before, after = (costs.plain(call.op, shapes, call.dtype).ns for shapes in (whole, part))
-                known[key] = min(after / before, 1.0)
-            least_ns = min(int(durations_ns[row]), costs.floor_ns)
-            new[row] = max(int(durations_ns[row] * known[key]), least_ns)
+        for row, of in self.parts.items():
+            new[row] = max(int(durations_ns[row] * share_of(*of)), min(int(durations_ns[row]), costs.floor_ns))
         is_known = is_work.copy()
         is_known[self.unknown_rows] = False
         share = new[is_known].sum() / max(durations_ns[is_known].sum(), 1)

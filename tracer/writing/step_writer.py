@@ -49,7 +49,6 @@ class StepWriter:
         self._output = output
         self._facts = facts
         self._reads = 0
-        self._device_rows: dict[int, int] = {}  # by device
         self._alike: _StepsOfOnePlan | None = None  # steps whose rows have not been added to `output`
 
     @property
@@ -122,7 +121,7 @@ class StepWriter:
         if stream is not None:
             offset_ns = stream.clock.offset_ns
             on_device = {
-                "device": self._device_row(stream.device),
+                "device": self._facts.device_row(stream.device),
                 "device_times": plan.new_events,
                 "device_begins": plan.event_of_begin,
                 "device_ends": plan.event_of_end,
@@ -185,10 +184,4 @@ class StepWriter:
         if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
             return _NOT_KNOWN
         offset_ns = begin.of.clock.offset_ns
-        return self._device_row(begin.of.device), begin.ticks_ns + offset_ns, end.ticks_ns + offset_ns
-
-    def _device_row(self, device: int) -> int:
-        row = self._device_rows.get(device)
-        if row is None:
-            row = self._device_rows[device] = self._facts.device_row(device)
-        return row
+        return self._facts.device_row(begin.of.device), begin.ticks_ns + offset_ns, end.ticks_ns + offset_ns

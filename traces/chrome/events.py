@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache, partial
 from math import prod
 
 import numpy as np
@@ -156,7 +157,7 @@ class RankEvents:
         marks, tids = self._marks, [*self._tids, TRACK_OF_PHASES]
         for row, (text, end_ns) in enumerate(zip(self._mark_names, self._mark_ends.tolist(), strict=True)):
             yield self._slice(_RANGES, text, self._pid, tids[marks.thread[row]], marks.start_ns[row], end_ns)
-        inputs: dict[tuple[int, int], ProfilerJson] = {}
+        inputs = cache(partial(_inputs, strings))
         columns = (table.thread, table.kind, table.name, table.start_ns, self._host_ends)
         more = (table.shapes, table.dtypes, table.sequence, table.forward_thread, table.stack, table.layout)
         for row, (thread, kind, name, start_ns, end_ns, shapes, dtypes, sequence, forward, stack, layout) in enumerate(
@@ -171,9 +172,7 @@ class RankEvents:
                 args["Sequence number"] = sequence
             if sequence != NONE or forward != NONE:
                 args["Fwd thread id"] = max(forward, 0)
-            if (shapes, dtypes) not in inputs:
-                inputs[shapes, dtypes] = _inputs(strings, shapes, dtypes)
-            args |= inputs[shapes, dtypes]
+            args |= inputs(shapes, dtypes)
             if layout != NONE:
                 args[LAYOUT_ARG] = strings[layout]
             if stack != NONE:

@@ -233,7 +233,7 @@ class _Peaks:
     def __init__(self, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need) -> None:
         self._need = need
         self._scaled = scaled
-        self._found: dict[int, int] = {}
+        self._at = cache(self._peak_bytes)
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
     def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
@@ -243,14 +243,11 @@ class _Peaks:
         needs_bytes = self._at(at)
         return (limit, None) if limit.is_of(at, needs_bytes) else (None, OtherMemory(limit, at, needs_bytes))
 
-    def _at(self, batch: int) -> int:
+    def _peak_bytes(self, batch: int) -> int:
         if batch == self._need.batch:
             return self._need.peak_allocated_bytes
-        if batch not in self._found:
-            [requests] = self._scaled
-            room = _capacity(_ROOM_BYTES)
-            self._found[batch] = run_requests(requests.for_batch(batch), room, has_optional=False).peak_bytes
-        return self._found[batch]
+        [requests] = self._scaled
+        return run_requests(requests.for_batch(batch), _capacity(_ROOM_BYTES), has_optional=False).peak_bytes
 
 
 def _card_fit(

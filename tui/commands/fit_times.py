@@ -19,7 +19,7 @@ Note [A rank's step]
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import median
 
 import numpy as np
@@ -53,7 +53,7 @@ class KnownTimes:
         self._batch = batch
         self._ran = ran
         self._trains = trains
-        self._by_card: dict[str, Column | None] = {}
+        self._durations_ns = cache(self._scaled_ns)
 
     def limit(self, card: Card) -> MeasuredLimit | None:
         return next((MeasuredLimit.of(cell) for of, cell in self._cells if of is card), None)
@@ -162,11 +162,6 @@ class KnownTimes:
     def _computes(self) -> Column:
         assert self._ran is not None
         return np.asarray(self._ran.device.is_work & ~communication_kernels(self._ran))
-
-    def _durations_ns(self, card: Card) -> Column | None:
-        if card.names[0] not in self._by_card:
-            self._by_card[card.names[0]] = self._scaled_ns(card)
-        return self._by_card[card.names[0]]
 
     def _scaled_ns(self, card: Card) -> Column | None:
         if self._timeline is None:

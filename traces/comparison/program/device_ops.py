@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from itertools import takewhile
 
 import numpy as np
@@ -116,20 +117,20 @@ def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
     order = np.argsort(trace.host.start_ns[op], kind="stable")
     strings, host = trace.strings, trace.host
     canonical = {name: canonical_op(strings[name]) for name in set(host.name[op].tolist())}
-    parsed: dict[tuple[int, int], tuple[Shape | None, tuple[Shape, ...], bool]] = {}
+
+    @cache
+    def parsed(op: str, shapes: str) -> tuple[Shape | None, tuple[Shape, ...], bool]:
+        all_shapes = parse_shapes(shapes)
+        widest = max(all_shapes, key=lambda s: (np.prod(s), s), default=None)
+        return widest, canonical_shapes(op, all_shapes), [len(second) for second in all_shapes[1:2]] == [1]
+
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
         name = int(host.name[row])
         of = _outermost_attention(trace, row) if canonical[name] in _ATTENTION else row
-        shapes, dtypes = int(host.shapes[of]), int(host.dtypes[of])
-        if (name, shapes) not in parsed:
-            all_shapes = parse_shapes(strings[shapes])
-            widest = max(all_shapes, key=lambda s: (np.prod(s), s), default=None)
-            compared = canonical_shapes(canonical[name], all_shapes)
-            parsed[name, shapes] = widest, compared, [len(second) for second in all_shapes[1:2]] == [1]
-        thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
+        thread, dtype = int(host.thread[row]), _dtype(strings[int(host.dtypes[of])])
         layout = strings[int(host.layout[of])]
-        largest, compared, adds_bias = parsed[name, shapes]
+        largest, compared, adds_bias = parsed(canonical[name], strings[int(host.shapes[of])])
         calls.append(DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout, adds_bias))
     return calls
 
