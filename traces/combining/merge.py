@@ -451,5 +451,6 @@ def _leads(profile: Trace, step: int) -> list[_Lead]:
 def _united_lacks(recording: Trace, profile: Trace) -> tuple[str, list[str]]:
     lacks = [lack for lack in recording.lacks if lack not in _BROUGHT]
     has = {"values": len(recording.values), "steps": True, "device properties": len(recording.devices), "GPU work": True}
-    lacks += [lack for lack in profile.lacks if lack not in lacks and not has.get(lack)]
+    # a profile lacks the other ranks of the run, but their recordings are merged later
+    lacks += [lack for lack in profile.lacks if not (lack in lacks or has.get(lack) or lack.endswith(" ranks"))]
     return ("kernel", lacks) if len(work_rows(profile)) else (recording.grain, [*lacks, NO_KERNELS])

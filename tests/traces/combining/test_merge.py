@@ -260,7 +260,7 @@ def test_steps_that_are_missing_from_the_profile_keep_their_recorded_times() -> 
 def test_a_recording_merged_with_a_profile_without_gpu_work_still_has_only_phase_times() -> None:
     profile = training(steps=2)
     profile.device = DeviceSpans.empty()
-    profile.lacks = ["GPU work", "values", "device properties"]
+    profile.lacks = ["GPU work", "values", "device properties", "1 of 2 ranks"]
     recording, numbers = around(profile)
 
     trace = with_profile(recording, profile, numbers)
