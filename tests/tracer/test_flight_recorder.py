@@ -267,3 +267,23 @@ def test_the_nccl_ring_buffer_is_not_read_after_its_group_is_destroyed(monkeypat
     ring.begin("all_reduce", [1])
     flight._torch.distributed.distributed_c10d._world.pg_names.clear()
     assert flight.read(last=True) == [] and not ring.dumps
+
+
+def test_collectives_of_the_second_implementation_of_nccl_are_read_from_its_own_ring_buffer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GIVEN a group of the backend "nccl" of torch 2.15, which is called "nccl2"."""
+    ring, group = Ring("nccl"), ProcessGroup()
+    backend = SimpleNamespace(name=lambda: "nccl2")
+    monkeypatch.setattr(ProcessGroup, "_get_backend", lambda self, device: backend, raising=False)
+    flight = flight_of(ring, monkeypatch, group=group)
+    second = Ring("nccl2")
+    native = flight._torch._C._distributed_c10d
+    rings = {"nccl": ring, "nccl2": second}
+    native.ProcessGroupNCCL2, native._dump_fr_trace = object, lambda *asked, backend: rings[backend].dump(*asked)
+    flight._torch.device = str
+    flight._rings.clear()
+    flight._sizes.clear()
+    second.begin("allGatherSingleImpl", [5])
+    [found] = flight.read()
+    assert (found.call.backend, found.call.name, found.call.size_bytes) == ("nccl", "all_gather_into_tensor", 20)

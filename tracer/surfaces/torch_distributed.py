@@ -31,6 +31,7 @@ from tracer.state import recorder, started
 from tracer.surfaces.torch_distributed_work import Works
 from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE, Ending
+from traces.names.collectives import backend_of, known_as
 from traces.script.patching import Argument, Keywords, Positional, argument, around, patch, patch_everywhere
 
 # maps each operation to the argument that contains this rank's input; "" for operations that have no input or call other
@@ -69,9 +70,6 @@ _METHODS = {
     )
     for method in methods.split()
 }
-
-# new names of functions, and the old names that profilers still use
-_KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 
 
 class _OutermostCollective(threading.local):
@@ -199,7 +197,7 @@ class _CollectiveWrappers:
 
     def _backend(self, group: Any, device: Any) -> str:
         try:
-            return str(group._get_backend(device or group._device_types[0]).name())
+            return backend_of(str(group._get_backend(device or group._device_types[0]).name()))
         except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
             return str(self._dist.get_backend(group))
 
@@ -255,7 +253,7 @@ def install(torch: ModuleType) -> None:
     for name, given in _INPUTS.items():
         call = getattr(c10d, name, None)
         if call is not None and not hasattr(call, "__deprecated__"):
-            patch_everywhere(call, make.recorded(call, _KNOWN_AS.get(name, name), given))
+            patch_everywhere(call, make.recorded(call, known_as(name), given))
     patch_everywhere(c10d._coalescing_manager, make.collecting(c10d._coalescing_manager))
     patch_everywhere(c10d.init_process_group, around(c10d.init_process_group, make.join))
 

@@ -30,6 +30,7 @@ import pickle
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from tracer.device.clock import EpochClock
@@ -142,6 +143,9 @@ class FlightRecorder:
                 if not self._torch.distributed.is_backend_available(backend):
                     continue  # a default entry for a backend that this build lacks
                 dump = getattr(native, _DUMPS.get(backend, ""), None)
+                if backend == "nccl" and hasattr(native, "ProcessGroupNCCL2"):
+                    name = group._get_backend(self._torch.device("cuda")).name()
+                    dump = dump if name == "nccl" else partial(native._dump_fr_trace, backend=name)
                 # see Note [Events of NCCL]
                 reuses_events = backend != "nccl" or _is_set("TORCH_NCCL_CUDA_EVENT_CACHE", "1")
                 if dump is None or not self._entries or not reuses_events:

@@ -23,6 +23,14 @@ _FUNCTIONS = {
     "broadcast_oop": "broadcast",
     "reduce_oop": "reduce",
     "all_reduce_barrier": "barrier",
+    # new names of functions, and names of functions in C++, since torch 2.15
+    "all_gather_single": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "allGatherSingleImpl": "all_gather_into_tensor",
+    "reduceScatterSingleImpl": "reduce_scatter_tensor",
+    "allToAllSingleImpl": "all_to_all_single",
+    "gatherImpl": "gather",
+    "scatterImpl": "scatter",
 }
 
 
@@ -30,7 +38,16 @@ def is_communication(kernel: str) -> bool:
     return _KERNEL.match(kernel.replace("(anonymous namespace)", "")) is not None
 
 
+def backend_of(name: str) -> str:
+    """Return "nccl" for "nccl2", the name of PyTorch's second implementation of NCCL, which is the default since torch 2.15."""
+    return "nccl" if name == "nccl2" else name
+
+
+def known_as(name: str) -> str:
+    return _FUNCTIONS.get(name, name)
+
+
 def function_of(name: str) -> tuple[str, str]:
     """Split the name of a collective, such as "nccl:all_reduce", into backend and function."""
     match = _RANGE.match(name)
-    return (match[1], _FUNCTIONS.get(match[2], match[2])) if match else ("", "")
+    return (backend_of(match[1]), known_as(match[2])) if match else ("", "")

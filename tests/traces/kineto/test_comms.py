@@ -84,8 +84,32 @@ def read(*events: dict[str, Any]) -> Trace:
     return trace
 
 
-TOLD = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Half", "Group size": 2, "Process Group Name": "dp"}
+TOLD: dict[str, Any] = {
+    "Collective name": "allreduce",
+    "In msg nelems": 8,
+    "dtype": "Half",
+    "Group size": 2,
+    "Process Group Name": "dp",
+}
 WAIT: dict[str, Any] = {"Collective name": "wait", "In msg nelems": 0, "dtype": "Byte"}
+
+
+def test_a_collective_without_a_range_of_its_backend_is_found_if_it_launched_kernels() -> None:
+    """GIVEN a profile of torch 2.15, in which ranges of NCCL collectives do not name the backend."""
+    gathers: dict[str, Any] = TOLD | {"Collective name": "allGatherSingleImpl"}
+    trace = read(
+        span("record_param_comms", 10, 70, **gathers),
+        span("allGatherSingleImpl", 20, 50, category="user_annotation"),
+        launch(30, 5),
+        kernel("ncclDevKernel_AllGather_RING_LL", 100, 40, 5),
+        span("record_param_comms", 85, 5, **WAIT),
+        span("record_param_comms", 200, 70, **TOLD),  # by a backend that launches no kernel
+        span("c10d::allreduce_", 300, 90),
+    )
+    [found] = rows(trace)
+    assert (found["backend"], found["name"]) == ("nccl", "all_gather_into_tensor")
+    assert (found["dtype"], found["bytes"]) == ("float16", 16)
+    assert (found["start_ns"] - found["called_ns"], found["duration_ns"], found["ending"]) == (90_000, 40_000, Ending.SEEN)
 
 
 @pytest.mark.parametrize(

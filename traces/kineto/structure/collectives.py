@@ -5,7 +5,8 @@
 
 Since torch 2.3, profiles contain a collective's number of elements, dtype and process group. Since 2026, torch.profiler also
 records the communicator and the sequence number of a collective. An NCCL collective lasts from the start of its first kernel to
-the end of its last kernel.
+the end of its last kernel. Since torch 2.15, the range of an NCCL collective does not name the backend, so the range's parent
+record_param_comms, which launched the kernels, stands for the collective.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ _ON_DEVICE = ("nccl", "xccl")
 
 def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
     ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
-    if not ranges:
-        return Collectives.empty()
     host = tables.host
-    on_device = _kernel_times(tables, strings, ranges)
+    with_range = {at for row in ranges for at in host.outward(row)}
+    unnamed = {row: str(args["Collective name"]) for row, args in tables.comms.items() if "Collective name" in args}
+    calls = {row: function_of(f"nccl:{name}") for row, name in unnamed.items() if row not in with_range} | ranges
+    on_device = _kernel_times(tables, strings, calls)
+    calls = {row: call for row, call in calls.items() if row in ranges or row in on_device}
+    if not calls:
+        return Collectives.empty()
     found = []
-    for row, (backend, name) in ranges.items():
+    for row, (backend, name) in calls.items():
         around = next((at for at in host.outward(row) if at in tables.comms and at not in ranges), NONE)
         args = tables.comms.get(around, {})
         dtype, size_bytes = _size(args, tables.comms[row])
