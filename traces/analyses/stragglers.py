@@ -30,7 +30,7 @@ import numpy as np
 from traces.analyses.communication import communication_kernels
 from traces.combining.merge import trace_of_ranks
 from traces.comparison.thresholds import RANKS_END_WITHIN_NS, SIMILAR_WORK, STRAGGLER_SHARE, STRAGGLER_TIMES
-from traces.figures.measure import device_ranks
+from traces.figures.measure import device_ranks, step_windows
 from traces.model.row_order import grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
@@ -47,6 +47,7 @@ class RankLateness:
     last: int  # number of collectives that the rank reached last
     waited_ns: int  # time in which the rank waited for other ranks
     late_ns: int  # total delay after the median rank
+    late_per_step_ns: int = 0  # the same per step with compared collectives; without steps, in all
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
@@ -62,7 +63,10 @@ def stragglers(trace: Trace) -> list[RankLateness]:
             last[rank] += int(is_last[place].sum())
             waited_ns[rank] += int(waits_ns[place].sum())
             late_ns[rank] += int(behind_ns[place])
-    found = [RankLateness(rank, count[rank], last[rank], waited_ns[rank], late_ns[rank]) for rank in count if count[rank]]
+    step = step_windows(trace).holding(table.call_ns, table.rank)
+    steps = {rank: len(np.unique(step[(table.rank == rank) & (step != NONE)])) or 1 for rank in count}
+    figures = ((rank, count[rank], last[rank], waited_ns[rank], late_ns[rank], late_ns[rank] // steps[rank]) for rank in count)
+    found = [RankLateness(*of_rank) for of_rank in figures if count[of_rank[0]]]
     return sorted(found, key=lambda of: (-of.late_ns, of.rank))
 
 

@@ -260,9 +260,7 @@ def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
 
 
 def _late_ranks(comparison: Comparison) -> Iterator[Reason]:
-    steps = [max((idle.steps for idle in of.idle.values()), default=1) for of in comparison.analyses]
-    both = zip(comparison.analyses, steps, strict=True)
-    late = [{row.rank: row.late_ns // max(count, 1) for row in late_ranks(of.stragglers)} for of, count in both]
+    late = [{row.rank: row.late_per_step_ns for row in late_ranks(of.stragglers)} for of in comparison.analyses]
     for rank in sorted(late[0].keys() | late[1].keys()):
         before_ns, after_ns = late[0].get(rank), late[1].get(rank)
         yield _reason(f"late rank {rank}", before_ns, after_ns, "", f"waiting for rank {rank} at collectives", "")

@@ -156,7 +156,7 @@ def bottleneck_of(trace: Trace, pace: StepPace | None, analyses: Analyses) -> Pa
     step_ns = (pace.mean or pace).pace_ns
     steps = max(int((trace.steps.rank == late.rank).sum()), 1)
     waits_ns = step_ns if gpu is None else exposed_ns + others[gpu].idle_ns // max(others[gpu].steps, 1)
-    late_ns = min(late.late_ns // steps, waits_ns, step_ns)
+    late_ns = min(late.late_per_step_ns, waits_ns, step_ns)
     if late_ns < thresholds.MUCH_LATE * step_ns or (of.limit not in (OTHER_RANKS, DEVICE) and late_ns < of.gain_ns):
         return of
     own_idle = {label: idle[label] for rank, label in busiest.items() if rank == late.rank}

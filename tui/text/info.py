@@ -192,10 +192,9 @@ def _step(summary: Summary) -> str:
 
 
 def _late_ranks(summary: Summary) -> str:
-    steps = max(summary.counts.steps // len(summary.ranks), 1)
-    least_ns = NOTICEABLE_WAIT * steps * (summary.pace.pace_ns if summary.pace is not None else 0)
-    late = [row for row in late_ranks(summary.analyses.stragglers) if row.late_ns >= least_ns][:_LATE_RANKS]
-    listed = " and ".join(f"rank {row.rank} is {time_text(row.late_ns / steps)} late" for row in late)
+    least_ns = NOTICEABLE_WAIT * (summary.pace.pace_ns if summary.pace is not None else 0)
+    late = [row for row in late_ranks(summary.analyses.stragglers) if row.late_per_step_ns >= least_ns][:_LATE_RANKS]
+    listed = " and ".join(f"rank {row.rank} is {time_text(row.late_per_step_ns)} late" for row in late)
     return f"in each step, {listed} at collectives" if listed else ""
 
 

@@ -19,7 +19,7 @@ from traces.analyses.stragglers import (
 )
 from traces.figures.measure import busy_ns
 from traces.kineto import read_kineto
-from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Ending, Trace
+from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Ending, Steps, Trace
 
 
 def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
@@ -35,6 +35,12 @@ def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
     found = {of.rank: of for of in stragglers(trace)}
     assert (found[0].last, found[0].late_ns, found[0].waited_ns) == (2, (10 + 30) * US, 20 * US)
     assert (found[1].last, found[1].late_ns) == (1, 0) and next(iter(found)) == 0
+    # WHEN one step contains two collectives, the next one contains one, and a third one none THEN two steps count
+    ranks = [rank for _ in range(3) for rank in range(3)]
+    starts_us = [at for at in (0, 150, 300) for _ in range(3)]
+    assert found[0].late_per_step_ns == 40 * US
+    trace.steps = Steps.of(rank=ranks, start_ns=[at * US for at in starts_us], duration_ns=[150 * US] * 9)
+    assert next(of.late_per_step_ns for of in stragglers(trace)) == 20 * US
     # WHEN all ranks reach the collectives at the same time THEN none is last
     trace.collectives.duration_ns[:] = 10 * US
     assert [of.last for of in stragglers(trace)] == [0, 0, 0]

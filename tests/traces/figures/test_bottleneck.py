@@ -246,7 +246,7 @@ def test_pipeline_stages_wait_for_each_other_as_long_as_they_do_not_compute() ->
 def test_a_rank_is_late_if_it_delays_a_step_by_a_tenth(late_ns: int, late_rank: int | None) -> None:
     """GIVEN two steps of 100 ms, which the GPU limits WHEN rank 1 is 10 ms late in each THEN it limits the pace."""
     trace = a_trace([(0, 100), (0, 100), (100, 200), (100, 200)], numbers=[0, 0, 1, 1], ranks=[0, 1, 0, 1], devices=(0, 1))
-    late = [RankLateness(1, 4, 4, 0, 2 * late_ns), RankLateness(0, 4, 0, 2 * late_ns, 0)]
+    late = [RankLateness(1, 4, 4, 0, 2 * late_ns, late_ns), RankLateness(0, 4, 0, 2 * late_ns, 0)]
     analyses = replace(summarize(trace).analyses, idle={"rank 0 cuda:0": idle(0, 25, launch=35)["cuda:0"]}, stragglers=late)
     ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
     found = bottleneck_of(trace, ahead, analyses)

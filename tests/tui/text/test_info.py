@@ -285,11 +285,11 @@ def test_info_says_that_a_later_step_does_not_compile() -> None:
 def test_info_names_the_rank_that_the_others_wait_for() -> None:
     """Two ranks run two steps. Rank 1 was late by 60 us in total, which is 30 us per step."""
     summary = summarize(training(steps=4))
-    late = [RankLateness(1, 8, 6, 0, 60_000), RankLateness(0, 8, 0, 60_000, 0)]
+    late = [RankLateness(1, 8, 6, 0, 60_000, 30_000), RankLateness(0, 8, 0, 60_000, 0)]
     two = replace(summary, ranks=[0, 1], analyses=replace(summary.analyses, stragglers=late))
     assert "in each step, rank 1 is 30.0 µs late at collectives" in info_text(two, "t", details=False)
     # A step takes 100 us. WHEN the rank is late for less than 2 % of a step THEN that is noise.
-    hardly = replace(two, analyses=replace(two.analyses, stragglers=[replace(late[0], late_ns=3_900), late[1]]))
+    hardly = replace(two, analyses=replace(two.analyses, stragglers=[replace(late[0], late_per_step_ns=1_900), late[1]]))
     assert "late at collectives" not in info_text(hardly, "t", details=False)
 
 
