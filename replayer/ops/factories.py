@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from replayer import state
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 from replayer.ops import kept_library, op_named, without_override_warnings
 from replayer.ops.copies import Copies
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
@@ -45,7 +45,7 @@ class Factories:
         pin_memory: bool | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> TorchAny:
-        _refuse_pinned(pin_memory)
+        require(not pin_memory, "Only dense CPU tensors can be pinned")
         shape = tuple(size)
         kind = dtype or torch.get_default_dtype()
         if kind is torch.int32 and state.STATE.makes_reducer:
@@ -69,10 +69,9 @@ class Factories:
         device: torch.device | None = None,
         pin_memory: bool | None = None,
     ) -> TorchAny:
-        _refuse_pinned(pin_memory)
-        if len(size) != len(stride):
-            text = f"dimensionality of sizes ({len(size)}) must match dimensionality of strides ({len(stride)})"
-            raise RuntimeError(text)
+        require(not pin_memory, "Only dense CPU tensors can be pinned")
+        sizes, strides = len(size), len(stride)
+        require(sizes == strides, f"dimensionality of sizes ({sizes}) must match dimensionality of strides ({strides})")
         meta = self._metas.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), index_of(device))
         return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
 
@@ -112,11 +111,6 @@ def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index
     return made  # type: ignore[no-any-return]
-
-
-def _refuse_pinned(pin_memory: bool | None) -> None:
-    if pin_memory:
-        raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
 def _refuse_quantised(*_args: TorchAny, **_options: TorchAny) -> None:

@@ -283,8 +283,7 @@ def _stream_of(stream: TorchAny) -> VirtualStream:
 
 def stream_index(index: int) -> int:
     count = len(gpu().devices)
-    if not 0 <= index < count:
-        raise RuntimeError(f"Device index value {index} is out of index range [0, {count})")
+    require(0 <= index < count, f"Device index value {index} is out of index range [0, {count})")
     return index
 
 

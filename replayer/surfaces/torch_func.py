@@ -40,11 +40,12 @@ def _run_eagerly(torch_module: ModuleType) -> None:
     operator: TorchAny = torch_module._ops.HigherOrderOperator
     keys = torch_module._C.DispatchKey
     flat: TorchAny = torch_module._ops._to_flat_tuple
+    of_cuda = {keys.Lazy: keys.CUDA, keys.AutogradLazy: keys.AutogradCUDA}
 
     def with_eager_form(
         dispatch: TorchAny, self: TorchAny, dispatch_key: TorchAny, /, *args: TorchAny, **kwargs: TorchAny
     ) -> TorchAny:
-        kernels = self.py_kernels
+        dispatch_key, kernels = of_cuda.get(dispatch_key, dispatch_key), self.py_kernels
         eager = kernels.get(keys.CompositeExplicitAutograd) or kernels.get(keys.CUDA)
         is_virtual = (isinstance(arg, VirtualTensor) for arg in flat(args, kwargs))
         if dispatch_key != keys.Python or eager is None or not any(is_virtual):

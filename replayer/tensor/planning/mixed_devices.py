@@ -474,7 +474,9 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
 
 _CALLS = {"_sparse_addmm": "addmm"}
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
-_ANY_DEVICE = "copy_ fill_ bernoulli_ _to_copy _copy_from is_same_size is_set_to is_pinned _nested_from_padded".split()
+_ANY_DEVICE = (
+    "copy_ fill_ bernoulli_ _to_copy _copy_from is_same_size is_set_to is_pinned _nested_from_padded _nested_view_from_buffer"
+).split()
 _RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON_DEVICE
     **dict.fromkeys(_ANY_DEVICE, _of_self),
     **dict.fromkeys(("index", "_unsafe_index"), _index),

@@ -486,8 +486,7 @@ def overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
 
 def require_apart(overlaps: Sequence[Overlap], args: TorchAny, kwargs: TorchAny) -> None:
     for one, other in overlaps:
-        if argument_at(one, args, kwargs).allocation is argument_at(other, args, kwargs).allocation:
-            raise RuntimeError(OVERLAPPING)
+        require(argument_at(one, args, kwargs).allocation is not argument_at(other, args, kwargs).allocation, OVERLAPPING)
 
 
 OVERLAPPING = (

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from replayer.tensor.planning import mixed_devices
 from tests.replayer.fake_gpu import use
 
 _CUDA = torch.device("cuda", 0)
@@ -130,3 +131,10 @@ def test_a_transformer_layer_accepts_a_nested_tensor() -> None:
     with torch.no_grad():
         made = layer(torch.nested.nested_tensor([torch.ones(3, 8, device="cuda"), torch.ones(5, 8, device="cuda")]))
     assert [entry.shape for entry in made.unbind()] == [(3, 8), (5, 8)]
+
+
+def test_a_nested_tensor_on_the_gpu_has_its_sizes_on_the_cpu() -> None:
+    _use()
+    op, sizes = torch.ops.aten._nested_view_from_buffer.default, torch.tensor([[5]])
+    arguments = torch.ones(5, device="cuda"), sizes, torch.tensor([[1]]), torch.tensor([0])
+    assert mixed_devices.runner(op, arguments, {}) is None  # the op runs on the device

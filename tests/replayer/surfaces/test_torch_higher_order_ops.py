@@ -62,6 +62,20 @@ def test_a_higher_order_operator_can_run_eagerly_inside_a_dispatch_mode() -> Non
     assert out.shape == mask.shape == (2, 4) and out.is_cuda
 
 
+def test_an_operator_of_the_script_uses_its_kernel_for_cuda() -> None:
+    """The operator has no eager form. Without a kernel, the error names CUDA."""
+
+    class Sum(torch._ops.HigherOrderOperator):
+        def __call__(self, *args: Any) -> Any:
+            return super().__call__(*args)
+
+    total, x = Sum("sum_of_script"), torch.ones(2, 3, device="cuda", requires_grad=True)
+    with pytest.raises(NotImplementedError, match="AutogradCUDA"):
+        total(x)
+    total.py_impl(torch._C.DispatchKey.AutogradCUDA)(torch.sum)
+    assert total(x).shape == ()
+
+
 def test_a_condition_can_run_eagerly_inside_a_dispatch_mode() -> None:
     """PyTorch's kernel of `cond` raises an error if a mode is active."""
     x = torch.ones(2, 4, device="cuda")
