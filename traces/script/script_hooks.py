@@ -144,13 +144,17 @@ class ScriptHooks:
 
         @wraps(fetch)
         def next_batch(iterator: Any) -> Any:
+            if (listener := self._listener()) is None:
+                return fetch(iterator)
+            listener.workload.is_loading = True
             try:
                 batch = waiting(iterator)
             except StopIteration:
-                if (listener := self._listener()) is not None:
-                    listener.loader_exhausted()
+                listener.loader_exhausted()
                 raise
-            if (listener := self._listener()) is not None and listener.workload.is_open:
+            finally:
+                listener.workload.is_loading = False
+            if listener.workload.is_open:
                 sizes = [int(tensor.nbytes) for tensor in tensors_in(self._torch, batch)]
                 listener.workload.batch_loaded(sum(sizes) if sizes else None)
             return batch

@@ -35,6 +35,7 @@ class WorkloadObserver:
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
         self.is_open = True
+        self.is_loading = False  # the DataLoader runs, which may call transforms that are modules
         self.on_every_call: OnCall | None = None
         self._thread = 0
         self.forget()
@@ -59,7 +60,7 @@ class WorkloadObserver:
 
     def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
         self._thread = self._thread or threading.get_ident()
-        if self._thread != threading.get_ident():
+        if self._thread != threading.get_ident() or self.is_loading:
             return
         if self._inputs is None:
             self._inputs, self._autocast = tuple(starmap(InputTensor, inputs)), autocast

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+import torch
 from torch import nn
 
 from traces.model.workload import InputTensor, WorkloadSignature
+from traces.script.script_hooks import ScriptHooks
+from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver, initialized_parameters, parts_of, with_modules
 
 
@@ -86,6 +91,21 @@ def test_the_workload_includes_only_modules_called_in_the_first_thread() -> None
     assert observer.so_far is not None and observer.so_far.parameters == 3 * 4 + 4
     observer.module_called(OTHER, rows(8))
     assert observer.so_far.parameters == 3 * 4 + 4 + 3 * 2 + 2
+
+
+def test_modules_that_the_data_loader_calls_are_not_part_of_the_workload() -> None:
+    """GIVEN a DataLoader without worker processes, and transforms that are modules, as in torchvision."""
+    observer = WorkloadObserver()
+    listener: Any = SimpleNamespace(workload=observer, enter_phase=lambda name: None, leave_phase=lambda *ended: None)
+
+    def fetch(iterator: Iterator[torch.Tensor]) -> torch.Tensor:
+        observer.module_called(OTHER, rows(4))
+        return next(iterator)
+
+    ScriptHooks(torch, lambda: listener, Optimizers()).loading(fetch)(iter([torch.ones(8, 3)]))
+    observer.module_called(MODEL, rows(8))
+    assert inputs_of(observer) == (InputTensor((8, 3), "float32"),)
+    assert observer.so_far is not None and observer.so_far.parameters == 3 * 4 + 4
 
 
 def test_the_workload_is_read_from_the_first_training_step_or_else_evaluation_step() -> None:
