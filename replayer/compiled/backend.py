@@ -34,7 +34,7 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
         bw_compiler=compiler(is_backward=True, trains=True),
         inference_compiler=compiler(is_backward=False, trains=False),
         partition_fn=min_cut_rematerialization_partition,
-        decompositions=_decompositions() if len(regions) and not regions.has_memory else None,
+        decompositions=_decompositions() if len(regions) else None,
         keep_inference_input_mutations=True,  # a compiled graph may write to its input buffers
     )
     try:

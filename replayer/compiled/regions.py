@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
@@ -22,9 +22,10 @@ from replayer.op_signature import OpSignature
 from replayer.recording.recorded_regions import INPUTS, RecordedCall, Shapes, call_of, graph_ops_of
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
+_COPIES = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten._to_copy.default, torch.ops.prims.device_put.default)
 _READS = frozenset({"aten::item", "aten::_local_scalar_dense"})
 
 
@@ -58,6 +59,7 @@ class RegionGraph:
         graph.graph.set_codegen(_BoxedCodeGen())
         if not computing():
             fuse_attention(graph.graph)
+            _keep_constants(graph.graph)
         graph.recompile()
         _LazyGraphModule.force_recompile(graph)  # otherwise, each run would also be a call of a module
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
@@ -144,6 +146,25 @@ class RegionGraph:
         if not self._trains or self._is_backward:
             return frozenset()
         return _memory_of(value for i, value in enumerate(inputs) if i not in self._static_inputs)
+
+
+def _keep_constants(graph: TorchAny) -> None:
+    """Copy constants to the GPU in the first call only. Inductor copies them when it compiles a function."""
+    constants = set(graph.find_nodes(op="get_attr"))
+    for node in graph.nodes:
+        is_returned = any(user.op == "output" for user in node.users)
+        if node.target in _COPIES and constants.issuperset(node.all_input_nodes) and not is_returned:
+            node.target = _called_once(node.target)
+            node.meta.pop("val", None)  # a constant takes no memory in a plan
+            constants.add(node)
+
+
+def _called_once(op: TorchFunction) -> TorchFunction:
+    @lru_cache(maxsize=1)
+    def constant(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        return op(*args, **kwargs)
+
+    return constant
 
 
 def _static_inputs() -> frozenset[int]:

@@ -97,7 +97,8 @@ class ScriptSteps:
 
     def region_called(self) -> None:
         with self._launches.looking as thread:
-            self._moves_on(thread, lambda thread: self._tracker.op(thread, PLAIN, self._clock.now_ns()))
+            if self._tracker.begins_segment[PLAIN] and not self._launches.captures:
+                self._tracker.op(thread, PLAIN, self._clock.now_ns())
 
     def loss_called(self) -> None:
         with self._launches.looking as thread:

@@ -66,7 +66,6 @@ class RecordedRegions:
         # maps a function's number and its input shapes to the recorded function and its inputs
         self._taken: dict[tuple[str, Shapes], tuple[str, Shapes] | None] = {}
         self._resized_calls: dict[tuple[int, Shapes], RecordedCall] = {}
-        self.has_memory = False
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
@@ -78,7 +77,6 @@ class RecordedRegions:
             by_step.setdefault(call.step, []).append(call)
         memory = _Memory(trace)
         made = cls()
-        made.has_memory = memory.is_recorded
         for (name, is_backward, inputs, _), by_step in steps.items():
             region = made._regions.setdefault(name, _RecordedRegion())
             variants = region.backward if is_backward else region.forward
@@ -245,11 +243,11 @@ class _Memory:
         measured = Intervals(trace.host.start_ns[measures], trace.host.end_ns[measures])
         events = events.take(~measured.holds(events.time_ns))
         self._events = events.take(np.argsort(events.time_ns, kind="stable"))
-        self.is_recorded = bool((events.device != NONE).any())
+        self._is_recorded = bool((events.device != NONE).any())
 
     def of_call(self, call: RegionCall) -> tuple[BlockRequest, ...] | None:
         events, host = self._events, self._host
-        if not self.is_recorded:
+        if not self._is_recorded:
             return None
         first, end = np.searchsorted(events.time_ns, (host.start_ns[call.code], host.end_ns[call.code]))
         here = events.take(np.arange(first, end))

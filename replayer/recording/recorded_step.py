@@ -83,6 +83,11 @@ class RecordedSegment:
     origin: Origin = Origin.PHASE  # origin of `device_ns`, if the time was interpolated or estimated
     predicted: bool = False  # True if the segment is predicted (replicas.py), so the script may not run all of its kernels
 
+    @property
+    def is_empty(self) -> bool:
+        """Return True for a phase without time, such as the forward pass if a backward pass follows "other"."""
+        return not self.kernels and max(self.host_ns, self.device_ns) <= 0
+
     def add(self, keys: MatchKeys, instance: Instance) -> None:
         """Add a recorded op call. Op calls must be added in the order of their start times."""
         self.exact.setdefault(keys.exact, []).append(instance)

@@ -125,7 +125,11 @@ class StepMatcher:
 
     def following(self) -> list[str]:
         first = 0 if self.visited else LEADING
-        return [name for name, count in self.step.segments if count >= self.visited.get(name, first)]
+        return [
+            name
+            for (name, count), segment in self.step.segments.items()
+            if count >= self.visited.get(name, first) and not segment.is_empty
+        ]
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         return [

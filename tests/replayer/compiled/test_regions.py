@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -371,6 +372,22 @@ for _ in range(4):
 """
 
 
+def with_phases_of_recorder(recorded: Trace, phases: Sequence[str], starts_us: Sequence[int]) -> Trace:
+    """Give each of the four steps these phases."""
+    begins_ns = recorded.steps.start_ns.repeat(4) + 1000 * np.tile(starts_us, 4)
+    recorded.phases = Phases.of(
+        step=np.repeat(range(4), 4),
+        name=np.tile([recorded.strings.add(name) for name in phases], 4),
+        start_ns=begins_ns,
+        duration_ns=np.diff([*begins_ns, recorded.steps.end_ns[-1]]),
+        device=np.full(16, NONE),
+        device_start_ns=np.full(16, NONE),
+        device_end_ns=np.full(16, NONE),
+    )
+    recorded.runs[0] = replace(recorded.runs[0], source=RECORDER)
+    return recorded
+
+
 def test_ops_before_a_step_launches_its_cuda_graph_stay_in_the_phase_of_the_recorder() -> None:
     """GIVEN a recorded script that computes a sum, copies a batch to the GPU and launches its own CUDA graph WHEN it is
     replayed THEN the sum belongs to the phase "other", too: the recorder sees no single ops, but knows the graph's phases."""
@@ -385,21 +402,74 @@ def test_ops_before_a_step_launches_its_cuda_graph_stay_in_the_phase_of_the_reco
         events.copy_to_device(at + 260, 512)
         events.launch("cudaGraphLaunch", at + 400, ("relu", 6), ("copy", 3), graph=5)
         events.optimizer_step(at + 520, [[16, 8], [16, 8]])
-    recorded = events.trace()
-    names = [recorded.strings.add(name) for name in ("other", "h2d", "forward", "optimizer")]
-    begins_ns = recorded.steps.start_ns.repeat(4) + 1000 * np.tile(starts, 4)
-    recorded.phases = Phases.of(
-        step=np.repeat(range(4), 4),
-        name=np.tile(names, 4),
-        start_ns=begins_ns,
-        duration_ns=np.diff([*begins_ns, recorded.steps.end_ns[-1]]),
-        device=np.full(16, NONE),
-        device_start_ns=np.full(16, NONE),
-        device_end_ns=np.full(16, NONE),
-    )
-    recorded.runs[0] = replace(recorded.runs[0], source=RECORDER)
+    recorded = with_phases_of_recorder(events.trace(), ("other", "h2d", "forward", "optimizer"), starts)
     made = replay_script(CAPTURES, recorded)
     for step in range(1, 4):
         found = [made.strings[name] for name in made.phases.name[made.phases.step == step]]
         assert found == ["other", "h2d", "forward", "optimizer"]
     assert (made.device.origin[made.device.start_ns >= made.steps.start_ns[1]] == Origin.EXACT).all()
+
+
+def test_a_cuda_graph_with_a_compiled_loss_and_its_backward_takes_the_recorded_times() -> None:
+    """GIVEN a recorder that sees a backward pass in a CUDA graph, but no forward pass, because no module is called WHEN the
+    graph is replayed THEN the launch belongs to the phase "other", as in the recording, and has the recorded kernels."""
+    events = Events()
+    for step in range(4):
+        at = events.step_with_region(step)
+        events.op("triton_poi_fused_sin_0", at + 130, 10, [[16, 8], [16, 8]])
+        events.launch("cuLaunchKernel", at + 135, ("triton_poi_fused_sin_0", 7))
+        events.launch("cudaGraphLaunch", at + 400, ("triton_per_fused_mul_sum_0", 6), ("triton_poi_fused_mul_1", 3), graph=5)
+        events.optimizer_step(at + 520, [[16, 8], [16, 8]])
+    recorded = with_phases_of_recorder(events.trace(), ("other", "forward", "backward", "optimizer"), (0, 450, 450, 500))
+    script = """
+import torch
+
+x, weight = torch.ones(16, 8, device="cuda"), torch.ones(16, 8, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+sin, loss_of = torch.compile(torch.sin), torch.compile(lambda: (x * weight).sum())
+sin(x)
+loss_of().backward()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss_of().backward()
+for _ in range(4):
+    sin(x)
+    graph.replay()
+    optimizer.step()
+"""
+    made = replay_script(script, recorded)
+    later = made.device.start_ns >= made.steps.start_ns[1]
+    assert (made.device.origin[later] == Origin.EXACT).all()
+    last = [made.strings[name] for name in made.phases.name[made.phases.step == 3]]
+    assert last == ["other", "forward", "backward", "optimizer"]
+
+
+def test_a_constant_in_compiled_code_is_copied_to_the_gpu_once() -> None:
+    events = Events()
+    for step in range(3):
+        at = events.step_with_region(step)
+        events.op("triton_poi_fused_mul_0", at + 130, 10, [[16, 8], [16, 8]])
+        events.launch("cuLaunchKernel", at + 135, ("triton_poi_fused_mul_0", 6))
+        events.optimizer_step(at + 700, [[16, 8], [16, 8]])
+    constant = 'torch.tensor([0.5, 1, 2, 4, 8, 16, 32, 64], device="cuda")'
+    made = replay_script(WITHOUT_GRADIENTS.format(compiled=f"lambda x: x * {constant}"), events.trace())
+    names = [made.strings[name] for name in made.device.name[made.device.start_ns >= made.steps.start_ns[1]].tolist()]
+    assert names == ["triton_poi_fused_mul_0", "multi_tensor_apply_kernel"] * 2
+
+
+def test_compiled_code_saves_the_tensors_for_backward_that_inductor_saves() -> None:
+    """Inductor decomposes `log_sigmoid`, and then does not save its second result. Hooks see the saved tensors. The
+    decomposition of max pooling uses another module of Inductor."""
+    script = """
+import torch
+from torch import nn
+
+saved = []
+model = nn.Sequential(nn.Linear(8, 8), nn.LogSigmoid(), nn.Linear(8, 8)).cuda()
+with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+    torch.compile(model)(torch.ones(16, 8, device="cuda")).mean().backward()
+assert len(saved) == 4, len(saved)
+pooled = torch.compile(nn.MaxPool2d(2))(torch.ones(1, 1, 4, 4, device="cuda", requires_grad=True))
+assert type(pooled.grad_fn).__name__ == "CompiledFunctionBackward"
+"""
+    replay_script(script, recording())

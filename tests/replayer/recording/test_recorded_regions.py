@@ -109,7 +109,7 @@ SIN, COS, TANH = "aten::sin", "aten::cos", "aten::tanh"
 
 def test_the_recorded_call_of_a_compiled_function_is_found_by_number_and_shapes() -> None:
     regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8), calls_of_steps=(3, 3))
-    assert len(regions) == 2 and not regions.has_memory
+    assert len(regions) == 2
     for number, call in ((0, 3), (1, 4), (2, 5), (3, 5), (9, 5)):  # calls that were not recorded repeat the last one
         assert found(regions, "1/0", ((16, 8),), number=number) == f"aten::cos (16, 8, {call})"
     assert [found(regions, "0/0", ((16, 8),), number=number, back=True) for number in (0, 2)] == [
