@@ -240,6 +240,11 @@ class Comparison(ComparedFigures):
         return Changes(self.changes.kernels.without(shown), self.changes.ops.without(shown))
 
     @property
+    def have_gpu_times(self) -> bool:
+        """Return False if a trace lacks GPU work. Work that was not recorded is neither new nor gone."""
+        return None not in (self.gpu_busy.recorded_ns, self.gpu_busy.replayed_ns)
+
+    @property
     def waits_for_data(self) -> bool:
         """Return True if a step waits for data in at least one trace."""
         steps, without = self.steps, self.compute_side

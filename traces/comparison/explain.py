@@ -69,7 +69,7 @@ def explain(comparison: Comparison) -> Explanation:
     parts = sorted(_parts(comparison), key=lambda reason: -abs(reason.delta_ns))
     parts = [part for part in parts if abs(part.delta_ns) >= least_ns]
     work = [reason for reason in _work(comparison) if abs(reason.delta_ns) >= least_ns]
-    others = [*_uneven_gpus(comparison), *_late_ranks(comparison), *_idle(comparison), *_communication(comparison)]
+    others = [*_uneven_gpus(comparison), *_late_ranks(comparison), *_idle(comparison), *_exposed(comparison)]
     others += [*_compiled(comparison), *(one for one in work if not one.phase)]
     others = sorted((one for one in others if abs(one.delta_ns) >= least_ns), key=lambda reason: -abs(reason.delta_ns))
     names = {phase.what for phase in phases}
@@ -96,7 +96,8 @@ def largest_reason(comparison: Comparison) -> Reason | None:
         delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
     elif abs(delta_ns) <= small_ns:
         delta_ns = 0
-    alike = [reason for reason in reasons if reason.delta_ns * delta_ns > 0 and not reason.phase]
+    least_ns = comparison.tolerance * abs(delta_ns)
+    alike = [of for of in reasons if of.delta_ns * delta_ns > 0 and abs(of.delta_ns) >= least_ns and not of.phase]
     most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
     if most is not None and most.what in comparison.phases and gpu_sets_step_time(comparison):
         ops = [reason for reason in alike if reason.names and abs(reason.delta_ns) >= abs(most.delta_ns) / 2]
@@ -137,10 +138,9 @@ def _headline(before_ns: int, after_ns: int) -> str:
 
 def gpu_sets_step_time(comparison: Comparison) -> bool:
     """Return True if GPU times explain the difference in step time, and False if host times do."""
-    if comparison.gpu_busy.recorded_ns is None or comparison.gpu_busy.replayed_ns is None:
-        return False  # GPU work that one trace did not record is neither new nor gone
     paces = [pace for pace in comparison.paces if pace is not None]
-    return any(pace.host_runs_ahead for pace in paces) or all(pace.limit == DEVICE for pace in paces)
+    gpu_limits = any(pace.host_runs_ahead for pace in paces) or all(pace.limit == DEVICE for pace in paces)
+    return gpu_limits and comparison.have_gpu_times
 
 
 def _throughput(comparison: Comparison) -> Iterator[str]:
@@ -266,12 +266,15 @@ def _late_ranks(comparison: Comparison) -> Iterator[Reason]:
         yield _reason(f"late rank {rank}", before_ns, after_ns, "", f"waiting for rank {rank} at collectives", "")
 
 
-def _communication(comparison: Comparison) -> Iterator[Reason]:
-    both = comparison.communication
-    if both is None:
-        return
-    before_ns, after_ns = (None if of is None else of.exposed_per_step_ns for of in (both.recorded, both.replayed))
-    yield _reason("communication", before_ns, after_ns, "", "communication between ranks that did not overlap with compute", "")
+def _exposed(comparison: Comparison) -> Iterator[Reason]:
+    if both := comparison.communication:
+        before_ns, after_ns = (None if of is None else of.exposed_per_step_ns for of in both)
+        subject = "communication between ranks that did not overlap with compute"
+        yield _reason("communication", before_ns, after_ns, "", subject, "")
+    before_ns, after_ns = (0 if of is None else of.copies_ns or 0 for of in comparison.bottlenecks)
+    if (before_ns or after_ns) and comparison.have_gpu_times:
+        copies = "copies between host and GPU that did not overlap with compute"
+        yield _reason("copies", before_ns, after_ns, "", copies, "", verb="take")
 
 
 def _compiled(comparison: Comparison) -> Iterator[Reason]:

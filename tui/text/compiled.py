@@ -59,7 +59,7 @@ def compilation_difference(comparison: Comparison) -> str:
     both = comparison.compiled
     if both is None or not (both.recorded.is_compiled or both.replayed.is_compiled):
         return ""
-    if None in (comparison.gpu_busy.recorded_ns, comparison.gpu_busy.replayed_ns):
+    if not comparison.have_gpu_times:
         return ""  # a trace without kernels does not show whether the script was compiled
     first, second = ("the recording", "the script") if comparison.replay else ("A", "B")
     if not both.replayed.is_compiled and comparison.replay:

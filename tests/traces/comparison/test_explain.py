@@ -23,7 +23,7 @@ from traces.comparison.explain import Explanation, explain, slow_steps_sentence
 from traces.comparison.fused_ops import FusedOps
 from traces.format.trace_file import load
 from traces.library import find
-from traces.model.trace import NONE, PHASES, DeviceSpans, Trace
+from traces.model.trace import NONE, PHASES, DeviceKind, DeviceSpans, Trace
 from tui.text.diff import verdict_sentences
 
 
@@ -113,7 +113,9 @@ def test_explain_names_a_slower_op_but_not_its_renamed_kernel() -> None:
     assert not any(" is new" in reason.text or " is gone" in reason.text for reason in found.reasons)
 
 
-@pytest.mark.parametrize(("op_ns", "phase_ns", "what"), [(50, 100, "op relu"), (49, 100, "forward"), (-90, 100, "forward")])
+@pytest.mark.parametrize(
+    ("op_ns", "phase_ns", "what"), [(50_000, 100_000, "op relu"), (49_000, 100_000, "forward"), (-90_000, 100_000, "forward")]
+)
 def test_the_largest_reason_is_an_op_that_explains_at_least_half_of_its_phase(op_ns: int, phase_ns: int, what: str) -> None:
     """GIVEN a phase that takes longer, and an op that explains a part of the difference, on a GPU that sets the step time."""
     reasons = [
@@ -129,6 +131,29 @@ def test_the_largest_reason_is_an_op_that_explains_at_least_half_of_its_phase(op
     ):
         most = explain_module.largest_reason(comparison)
     assert most is not None and most.what == what
+    # WHEN the reasons explain less than 5 % of the difference THEN there is no largest reason
+    small = replace(found, delta_ns=-100_000, reasons=[Reason("forward", -4_900, 4_900, 0, "", "")])
+    with patch.object(explain_module, "explain", return_value=small):
+        assert explain_module.largest_reason(comparison) is None
+
+
+def test_explain_compares_the_copies_that_do_not_overlap_with_compute() -> None:
+    """GIVEN a kernel of 10 ms and a copy of 6 ms per step WHEN the copy runs before the kernel in A, and beside it in B THEN B
+    waits 6 ms less for copies."""
+
+    def copying(step_ms: int, kernel_ms: int) -> Trace:
+        starts = [step * step_ms for step in range(4)]
+        work = [Work(at, at, at + 6, stream=8) for at in starts]
+        work += [Work(at, at + kernel_ms, at + kernel_ms + 10) for at in starts]
+        trace = a_trace([(at, at + step_ms) for at in starts], work)
+        trace.device.kind[:4], trace.device.name[:4] = DeviceKind.MEMCPY, trace.strings.add("Memcpy HtoD (Pinned -> Device)")
+        return trace
+
+    found = [reason for reason in explained(copying(16, 6), copying(10, 0)).reasons if reason.what == "copies"]
+    assert [reason.text for reason in found] == [
+        "copies between host and GPU that did not overlap with compute take 6.0 ms less: 6.0 ms -> 0"
+    ]
+    assert not any(reason.what == "copies" for reason in explained(copying(16, 6), phase_grained()).reasons)
 
 
 def test_explain_reports_different_programs_and_differences_within_the_noise() -> None:
