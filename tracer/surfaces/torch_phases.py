@@ -14,6 +14,7 @@ from operator import methodcaller
 from types import ModuleType
 from typing import Any
 
+from tracer.recorder import Recorder
 from tracer.state import OPTIMIZERS, recorder
 from traces.script.patching import patch, patch_everywhere, stands_for
 from traces.script.script_hooks import SINCE_BACKWARD, ScriptHooks
@@ -30,22 +31,13 @@ def install(torch: ModuleType) -> None:
     hooks = ScriptHooks(torch, recorder, OPTIMIZERS)
     hooks.backward()
 
-    def before_loss(call: Callable[..., Any]) -> Callable[..., Any]:
-        @stands_for(call)
-        def reported(*args: Any, **kwargs: Any) -> Any:
-            if (to := recorder()) is not None:
-                if SINCE_BACKWARD.nodes is not None:
-                    hooks.report_forward_pass(to)
-                to.loss_called()
-            return call(*args, **kwargs)
+    def loss_called(to: Recorder) -> None:
+        if SINCE_BACKWARD.nodes is not None:
+            hooks.report_forward_pass(to)
+        to.loss_called()
 
-        return reported
-
-    functional = torch.nn.functional
-    losses = _LOSSES.split()
-    patch(functional, **{name: before_loss(getattr(functional, name)) for name in losses})
-    patch(torch, log_softmax=before_loss(torch.log_softmax))
-    patch(torch.Tensor, log_softmax=before_loss(torch.Tensor.log_softmax))
+    for owner, names in ((torch.nn.functional, _LOSSES), (torch, "log_softmax"), (torch.Tensor, "log_softmax")):
+        patch(owner, **{name: _before(getattr(owner, name), loss_called) for name in names.split()})
     aside_called = methodcaller("aside_called")
     for name in _CLIPPING.split():
         call = getattr(torch.nn.utils, name)

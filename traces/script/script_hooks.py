@@ -262,8 +262,6 @@ class ScriptHooks:
                 calls.inside = None
             elif not function.trains:
                 listener.module_called(function.number, grad_enabled)
-            else:
-                return
             listener.module_returned()
 
         return left

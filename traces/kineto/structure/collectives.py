@@ -30,8 +30,8 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
     ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
     host = tables.host
     with_range = {at for row in ranges for at in host.outward(row)}
-    unnamed = {row: str(args["Collective name"]) for row, args in tables.comms.items() if "Collective name" in args}
-    calls = {row: function_of(f"nccl:{name}") for row, name in unnamed.items() if row not in with_range} | ranges
+    others = {row: args.get("Collective name") for row, args in tables.comms.items() if row not in with_range}
+    calls = ranges | {row: function_of(f"nccl:{name}") for row, name in others.items() if name}
     on_device = _kernel_times(tables, strings, calls)
     calls = {row: call for row, call in calls.items() if row in ranges or row in on_device}
     if not calls:

@@ -114,7 +114,10 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     created = _creating_tensors(host, copies, strings)
     launched = _above(np.unique(tables.device.launch), host)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), launched, strings)
-    omitted = set(_making_batches(host, tops[~on_engine & (modules[tops] == NONE)], copies, launched).tolist())
+    unowned = tops[~on_engine & (modules[tops] == NONE)]
+    unowned = unowned[np.argsort(host.start_ns[unowned], kind="stable")]
+    may_make_batch = (host.kind[unowned] == HostKind.OP) & ~launched[unowned]
+    omitted = set(unowned[_leading_to(np.isin(unowned, list(copies)), may_make_batch)].tolist())
     # If the file shows modules or compiled regions, they show where a forward pass begins. Otherwise, a collective may show it.
     if np.any(modules != NONE) or strings.matching(host.name, _REGION.match).any():
         omitted.update(tops[is_outside[tops] & strings.matching(host.name[tops], _COLLECTIVES.match)].tolist())
@@ -329,11 +332,6 @@ def _leading_to(ends: Column, continues: Column) -> Column:
     places = np.where(ends | ~continues, np.arange(len(ends)), len(ends))
     following = np.minimum.accumulate(places[::-1])[::-1]
     return np.asarray(continues & ~ends & np.append(ends, False)[following])
-
-
-def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> Column:
-    tops = tops[np.argsort(host.start_ns[tops], kind="stable")]
-    return tops[_leading_to(np.isin(tops, list(copies)), (host.kind[tops] == HostKind.OP) & ~launched[tops])]
 
 
 def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int]:
