@@ -173,7 +173,7 @@ class BoundaryEvents:
         return bool(events and events[-1].ticks_ns == NONE and self.access.attempt(events[-1].event.query))
 
     def read_finished(self, events: list[BoundaryEvent]) -> bool:
-        if not events or (events[-1].ticks_ns != NONE and all(event.ticks_ns != NONE for event in events)):
+        if all(event.ticks_ns != NONE for event in events):
             return True
         access = self.access
         if access.closed is not None:

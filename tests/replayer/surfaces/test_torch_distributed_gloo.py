@@ -129,6 +129,8 @@ def test_a_rank_later_than_the_timeout_ends_the_wait_of_the_others() -> None:
     with pytest.raises(RuntimeError, match=late):
         ranks.run("barrier", [100.0, 2_101.0])
     assert ranks.ends_ms[0] == 2_100.0
+    with pytest.raises(RuntimeError, match=r"rank 2 called barrier 2\.201 s after rank 0: Timed out"):  # the latest rank
+        Ranks(3, timeout_s=2).run("barrier", [100.0, 2_150.0, 2_301.0])
     # With a clock of half speed, the script's 2 s take 1 s.
     with pytest.raises(RuntimeError, match="Timed out"):
         Ranks(2, timeout_s=2, speed=0.5).run("barrier", [0.0, 1_001.0])
