@@ -116,8 +116,7 @@ class LibraryPace:
         self._call: ModelCall | None = None
         self._calls: list[ModelCall] = []
         self._pending = _Pending()
-        self._rows: dict[tuple[object, ...], int] = {}
-        self._played: list[LibrarySteps] = []
+        self._played: dict[tuple[object, ...], LibrarySteps] = {}
         self._copied = False  # True if the library provided the time of a copy in this step
         self._last: LibraryCell | None = self._named
         self._copies_by_cell: dict[str, _Copies | None] = {}
@@ -225,11 +224,9 @@ class LibraryPace:
         self._pending = _Pending()
         copied, self._copied = self._copied, False
         of = tuple(call.of for call in calls)
-        row = self._rows.setdefault((copied, of), len(self._played))
-        if row == len(self._played):
-            self._played.append(LibrarySteps(0, _sum_of(calls, copied), of))
-        self._played[row] = replace(self._played[row], steps=self._played[row].steps + 1)
-        return row
+        alike = self._played.get((copied, of)) or LibrarySteps(0, _sum_of(calls, copied), of)
+        self._played[copied, of] = replace(alike, steps=alike.steps + 1)
+        return list(self._played).index((copied, of))
 
     def set_up_ends(self) -> None:
         self._calls.clear()
@@ -237,10 +234,10 @@ class LibraryPace:
         self._copied = False
 
     def notes(self) -> tuple[LibrarySteps, ...]:
-        return tuple(self._played)
+        return tuple(self._played.values())
 
     def estimates_all(self) -> bool:
-        return bool(self._played) and not any(steps.calls for steps in self._played)
+        return bool(self._played) and not any(steps.calls for steps in self.notes())
 
     def messages(self) -> tuple[str, ...]:
         more = " (other models of the script without times: {})"

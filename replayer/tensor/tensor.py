@@ -80,9 +80,7 @@ class ScriptAttributes(MutableMapping[str, "TorchAny"], dict[str, "TorchAny"]): 
         dict.update(self, self.copy())
 
     def __getitem__(self, name: str) -> TorchAny:
-        if name in _OURS:
-            raise KeyError(name)
-        return self._all[name]
+        return self.copy()[name]
 
     def __setitem__(self, name: str, value: TorchAny) -> None:
         if name not in _OURS:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
@@ -89,10 +88,10 @@ class WorkloadObserver:
     def _signature(self) -> WorkloadSignature:
         outermost = [module for seen in self._modules.values() if (module := seen()) is not None]
         signature = WorkloadSignature(
-            inputs=self._inputs, batch_bytes=self._batch_bytes, optimizer=self._optimizer, autocast=self._autocast
-        )
-        found = with_modules(signature, outermost)
-        return replace(found, training_modules=self._training) if outermost else found
+            inputs=self._inputs, batch_bytes=self._batch_bytes, optimizer=self._optimizer, autocast=self._autocast,
+            training_modules=self._training if outermost else None,
+        )  # fmt: skip
+        return with_modules(signature, outermost)
 
 
 def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> WorkloadSignature:

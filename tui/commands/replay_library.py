@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.comparison.comparison_figures import Comparison
+from traces.comparison.comparison_figures import Comparison, Evaluation
 from traces.format.trace_file import save
 from traces.library import entries, find, is_cell_name, load
 from traces.library.catalogue import cell_file, device_named, files_of, gpus
@@ -94,24 +94,23 @@ def is_gpu_name(name: str) -> bool:
             return False
     with suppress(TraceLibraryError):
         return bool(gpu_of(name))
-    return lacks_measurements(name)
+    return _has_data_sheet(name)
 
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
     if gpu and trace:
         raise TraceLibraryError(f"`--gpu {gpu}` and `--trace {trace}` both choose the GPU times; use only one of them")
     if gpu:
-        if lacks_measurements(gpu):
-            if not estimate:
-                known = f"the library has no measurements of {gpu}, only of {', '.join(of.name for of in gpus())}"
-                raise TraceLibraryError(f"{known}; add `--estimate` to estimate the time of each op")
-            return None
         try:
-            files = files_of(gpu)
+            return LibraryChoice(tuple(file.path for file in files_of(gpu)), estimate=estimate)
         except TraceLibraryError as error:
-            # With `--estimate`, every known GPU is valid, so the error message lists all known GPUs.
-            raise unknown_gpu(gpu) if estimate else error from None
-        return LibraryChoice(tuple(file.path for file in files), estimate=estimate)
+            if not _has_data_sheet(gpu):
+                # With `--estimate`, every known GPU is valid, so the error message lists all known GPUs.
+                raise unknown_gpu(gpu) if estimate else error from None
+        if not estimate:
+            known = f"the library has no measurements of {gpu}, only of {', '.join(of.name for of in gpus())}"
+            raise TraceLibraryError(f"{known}; add `--estimate` to estimate the time of each op")
+        return None
     if is_cell_name(trace):
         name = trace.partition("@")[0]
         return LibraryChoice((cell_file(name).path,), name.partition("/")[2], estimate)
@@ -120,13 +119,9 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
     return None
 
 
-def lacks_measurements(gpu: str) -> bool:
-    """Return True if the GPU is known, but the library has no measurements of it."""
-    try:
-        gpu_of(gpu)
-    except TraceLibraryError:
-        with suppress(TraceError):  # the library's own error will suggest similar names
-            return bool(device_named(gpu))
+def _has_data_sheet(gpu: str) -> bool:
+    with suppress(TraceError):  # the library's own error will suggest similar names
+        return bool(device_named(gpu))
     return False
 
 
@@ -138,24 +133,21 @@ def trace_of_card(gpu: str, gpus: int = 1) -> Trace:
         name = device_named(gpu)
         of = Gpu(gpu, name, card_of(name).memory_bytes)
     alone = blank_trace(of)
-    alone.grain = "kernel"
-    alone.devices = [replace(alone.devices[0], index=index) for index in range(gpus)]
-    return alone
+    return replace(alone, grain="kernel", devices=[replace(alone.devices[0], index=index) for index in range(gpus)])
 
 
 def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     missing = "this model's evaluation" if any(steps.calls for steps in _notes_of(replayed).cells) else "this model"
     lines = [f"ESTIMATE: no measurements of {missing} on {replayed.devices[0].name}; times are predicted."]
-    figures = {"training": (comparison.compute_side, comparison.steps_compared.replayed)}
-    if comparison.evaluation is not None:
-        figures["evaluation"] = (comparison.evaluation.compute_side, comparison.evaluation.steps_compared.replayed)
-    known = {kind: (of, steps) for kind, (of, steps) in figures.items() if of.replayed_ns is not None}
+    sides: dict[str, Comparison | Evaluation | None] = {"training": comparison, "evaluation": comparison.evaluation}
+    known = {kind: of for kind, of in sides.items() if of is not None and of.compute_side.replayed_ns is not None}
     is_gpu_time = comparison.clock == "recorded"
     host = "GPU time only" if is_gpu_time else "including host time of this machine"
-    for kind, (of, steps) in known.items():
+    for kind, of in known.items():
         # The first step of a script takes much more CPU time than the others.
-        average = of.average if steps > 1 or is_gpu_time else "a single step, including warm-up"
-        lines.append(f"Step time of {kind}: {time_text(of.replayed_ns)} ({average}, excluding data loading, {host}).")
+        step = of.compute_side
+        average = step.average if of.steps_compared.replayed > 1 or is_gpu_time else "a single step, including warm-up"
+        lines.append(f"Step time of {kind}: {time_text(step.replayed_ns)} ({average}, excluding data loading, {host}).")
     if not known:
         lines.append("The script completed no step.")
     elif "training" in known and not is_gpu_time and comparison.gpu_busy.replayed_ns:
