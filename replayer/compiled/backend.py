@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from threading import get_ident
 
 from replayer.compiled.regions import CompiledRegion, RegionGraph
@@ -53,6 +54,5 @@ def report_eager(one: EagerRegion) -> None:
 
 
 def _decompositions() -> TorchAny:
-    from torch._inductor.decomposition import select_decomp_table
-
-    return select_decomp_table()
+    import_module("torch._inductor.lowering")  # the decomposition of max pooling reads its attribute in torch._inductor
+    return import_module("torch._inductor.decomposition").select_decomp_table()
