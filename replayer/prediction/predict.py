@@ -10,6 +10,7 @@ Note [Predicted traces]
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -343,13 +344,11 @@ def _named(op: str) -> str:
 
 
 def _sums(keys: list[str], recorded_ns: Column, predicted_ns: Column, steps: int) -> dict[str, PredictedTime]:
-    sums: dict[str, list[float]] = {}
+    recorded, predicted = Counter[str](), Counter[str]()
     for key, old, new in zip(keys, recorded_ns.tolist(), predicted_ns.tolist(), strict=True):
-        both = sums.setdefault(key, [0.0, 0.0])
-        both[0] += old
-        both[1] += new
-    ordered = sorted(sums.items(), key=lambda item: -item[1][1])
-    return {key: PredictedTime(old / steps, new / steps) for key, (old, new) in ordered}
+        recorded[key] += old
+        predicted[key] += new
+    return {key: PredictedTime(recorded[key] / steps, new / steps) for key, new in predicted.most_common()}
 
 
 def _name_of_gpu(recorded: Trace) -> str:

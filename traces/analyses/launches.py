@@ -29,7 +29,7 @@ from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import FULL_QUEUE, LONG_LAUNCH_NS
 from traces.figures.measure import enclosing, launch_steps, profiled_steps, work_rows
 from traces.model.result_cache import cached_result
-from traces.model.row_order import distinct, grouped
+from traces.model.row_order import distinct, grouped, lists_by_key
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, Trace
 from traces.names.device_names import GRAPH_LAUNCHES
 
@@ -147,9 +147,9 @@ def long_launches(trace: Trace) -> list[LongLaunches]:
     reasons[_loads_kernels(trace, call)] = LOADED
     reasons[_pending(trace, rows) >= FULL_QUEUE] = FULL
     reasons[np.isin(call, waited)] = WAITED
-    sums: dict[tuple[str, str], list[int]] = {}
-    for row, reason in zip(call[long].tolist(), reasons[long].tolist(), strict=True):
-        sums.setdefault((trace.strings[int(host.name[row])], reason), []).append(int(host.duration_ns[row]))
+    names = [trace.strings[name] for name in host.name[call[long]].tolist()]
+    keys = zip(names, reasons[long].tolist(), strict=True)
+    sums = lists_by_key(zip(keys, host.duration_ns[call[long]].tolist(), strict=True))
     found = [LongLaunches(*key, len(took), sum(took), max(took)) for key, took in sums.items()]
     return sorted(found, key=lambda of: (-of.host_ns, of.call, of.reason))
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from traces.figures.measure import host_ranks, step_windows
 from traces.model.layouts import Shape
+from traces.model.row_order import lists_by_key
 from traces.model.trace import NONE, HostKind, Trace, parse_shapes
 
 Key = tuple[str, Shape]
@@ -32,11 +33,10 @@ class RecordedOutputSizes:
 
     @classmethod
     def of(cls, trace: Trace, rank: int) -> RecordedOutputSizes:
-        noted: dict[tuple[int, Key], list[int]] = {}
-        table = trace.sizes.take(trace.sizes.rank == rank)
-        for step, op, shapes, size in zip(table.step, table.op, table.shapes, table.size, strict=True):
-            searched = (*parse_shapes(trace.strings[int(shapes)]), ())[0]
-            noted.setdefault((int(step), (trace.strings[int(op)], searched)), []).append(int(size))
+        table, strings = trace.sizes.take(trace.sizes.rank == rank), trace.strings
+        searched = [(*parse_shapes(strings[shapes]), ())[0] for shapes in table.shapes.tolist()]
+        keys = zip(map(strings.__getitem__, table.op.tolist()), searched, strict=True)
+        noted = lists_by_key(zip(zip(table.step.tolist(), keys, strict=True), table.size.tolist(), strict=True))
         return cls(_shown_in_profile(trace, rank), noted)
 
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:

@@ -38,6 +38,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.kineto.spans.external_ids import latest_by_id
+from traces.model.row_order import lists_by_key
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
 from traces.names.device_names import LAUNCH_CALL, STARTS_WORK
 
@@ -158,9 +159,8 @@ def without_work(host: HostColumns, work: DeviceSpans, strings: Strings) -> With
 
 
 def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Column, rows: Column) -> None:
-    named: dict[tuple[int, int], list[int]] = {}
-    for call in np.flatnonzero((calls > 0) & np.isin(calls, device.correlation[rows])).tolist():
-        named.setdefault((int(calls[call]), int(host.named[call])), []).append(call)
+    twice = np.flatnonzero((calls > 0) & np.isin(calls, device.correlation[rows])).tolist()
+    named = lists_by_key(((int(calls[call]), int(host.named[call])), call) for call in twice)
     for row in rows.tolist():
         name = int(device.named[row])
         same = named.get((int(device.correlation[row]), name), []) if name > 0 else []
