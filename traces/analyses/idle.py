@@ -50,6 +50,16 @@ from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, 
 
 _BEFORE_ALL = np.iinfo(np.int64).min
 _ON_HOST = ("synchronization", "host")  # reasons whose time the profiler stretches
+REASONS = {
+    "data": "waiting for data",
+    "host": "host-bound",
+    "synchronization": "after a host wait for the GPU",
+    "collective": "waiting for other ranks",
+    "stream": "waiting for another stream",
+    "other_gpu": "waiting for another GPU of the process",
+    "launch": "launched but not started",
+    "unknown": "for an unrecorded reason",
+}
 
 
 class IdleReason(IntEnum):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from traces.analyses.idle import IdleTime
+from traces.analyses.idle import REASONS, IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison.changed_ops import KERNEL_KINDS, ChangeLists, NameChange, Replacement, op_key
 from traces.comparison.comparison_figures import Both, Comparison, Reason
@@ -34,16 +34,6 @@ _PARTS = {
     "gather": ("forward", "outputs are copied to the first GPU, which waits for the slowest replica"),
     "gather_backward": ("backward", "gradients of the outputs are copied back to their GPUs"),
     "broadcast_backward": ("backward", "gradients of all replicas are summed on the first GPU"),
-}
-_REASONS = {
-    "data": "while the host waited for data",
-    "collective": "while waiting for other ranks",
-    "synchronization": "after the host waited for the device",
-    "host": "while the host was busy with Python and the framework (host-bound)",
-    "stream": "while waiting for work on another stream",
-    "other_gpu": "while waiting for another GPU of the process",
-    "launch": "between a launch call and the start of its kernel",
-    "unknown": "for an unrecorded reason",
 }
 
 
@@ -221,10 +211,10 @@ def _idle(comparison: Comparison) -> Iterator[Reason]:
     if not comparison.steps.has_means and any(of is not None and of.mean is not None for of in comparison.paces):
         return  # With a few long steps, idle times are means, which do not explain a difference of medians.
     for device, ours, theirs in _paired(before, after, comparison.ranks):
-        for reason, words in _REASONS.items():
+        for reason, words in REASONS.items():
             before_ns, after_ns = _per_step(ours, reason), _per_step(theirs, reason)
             if before_ns or after_ns:
-                subject = f"idle time of {device} {words}"
+                subject = f"idle time of {device} ({words})"
                 yield _reason(f"idle: {reason} ({device})", before_ns, after_ns, "", subject, "", verb="is")
 
 

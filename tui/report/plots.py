@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from traces.analyses.idle import REASONS
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both, Comparison
 from traces.figures.measure import memory_curves
@@ -18,7 +19,6 @@ from traces.figures.summary import Summary, summarize
 from traces.model.trace import NONE, Column, StepKind, Trace
 from tui.formatting import fit, size_text, time_text
 from tui.report.charts import Chart, ChartLine, line_chart, paired_bars, stacked_bars
-from tui.text.analyses import REASONS
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
 from tui.view.scene.totals import kernel_totals

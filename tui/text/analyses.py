@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
+from traces.analyses.idle import REASONS
 from traces.analyses.stragglers import similar_ranks
 from tui.formatting import FEW_DEVICES, FigureTable, Head, Unit, Value, curve_text, share_text, side_by_side, time_text
 
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
 
 Rows = Mapping[str, tuple[Value, ...]]  # the figures of a table by the label of the row
 _MOST_OPS, _MOST_MODULES = 10, 16  # maximum rows in text
-REASONS = {
-    "data": "waiting for data",
-    "host": "host-bound",
-    "synchronization": "after a host wait for the GPU",
-    "collective": "waiting for other ranks",
-    "stream": "waiting for another stream",
-    "other_gpu": "waiting for another GPU of the process",
-    "launch": "launched but not started",
-    "unknown": "for an unrecorded reason",
-}
 
 
 # the times of a phase or of a stage of nn.DataParallel, by the prefix of the figures' names

@@ -275,13 +275,9 @@ def change_cells(of: NameChange | Replacement) -> list[str]:
 
 
 def _has_only_phases(comparison: Comparison) -> bool:
-    coverage = comparison.coverage
-    return (
-        coverage is not None
-        and comparison.gpu_busy.recorded_ns is None
-        and coverage.get("phase", 0) >= _ALL
-        and coverage["unmatched"] < 1 - _ALL
-    )
+    coverage = comparison.coverage or {}
+    is_of_phases = coverage.get("phase", 0) >= _ALL and coverage["unmatched"] < 1 - _ALL
+    return is_of_phases and comparison.gpu_busy.recorded_ns is None
 
 
 class _DiffPage:

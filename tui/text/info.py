@@ -259,7 +259,8 @@ def estimate_line(run: Run, indent: str = "") -> list[str]:
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
     run = replace(summary.run, loaders=(), recorder=None, clean=None, host_scale={}, profiler_cost=None)
     facts = {"source": run.source, **to_json(replace(summary.machine, oom_text=None)), **to_json(run), **summary.provenance}
-    return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None) and key != "era"]
+    known = [(key, _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None) and key != "era"]
+    return [(key.removesuffix("_ns").removesuffix("_bytes"), text) for key, text in known]
 
 
 def _provenance(summary: Summary, width: int) -> list[str]:
@@ -280,10 +281,6 @@ def _flat(facts: dict[str, Json], prefix: str = "") -> list[tuple[str, Any]]:
         else:
             found.append((prefix + key, ", ".join(map(str, value)) if isinstance(value, list) else value))
     return found
-
-
-def _label(key: str) -> str:
-    return key.removesuffix("_ns").removesuffix("_bytes")
 
 
 def _value_text(key: str, value: Any) -> str:

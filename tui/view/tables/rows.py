@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from traces.analyses.idle import REASONS
 from traces.comparison.changed_ops import step_weights
 from traces.figures.pace import pace_intervals
 from traces.model.trace import NONE, Column, Trace
 from tui.formatting import Head, Unit, Value, side_by_side
-from tui.text.analyses import PHASE_TIMES, REASONS
+from tui.text.analyses import PHASE_TIMES
 from tui.view.differences import compared_pairs
 from tui.view.range_sums import range_sums
 from tui.view.scene.axis import Axis
