@@ -78,6 +78,10 @@ _DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda'
 _NO_DEADLINE = (  # hypothesis fails examples that take more than 200 ms
     "import hypothesis; hypothesis.settings.register_profile('slow', deadline=None); hypothesis.settings.load_profile('slow')"
 )
+_EVOTORCH = (
+    "constraint_penalization decorators expects_ndim func_alg func_ops optimizers pareto_sorting ranking read_only_tensor"
+    " tensor_making tensorframe tools_misc"
+)
 _TIMM = "layers layers_pool layers_drop utils optim"
 _PYTORCH_NN = "convolution dropout embedding init multihead_attention packed_sequence parametrization pooling"
 _PYTORCH_SOURCE = "MetaX-MACA/mcPytorch b3db5eed, without test/conftest.py"
@@ -417,16 +421,17 @@ SUITES = (
         on_gpu=_DEFAULT_DEVICE,
     ),
     Suite(
-        "skrl",
-        "c29ced63",
-        tuple(f"tests/{name}" for name in "agents/torch memories/torch multi_agents/torch trainers/torch utils".split()),
-        60,
-        "Toni-SM/skrl c29ced63",
-        ".",
+        "evotorch",
+        "cebcac4f",
+        tuple(f"tests/test_{name}.py" for name in _EVOTORCH.split()),
+        80,
+        "nnaisense/evotorch cebcac4f, without tests/conftest.py, which starts Ray",
+        "src",
         _NO_OPTIONS,
-        {"SUITE_SETUP": _NO_DEADLINE.replace("deadline=None", "deadline=None, max_examples=2")},
+        on_gpu=_DEFAULT_DEVICE,
     ),
-    Suite("evotorch", "cebcac4f", ("tests",), 80, "nnaisense/evotorch cebcac4f", "src", _NO_OPTIONS, on_gpu=_DEFAULT_DEVICE),
+    Suite("azula", "bec12b89", ("tests",), 80, "probabilists/azula bec12b89", ".", _NO_OPTIONS, on_gpu=_DEFAULT_DEVICE),
+    Suite("torchkbnufft", "bda32abf", ("tests",), 60, "mmuckley/torchkbnufft bda32abf", ".", on_gpu=_DEFAULT_DEVICE),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from weakref import WeakValueDictionary
@@ -66,11 +67,10 @@ class _Mapped:
         self.allocator = self
         self.stream = 0
 
-    def free(self, block: TorchAny) -> None:
+    def free(self, *_block_and_stream: TorchAny) -> None:
         """Do nothing: the sender frees the memory."""
 
-    def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
-        """Do nothing: the sender frees the memory."""
+    record_stream = free
 
 
 def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:
@@ -81,16 +81,6 @@ def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:
             storage.share_memory_()
         known = bytes_of(storage)
     return os.getpid(), allocation.address, allocation.size_bytes, tuple(known) if type(known) is Uniform else known
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 class _Sharing:
@@ -127,8 +117,11 @@ class _Sharing:
         # see Note [Memory of another process]
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:
-            if not _is_running(process):
-                raise CudaError.INVALID_VALUE.to_torch()
+            try:
+                with suppress(PermissionError):  # of another user's process
+                    os.kill(process, 0)  # checks whether the sender runs
+            except ProcessLookupError:
+                raise CudaError.INVALID_VALUE.to_torch() from None
             allocation = Allocation()
             block: TorchAny = _Mapped(address, size_bytes) if size_bytes else None
             allocation.block = block

@@ -17,9 +17,9 @@ from replayer import state
 from replayer.errors import require
 from replayer.ops import kept_library, op_named
 from replayer.tensor.planning.cuda_dtypes import HALVES, scalar_type
+from replayer.tensor.planning.mixed_devices import decomposed
 from replayer.tensor.planning.mixed_dtypes import cpp_type, require_powers_of_two
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import Op, TorchAny, TorchFunction
 from traces.script.phase_rule import LOSS_OPS
 
@@ -286,11 +286,8 @@ _NAMES_DEVICES_OF_OUT = (
 
 
 def _in_words_of_cuda(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    try:
-        result = op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-    except RuntimeError as error:
-        raise in_words_of_cuda(error) from None
-    out = kwargs.get("out", result)
+    result = decomposed(op, args, kwargs, torch._C.DispatchKey.CompositeImplicitAutograd)
+    out: TorchAny = kwargs.get("out", result)
     return out if result is out else out.copy_(result)  # matrix_rank of a tensor subclass does not write to `out`
 
 

@@ -196,9 +196,10 @@ def _explicit_key(func: Op) -> TorchAny:
     return next((getattr(torch._C.DispatchKey, name) for name in names if has_kernel(str(func._name), name)), None)
 
 
-def decomposed(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
+def decomposed(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, key: TorchAny = None) -> TorchAny:
+    """Run PyTorch's implementation of an op in terms of other ops. The argument `key` names the implementation."""
     try:
-        return func._op_dk(_explicit_key(func), *args, **kwargs)
+        return func._op_dk(_explicit_key(func) if key is None else key, *args, **kwargs)
     except RuntimeError as error:
         raise in_words_of_cuda(error) from None
 
