@@ -11,6 +11,7 @@ Tensors with equal metadata share one metadata object.
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -116,7 +117,7 @@ class TensorMeta:
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping: TorchAny = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         if is_conj or is_neg:
-            self.wrapping += (False, False, None, False, False, keys_of_bits(is_conj, is_neg))
+            self.wrapping += (False, False, None, False, False, _keys_of_bits(is_conj, is_neg))
         self.dtype_name = str(dtype).removeprefix("torch.")
         self.itemsize = dtype.itemsize
         self.numel = 1
@@ -156,11 +157,20 @@ class TensorMeta:
         return torch._neg_view(values) if self.is_neg else values
 
 
-def keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
+def _keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
     """See ATen/native/MathBitsFallback.h."""
     key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
     conj, neg = keys(key.Conjugate), keys(key.Negative)
     return conj | neg if is_conj and is_neg else conj if is_conj else neg
+
+
+def lazy_conjugation(args: list[TorchAny]) -> AbstractContextManager[object]:
+    """Turn lazy conjugation on for kernels that use it, such as `linalg.pinv`. PyTorch turns it off in `__torch_dispatch__`."""
+    if not any(isinstance(value, torch.Tensor) and value.is_complex() for value in args):
+        return nullcontext()
+    here = torch._C
+    excluded = here._dispatch_tls_local_exclude_set() - _keys_of_bits(is_conj=True, is_neg=True)
+    return here._ForceDispatchKeyGuard(here._dispatch_tls_local_include_set(), excluded)
 
 
 class TensorMetaTable:

@@ -18,7 +18,7 @@ Note [Payloads]
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -43,7 +43,7 @@ from replayer.tensor.planning.deterministic import without_alerts
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.results import counts_changes
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
-from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_mask, is_virtual, keys_of_bits, on_one_device
+from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_mask, is_virtual, lazy_conjugation, on_one_device
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert, harmless
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
@@ -235,7 +235,7 @@ class CpuCompute:
         clock.pause()
         run = FORMS.get(func) or func
         try:
-            with without_alerts(), _lazy_conjugation(args):
+            with without_alerts(), lazy_conjugation(args):
                 return run(*args, **kwargs)
         except NotImplementedError as missing:
             if may_be_wider(func, args, kwargs, missing):
@@ -263,15 +263,6 @@ class CpuCompute:
         for value, into in zip(tree_leaves(compute()), results, strict=True):
             if into is not None:
                 into.copy_(value)
-
-
-def _lazy_conjugation(args: list[TorchAny]) -> AbstractContextManager[object]:
-    """Turn lazy conjugation on for kernels that use it, such as `linalg.pinv`. PyTorch turns it off in `__torch_dispatch__`."""
-    if not any(isinstance(value, torch.Tensor) and value.is_complex() for value in args):
-        return nullcontext()
-    here = torch._C
-    excluded = here._dispatch_tls_local_exclude_set() - keys_of_bits(is_conj=True, is_neg=True)
-    return here._ForceDispatchKeyGuard(here._dispatch_tls_local_include_set(), excluded)
 
 
 def _not_computed(func: Op, cause: str) -> NotEmulated:

@@ -17,7 +17,7 @@ from replayer.memory.spare_memory import spare_host_bytes
 from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
 from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, one_thread, without_warnings
-from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta
+from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, lazy_conjugation
 from replayer.torch_types import Op, TorchAny
 
 _LARGE_BYTES = 1 << 30  # the machine's spare memory is only read for larger tensors, because reading it takes time
@@ -159,7 +159,7 @@ class Folding:
             return False
         random = self._func in REJECTING and is_random(self._func)
         try:
-            with one_thread(), host_numbers(PhiloxState(), 0) if random else nullcontext():
+            with one_thread(), lazy_conjugation(host_args), host_numbers(PhiloxState(), 0) if random else nullcontext():
                 values = without_warnings(lambda: self._func(*host_args, **host_kwargs))
         except NotImplementedError:
             return False

@@ -204,6 +204,12 @@ def test_floats_are_neither_infinite_nor_outside_of_bounds() -> None:
     assert not any(is_invalid(x).any() for is_invalid in (torch.isnan, torch.isinf, torch.isposinf, torch.isneginf))
 
 
+def test_known_values_of_kernels_that_conjugate_lazily_are_those_of_the_cpu() -> None:
+    use()
+    x = torch.tensor([[1j, 2], [3, 4j]])
+    assert torch.allclose(torch.tensor(torch.linalg.pinv(x.cuda()).tolist()), torch.linalg.pinv(x), atol=1e-5)
+
+
 def test_one_value_of_a_large_tensor_is_known_in_every_dtype_and_through_conjugate_views() -> None:
     use()
     large = {dtype: torch.full((1 << 16,), 3, dtype=dtype, device="cuda") for dtype in (torch.float16, torch.uint8, torch.bool)}

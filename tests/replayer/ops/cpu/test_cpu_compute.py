@@ -12,9 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from replayer.errors import NotEmulated
 from replayer.ops.cpu import cpu_compute
-from replayer.ops.cpu.cpu_compute import CpuCompute, _as_it_is, _lazy_conjugation, _waits_for_size
+from replayer.ops.cpu.cpu_compute import CpuCompute, _as_it_is, _waits_for_size
 from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import lazy_conjugation
 from tests.replayer.fake_gpu import use
 from traces.script.patching import temporarily_set
 
@@ -125,7 +126,7 @@ class _OnHost(TorchDispatchMode):
     """Calls ops as `CpuCompute` does: inside `__torch_dispatch__`, where PyTorch turns lazy conjugation off."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with _lazy_conjugation(list(args)):
+        with lazy_conjugation(list(args)):
             return func(*args, **(kwargs or {}))
 
 
