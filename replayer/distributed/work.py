@@ -164,7 +164,7 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         # Each poll advances a virtual clock. Wait a short time for the other ranks, so that this rank's clock does not run
         # ahead of the other clocks.
-        return (self.end_ns is not None or self.arrives_soon()) and self.finished_ns() <= gpu().clock.poll_ns()
+        return (self.end_ns is not None or self.arrives_soon()) and gpu().clock.has_reached(self.finished_ns())
 
     def result(self) -> list[TorchAny]:
         return self._outputs

@@ -76,12 +76,12 @@ class Streams:
         if self._is_unrecorded(event):
             return True
         self._launches.check_may_wait(event)
-        return event.time_ns is None or event.time_ns <= self._clock.poll_ns()
+        return event.time_ns is None or self._clock.has_reached(event.time_ns)
 
     def query(self, stream: VirtualStream) -> bool:
         self._launches.check_may_wait(stream)
         self._launches.flush()
-        return stream.ready_ns <= self._clock.poll_ns()
+        return self._clock.has_reached(stream.ready_ns)
 
     def _is_unrecorded(self, event: VirtualEvent) -> bool:
         return event.time_ns is None and self._launches.capture_of(event) is None

@@ -85,7 +85,6 @@ _METHODS += [f"{name}_single{more}" for name in ("all_gather", "reduce_scatter")
 class GlooCall:
     def __init__(self, group: GlooCalls, channel: str, number: int, sources: list[int], message: RankMessage) -> None:
         self._group, self._channel, self._number, self._sources, self._message = group, channel, number, sources, message
-        self._last_ns: int | None = None  # when the last rank called the operation
 
     def wait(self, wait: Callable[..., bool], *timeout: TorchAny) -> bool:
         """Wait until a gloo operation ends, and raise RuntimeError if the ranks wait for each other forever."""
@@ -137,9 +136,8 @@ class GlooCall:
     def has_ended(self) -> bool:
         """Return True if all ranks that gloo waits for have called the operation by now, on the virtual clock. Gloo must have
         ended."""
-        if self._last_ns is None:
-            self._last_ns = max((message.arrived_ns for message in self.posts(self._sources).values()), default=0)
-        return self._last_ns <= gpu().clock.poll_ns()
+        called_ns = [message.arrived_ns for message in self.posts(self._sources).values()]
+        return bool(gpu().clock.has_reached(max(called_ns, default=0)))
 
     def _missing(self) -> list[int]:
         awaited = range(self._group.size) if self._channel == _COLLECTIVES else self._sources

@@ -15,6 +15,11 @@ Note [Virtual time]
     The virtual clock shows the machine's time plus all skipped waits. Skipped waits do not advance other processes such as
     DataLoader workers, so the script's waits for data are meaningless.
 
+Note [Polls]
+    A script may ask in a loop whether GPU work has ended, with `query` or `is_completed`. Without a sleep in the loop, a clock
+    that skips waits would keep the CPU busy for as long as the work lasts. Each further query for the same end therefore
+    advances such a clock by 1/64 of the time since the first query.
+
 Note [The recorded clock]
     The recorded clock ignores this machine's own time, so a replay gives the same times on an idle and on a busy machine. Each
     query advances the clock by `POLL_NS`, because a loop that polls the time must end. If a background thread sleeps, the sleep
@@ -38,6 +43,7 @@ _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
+_POLLS_PER_WAIT = 64  # see Note [Polls]
 POLL_NS = 1_000  # time added per query of a clock that stands still; on real machines, a query takes 50 to 2 000 ns
 
 
@@ -48,6 +54,7 @@ class Clock(Protocol):
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
     flows: bool = True  # False if only waits advance the clock; see Note [The recorded clock]
     skips_waits: bool = False  # do waits take no real time?
+    _polled_ns: tuple[int, int] = 0, 0  # the end for which the script asked last, and when it asked for it first
 
     def now_ns(self) -> int: ...
 
@@ -56,6 +63,16 @@ class Clock(Protocol):
         otherwise hang."""
         # see Note [The recorded clock]
         return self.now_ns()
+
+    def has_reached(self, end_ns: int) -> bool:
+        """Return True if it is `end_ns` or later. Repeated queries may advance the clock."""
+        # see Note [Polls]
+        now_ns = self.poll_ns()
+        if now_ns < end_ns and self.skips_waits:
+            if self._polled_ns[0] != end_ns:
+                self._polled_ns = end_ns, now_ns
+            self.wait_until(min(end_ns, now_ns + (now_ns - self._polled_ns[1]) // _POLLS_PER_WAIT))
+        return now_ns >= end_ns
 
     def wait_until(self, deadline_ns: int) -> None:
         """Wait until `deadline_ns`."""

@@ -45,6 +45,7 @@ class FakeClock:
     speed = Fraction(1)
     flows, skips_waits = True, False
     ahead_ns: int | None = None
+    _polled_ns: tuple[int, int] = 0, 0
 
     def __init__(self, time_ns: int = 1_000_000 * US) -> None:
         self.time_ns = time_ns
@@ -62,6 +63,9 @@ class FakeClock:
 
     def poll_ns(self) -> int:
         return self.now_ns()
+
+    def has_reached(self, end_ns: int) -> bool:
+        return self.time_ns >= end_ns
 
     def wait_until(self, deadline_ns: int) -> None:
         if deadline_ns > self.time_ns:

@@ -133,7 +133,7 @@ def test_a_collective_is_completed_when_its_end_time_is_reached(
     now_ns: int, completed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, _ = _ended(monkeypatch, CALL_NS)
-    monkeypatch.setattr(module, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(poll_ns=lambda: now_ns)))
+    monkeypatch.setattr(module, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(has_reached=now_ns.__ge__)))
     assert work.is_completed() is completed
 
 

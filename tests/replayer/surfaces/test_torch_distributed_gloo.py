@@ -54,7 +54,7 @@ class Ranks:
         here = SimpleNamespace(
             ranks=SimpleNamespace(read_clock_offset=lambda: offset_ns, deadlocks=self.deadlocks),
             streams=SimpleNamespace(host_now_ns=lambda: int(time_ms * MS) + offset_ns),
-            clock=SimpleNamespace(poll_ns=lambda: int(time_ms * MS) + offset_ns, **self._clock),
+            clock=SimpleNamespace(has_reached=(int(time_ms * MS) + offset_ns).__ge__, **self._clock),
             simulator=SimpleNamespace(scheduler=SimpleNamespace(block=block)),
             current=SimpleNamespace(thread=lambda: None),
         )

@@ -147,6 +147,20 @@ def test_a_polling_loop_ends_on_a_recorded_clock_at_any_speed() -> None:
     assert asked == 2 * MS // POLL_NS - 1
 
 
+def test_a_script_that_polls_for_a_long_time_asks_about_a_thousand_times() -> None:
+    """GIVEN GPU work that ends in 10 s THEN the clock ends exactly at the end of the work. WHEN the work ends within few polls
+    THEN each poll advances the recorded clock by POLL_NS only."""
+    for clock in (RecordedClock(), ScaledClock(RecordedClock(), "0.5")):
+        end_ns, asked = clock.now_ns() + 10_000 * MS, 0
+        while not clock.has_reached(end_ns):
+            asked += 1
+        assert 500 < asked < 2_000 and 0 <= clock.now_ns() - end_ns <= 2 * POLL_NS
+        end_ns, asked = clock.now_ns() + 5 * POLL_NS, 0
+        while not clock.has_reached(end_ns):
+            asked += 1
+        assert asked >= 4
+
+
 def test_in_a_forked_child_the_recorded_clock_runs_in_real_time_until_it_uses_the_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
