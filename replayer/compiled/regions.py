@@ -161,7 +161,7 @@ def _keep_constants(graph: TorchAny) -> None:
 
 def _called_once(op: TorchFunction) -> TorchFunction:
     @lru_cache(maxsize=1)
-    def constant(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def constant(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:  # torch.fx would call the op itself by its name
         return op(*args, **kwargs)
 
     return constant

@@ -26,18 +26,17 @@ _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled"
 def install(torch_module: ModuleType) -> None:
     wrapper: TorchAny = torch_module._TorchCompileInductorWrapper
 
-    def compile_with_mode(self: TorchAny, model: TorchAny, inputs: TorchAny, *, config_patches: TorchAny = None) -> TorchAny:
-        return compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
+    def compile_here(_: TorchAny, model: TorchAny, inputs: TorchAny, **_options: TorchAny) -> TorchAny:
+        return compile_graph(model, inputs)
 
     def get_compiler_config(self: TorchAny) -> TorchAny:
         config: TorchAny = import_module("torch._inductor.config")
         with config.patch(self.config):
             return config.get_config_copy()
 
-    patch(wrapper, __call__=compile_with_mode, get_compiler_config=get_compiler_config)
+    patch(wrapper, __call__=compile_here, get_compiler_config=get_compiler_config)
     when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
-    backend = "torch._dynamo.backends.cudagraphs"
-    when_imported(backend, lambda module: patch(module.CudagraphsBackend, __call__=lambda _, *given: compile_graph(*given)))
+    when_imported("torch._dynamo.backends.cudagraphs", lambda module: patch(module.CudagraphsBackend, __call__=compile_here))
     when_imported("torch._inductor.compile_fx", lambda module: patch(module, compile_fx=compile_graph))
     decided = torch_module._C._conv_determine_backend_memory_format
 
