@@ -83,11 +83,8 @@ _MOST = 25  # maximum number of functions in the table, --json has all functions
 def by_function(first: str, second: str, json: bool) -> int:
     """Print the GPU time of each Python function. Raise TraceError if a trace has no Python stacks."""
     changes = function_changes(load_trace(first), load_trace(second))
-    lacking = [
-        name
-        for name, side in ((first, [change.recorded for change in changes]), (second, [change.replayed for change in changes]))
-        if not any(side)
-    ]
+    sides = (first, [change.recorded for change in changes]), (second, [change.replayed for change in changes])
+    lacking = [name for name, side in sides if not any(side)]
     if lacking:
         who = "neither trace has" if len(lacking) == 2 else f"{lacking[0]} has no"
         raise TraceError(f"{who} Python stacks; record with `trace record --stacks`, or profile with `with_stack=True`")

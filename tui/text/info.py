@@ -286,11 +286,8 @@ def _flat(facts: dict[str, Json], prefix: str = "") -> list[tuple[str, Any]]:
 def _value_text(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int | float) and key.endswith("_ns"):
-        return time_text(value)
-    if isinstance(value, int | float) and key.endswith("_bytes"):
-        return size_text(value)
-    return str(value)
+    words = next((words for unit, words in (("_ns", time_text), ("_bytes", size_text)) if key.endswith(unit)), str)
+    return words(value) if isinstance(value, int | float) else str(value)
 
 
 def _devices(summary: Summary, width: int) -> list[str]:
