@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import Any
 
@@ -94,9 +94,8 @@ class WorkloadObserver:
         return with_modules(signature, outermost)
 
 
-def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> WorkloadSignature:
+def with_modules(signature: WorkloadSignature, outermost: Sequence[Any]) -> WorkloadSignature:
     """Add modules to a workload signature. Shared modules and parameters count once."""
-    outermost = list(outermost)
     modules = {id(part): part for module in outermost for part in parts_of(module)}
     if not modules:
         return signature

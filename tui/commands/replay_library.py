@@ -74,15 +74,14 @@ class ReplaySource:
 
 
 def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
-    if gpu and estimate and gpus > 1:  # the library's entries are for one GPU
-        return ReplaySource(gpu, trace_of_card(gpu, gpus), is_estimate=True)
-    choice = choice_of(trace, gpu, estimate)
+    # the library's entries are for one GPU
+    choice = None if gpu and estimate and gpus > 1 else choice_of(trace, gpu, estimate)
     if choice is not None:
         require_phases_enough(strict, gpus)
         of, recorded = gpu_and_blank_trace(choice)
         return ReplaySource(trace or of.name, recorded, choice=choice, gpu=of)
     if gpu:
-        return ReplaySource(gpu, trace_of_card(gpu), is_estimate=True)
+        return ReplaySource(gpu, trace_of_card(gpu, max(gpus, 1)), is_estimate=True)
     path, recorded = load_replayable(trace)
     return ReplaySource(trace, recorded, path=path)
 
