@@ -431,7 +431,6 @@ SUITES = (
         on_gpu=_DEFAULT_DEVICE,
     ),
     Suite("azula", "bec12b89", ("tests",), 80, "probabilists/azula bec12b89", ".", _NO_OPTIONS, on_gpu=_DEFAULT_DEVICE),
-    Suite("torchkbnufft", "bda32abf", ("tests",), 60, "mmuckley/torchkbnufft bda32abf", ".", on_gpu=_DEFAULT_DEVICE),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -625,6 +624,12 @@ CAUSES = (
         r"Expected a 'cuda' device type for generator but found 'cpu'|test_cpu_device_preserved.*'cuda' == 'cpu'",
         Kind.AS_ON_A_GPU,
         "the default device is cuda, and the test expects the CPU or shuffles with a generator of the CPU",
+    ),
+    Cause(
+        "evotorch",
+        r"test_take_best_with_multiobj.*two devices, cuda:0 and cpu",
+        Kind.AS_ON_A_GPU,
+        "the default device is cuda, and the project creates the test's tensors on the CPU",
     ),
     Cause("", r"name 'transforms' is not defined", Kind.ENVIRONMENT, "torchvision is not installed"),
     Cause("", r"EADDRINUSE", Kind.ENVIRONMENT, "another process used the test's port"),
