@@ -342,7 +342,7 @@ def gate_init(
 ) -> int:
     """Write a file with limits on step time and memory for replays of a recording.
 
-    The file allows slightly longer steps and slightly more memory than in the recording.
+    The limits are slightly higher than the step time and the memory of the recording.
     """
     from tui.commands.gate import init
 

@@ -268,7 +268,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # Hide all warnings of this call. PyTorch shows some warnings only once, and must still show them for the script's calls.
+    # Hide all warnings of this call. PyTorch shows some warnings only once, so a hidden one must not count as shown: the script
+    # may cause it later.
     # `warnings.catch_warnings` would make Python repeat warnings that it normally shows only once.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
