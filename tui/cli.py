@@ -72,22 +72,24 @@ def _trace(version: Annotated[bool, flag("--version", "Print the version and exi
 @app.command(
     "import",
     rich_help_panel=FILES,
-    epilog="$ trace import worker0.pt.trace.json.gz -o v100.msgpack\n$ trace import profiles/    # one file per rank",
+    epilog="$ trace import worker0.pt.trace.json.gz -o v100.msgpack\n"
+    "$ trace import profiles/    # one file per rank\n$ trace import rank0.json rank1.json",
 )
 def import_(
-    recording: Annotated[
-        Path, argument("FILE|DIR", "A torch.profiler trace (.json or .json.gz), or a folder or archive with one per rank.")
+    recordings: Annotated[
+        list[Path],
+        argument("FILE|DIR", "A torch.profiler trace (.json or .json.gz), or one per rank: files, a folder or an archive."),
     ],
     output: Annotated[
         Path | None,
-        option("T.msgpack", "The file to write. [default: named after FILE, in the current folder]", "-o", "--output"),
+        option("T.msgpack", "The file to write. [default: the first file's name, in the current folder]", "-o", "--output"),
     ] = None,
     json: Annotated[bool, flag("--json", "Print a summary of the import as JSON.")] = False,
 ) -> int:
     """Convert a torch.profiler recording to a trace file."""
     from tui.commands.import_ import run
 
-    return run(recording, output, json)
+    return run(recordings, output, json)
 
 
 @app.command(

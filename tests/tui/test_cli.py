@@ -18,6 +18,8 @@ from typer.core import TyperGroup
 
 import trace_replay
 from tests.tui.view.scenes import crowd
+from traces.chrome.export import export_chrome
+from traces.combining.merge import merge_ranks
 from traces.figures.problems import problems_of
 from traces.format.trace_file import load, save
 from traces.model.trace import Device, DeviceKind, DeviceSpans, Origin, Steps, Trace, TraceWriteError
@@ -249,6 +251,13 @@ def test_import_writes_no_trace_of_a_recording_without_events(folder: Path, capf
     assert run(["import", "empty.json"]) == 2
     assert "empty.json contains no ops, kernels or memory events. torch.profiler writes" in capfd.readouterr().err
     assert not Path("empty.msgpack").exists()
+
+
+def test_the_files_of_several_ranks_are_imported_as_one_trace(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = [str(file) for file in export_chrome(merge_ranks([small_trace(), small_trace()], [0, 1]), Path("x.json"))]
+    assert run(["import", *files]) == 0
+    assert "of 2 ranks" in capfd.readouterr().err
+    assert load(Path(default_name(Path(files[0])))).ranks == [0, 1]
 
 
 def test_an_exported_recording_without_ops_can_be_imported(tmp_path: Path) -> None:

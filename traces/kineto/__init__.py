@@ -22,15 +22,15 @@ from traces.model.trace import Trace
 __all__ = ["read_kineto", "read_kineto_bytes"]
 
 
-def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
-    """Import one profiler file (.json or .json.gz), or a folder or archive (.tar.gz or .zip) with one file per rank. If
+def read_kineto(*paths: str | os.PathLike[str], marks_are_steps: bool = False) -> Trace:
+    """Import profiler files (.json or .json.gz) of one run, or a folder or archive (.tar.gz or .zip) with one file per rank. If
     `marks_are_steps` is True, every call of `profiler.step()` ends a training step. Raises TraceImportError if the recording
     cannot be read, or if it is unknown which rank recorded a file."""
-    path = Path(path)
+    places = [Path(path) for path in paths]
     problems: Counter[str] = Counter()
     with _collector_off():
-        recordings = recordings_in(path, problems)
-        return assemble(recordings, problems, skip_others=holds_several(path), marks_are_steps=marks_are_steps)
+        recordings = (recording for place in places for recording in recordings_in(place, problems))
+        return assemble(recordings, problems, skip_others=any(map(holds_several, places)), marks_are_steps=marks_are_steps)
 
 
 def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:

@@ -25,18 +25,19 @@ from tui.running.progress import working
 _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
 
 
-def run(recording: Path, output: Path | None, json: bool) -> int:
-    target = output or Path(default_name(recording))
-    if target.exists() and recording.exists() and target.samefile(recording):
+def run(recordings: list[Path], output: Path | None, json: bool) -> int:
+    target = output or Path(default_name(recordings[0]))
+    if target.exists() and any(recording.exists() and target.samefile(recording) for recording in recordings):
         raise TraceError(f"{target} is the recording itself; give another output file with `-o`")
     if output is None and target.exists():
         raise TraceError(f"{target} already exists; replace it with `-o {target}`, or give another file name with `-o`")
     require_writable(target)
-    with working(f"reading {recording}"):
-        trace = read_kineto(recording)
+    read = ", ".join(map(str, recordings))
+    with working(f"reading {read}"):
+        trace = read_kineto(*recordings)
     if not any(map(len, (trace.phases, trace.host, trace.device, trace.memory))):
         raise TraceError(
-            f"{recording} contains no ops, kernels or memory events. torch.profiler writes such a file if it stops before the"
+            f"{read} contains no ops, kernels or memory events. torch.profiler writes such a file if it stops before the"
             " first active step of its schedule"
         )
     with working(f"writing {target}"):

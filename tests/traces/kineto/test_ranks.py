@@ -78,6 +78,7 @@ def test_importing_one_file_of_an_export_keeps_only_the_notes_of_its_rank(
     whole = read_kineto(tmp_path)
     assert (whole.ranks, whole.provenance, whole.problems) == ([0, 1], notes, {"lost-launch": 2})
     assert [(device.rank, device.index) for device in whole.devices] == [(0, 0), (1, 0)]
+    assert read_kineto(first, second).fingerprint == whole.fingerprint
     first.unlink()
     part = read_kineto(second)
     kept = {} if ranks is None else {"ranks": {"1": {"file": "b"}}}
