@@ -5,8 +5,8 @@
     schedule.end_step(False, ("forward", "loss", "backward", "optimizer"), 1)     # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-`warmup`, `clean` and `profiled` are numbers of training steps. If the script never trains, evaluation steps are counted
-instead.
+Here, three training steps warm up, ten are timed without the profiler, and five are profiled. If the script never trains,
+evaluation steps are counted instead.
 
 Note [Windows for later kinds of steps]
     Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first profile may miss a

@@ -69,8 +69,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # All columns are constant, so only one value of each would be stored. `load` would reject the table, because few bytes
-        # that describe many rows may be an attack (FORMAT.md). So all values of one column are stored.
+        # All columns are constant, so only one value of each would be stored. `load` rejects such tables, because a few bytes
+        # could then ask for gigabytes of rows (FORMAT.md). So store all values of one column.
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed
