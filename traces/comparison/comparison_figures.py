@@ -162,7 +162,7 @@ class ComparedFigures:
     tolerance: float  # largest allowed difference of step times, as a fraction
     judged: str  # the key of a figure outside the tolerance, or else of the step time, such as "compute_side"
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
-    # False for another program or another time; None if undecided, for example because a recording lacks much of its GPU work
+    # False for another program or another time; None if undecided: much GPU work is missing, or the difference may be noise
     within_tolerance: bool | None
     analyses: Both[Analyses]
     # number of replayed steps with recorded GPU times to compare, if some replayed steps have no recorded GPU times
@@ -274,7 +274,7 @@ class Comparison(ComparedFigures):
             if a_ns is not None and b_ns is not None:
                 error = "" if figure.error is None else f" ({figure.error:+.1%})"
                 lines.append(f"{words} {a_ns / 1e6:.3f} -> {b_ns / 1e6:.3f} ms{error}")
-        within = {True: "within", False: "not within", None: "nothing to judge:"}[self.within_tolerance]
+        within = {True: "within", False: "not within", None: "not judged against"}[self.within_tolerance]
         lines.append(f"{within} {self.tolerance:.1%} of {self.judged}")
         return "\n  ".join(lines)
 

@@ -19,9 +19,10 @@ Note [Means of varying steps]
     more than a training step.
 
 Note [Noise of an average]
-    The average of many steps is known better than the time of one step. If step times are independent and normally
-    distributed, two standard errors of the difference of two medians of n steps are 5.26 / sqrt(n) times the noise floor. From
-    CERTAIN_STEPS = 5.26**2 steps on, this is less than the noise floor, and decides which differences may be noise.
+    The average of many steps is more certain than the time of one step. If step times are independent and normally
+    distributed, two standard errors of the difference of two medians of n steps are 5.26 / sqrt(n) times the noise floor. If n
+    is larger than CERTAIN_STEPS = 5.26**2, two standard errors are less than the noise floor. A difference may be noise if it
+    is not larger than the noise floor and two standard errors.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
     others = noise_floor(their_ns[theirs])
-    noises = [_of_average(of, len(steps)) for of, steps in ((noise, ours), (others, theirs)) if of is not None and len(steps)]
+    noises = [_of_average(of, len(steps)) for of, steps in ((noise, ours), (others, theirs)) if of is not None]
     found = Spread(
         a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2],
         replayed_noise_floor=others, average_noise=max(noises, default=None),

@@ -127,12 +127,11 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
     if verdict.same is None:
         text = "NOT JUDGED: the traces do not show whether this is the same program."
         return [(text, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
-    error, tolerance = comparison.figures[comparison.judged].error, share_text(comparison.tolerance)
-    differs = _differences(comparison)
+    judged = comparison.figures[comparison.judged]
+    error, tolerance, differs = judged.error, share_text(comparison.tolerance), _differences(comparison)
     if verdict.same is False:
-        judged = "" if error is None else f": {differs}"
-        reason = f"NOT the same program: {verdict.reason}."
-        return [(reason, "red"), (f"The figures below compare different work{judged}.", "")]
+        reason, of_work = f"NOT the same program: {verdict.reason}.", "" if error is None else f": {differs}"
+        return [(reason, "red"), (f"The figures below compare different work{of_work}.", "")]
     if comparison.within_tolerance and error is None:
         text, style = "PASS: the traces are identical, but have no steps and no GPU work to compare.", "green"
     elif comparison.within_tolerance:
@@ -140,8 +139,8 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
     elif error is None and comparison.within_tolerance is None:
         text, style = "NOT JUDGED: at least one trace has no steps and no GPU work.", "red"
     elif comparison.within_tolerance is None:
-        why = f"{_JUDGED[comparison.judged]} varies by ±{share_text(comparison.figures[comparison.judged].noise)} between steps"
-        if any(comparison.work_is_hidden):
+        why = f"{_JUDGED[comparison.judged]} varies by ±{share_text(judged.noise)} between steps"
+        if not comparison.tolerance < abs(error or 0) <= (judged.average_noise or 0):
             sides = zip(("A", "B"), comparison.bottlenecks, strict=True)
             reasons = (f"{of.reason} ({side})" for side, of in sides if of is not None and of.gain_ns is None and of.reason)
             why = f"GPU time cannot be compared: {next(reasons, '')}"

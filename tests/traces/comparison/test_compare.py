@@ -152,9 +152,14 @@ def test_a_difference_that_is_not_larger_than_the_noise_of_one_trace_is_not_judg
 ) -> None:
     """GIVEN a trace with steps of 100 to 130 us, so half of the range between their quartiles is 7.2 % of the median."""
     ours, theirs = (training(steps=8, jitter_us=tuple(of)) for of in (first, second))
-    result = compare(ours, theirs)
-    assert result.within_tolerance is (False if verdict.startswith("FAIL") else None)
+    result, is_noise = compare(ours, theirs), verdict.startswith("NOT JUDGED")
+    assert result.within_tolerance is (None if is_noise else False)
     assert verdict_sentences(result)[0][0].startswith(verdict)
+    assert ("not judged against 5.0% of steps" in repr(result)) is is_noise
+    # WHEN kernels of the shorter trace are missing THEN noise is still the reason for not judging
+    ours.problems = {"lost-kernel": 4}
+    lost = verdict_sentences(compare(replace(ours), theirs))[0][0]
+    assert ("between steps" in lost, "kernels are missing" in lost) == (is_noise, not is_noise)
 
 
 def test_the_noise_of_many_steps_is_smaller_than_the_noise_of_one_step() -> None:
