@@ -92,13 +92,14 @@ def communication(trace: Trace) -> Communication:
 
 @cached_result
 def communication_per_step(trace: Trace) -> dict[int, tuple[int, int]]:
-    """For each GPU that communicates, return two times per step: while it computes nothing, and while it also computes."""
+    """For each GPU, return how long it communicates per step without computing, and how long while it also computes."""
     rows = counted_steps(trace)
     times_ns = _overlap(trace, np.isin(measure.launch_steps(trace), rows) if len(rows) else True)
     steps = {row: int((trace.steps.rank[rows] == measure.rank_of_device(trace, row)).sum()) or 1 for row in times_ns}
     return {row: (exposed_ns // steps[row], hidden_ns // steps[row]) for row, (exposed_ns, hidden_ns) in times_ns.items()}
 
 
+@cached_result
 def exposed_copies_ns(trace: Trace) -> int:
     """Return how long the host or the GPU waits for copies between CPU and GPU memory, in nanoseconds per step. A copy that
     runs at the same time as other GPU work costs no time."""

@@ -212,6 +212,7 @@ class ComparisonFacts(ComparedFigures, VerdictFacts):
 class Comparison(ComparedFigures):
     verdict: Verdict
     work_is_hidden: Both[bool]  # whether a trace lacks GPU work, so that its steps may take longer than the trace shows
+    copies_ns: Both[int]  # the time per step that the host or other GPU work waits for copies from or to the host
 
     @property
     def words(self) -> tuple[str, str]:

@@ -261,9 +261,8 @@ def _exposed(comparison: Comparison) -> Iterator[Reason]:
         before_ns, after_ns = (None if of is None else of.exposed_per_step_ns for of in both)
         subject = "communication between ranks that did not overlap with compute"
         yield _reason("communication", before_ns, after_ns, "", subject, "")
-    before_ns, after_ns = (0 if of is None else of.copies_ns or 0 for of in comparison.bottlenecks)
-    if (before_ns or after_ns) and comparison.have_gpu_times:
-        copies = "copies between host and GPU that did not overlap with compute"
+    if comparison.have_gpu_times:
+        (before_ns, after_ns), copies = comparison.copies_ns, "copies between host and GPU that did not overlap with compute"
         yield _reason("copies", before_ns, after_ns, "", copies, "", verb="take")
 
 
