@@ -154,14 +154,13 @@ def bottleneck_of(trace: Trace, pace: StepPace | None, analyses: Analyses) -> Pa
     kinds = measure.steady_steps(trace), measure.profiled_steps(trace)
     mine, profiled = (found[trace.steps.rank[found] == late.rank] for found in kinds)
     step_ns = (pace.mean or pace).pace_ns
-    steps = max(int((trace.steps.rank == late.rank).sum()), 1)
     waits_ns = step_ns if gpu is None else exposed_ns + others[gpu].idle_ns // max(others[gpu].steps, 1)
     late_ns = min(late.late_per_step_ns, waits_ns, step_ns)
     if late_ns < thresholds.MUCH_LATE * step_ns or (of.limit not in (OTHER_RANKS, DEVICE) and late_ns < of.gain_ns):
         return of
     own_idle = {label: idle[label] for rank, label in busiest.items() if rank == late.rank}
     own = bottleneck(pace_of_steps(trace, mine, with_kernels=profiled), own_idle)
-    if own is not None and _longer_compute_ns(trace, late.rank) >= late_ns * steps / 2:
+    if own is not None and _longer_compute_ns(trace, late.rank) >= late.late_ns * late_ns / late.late_per_step_ns / 2:
         own = replace(own, limit=DEVICE, reason="computes longer than the GPUs of other ranks")
     return own and replace(own, gain_ns=late_ns, share=late_ns / step_ns, late_rank=late.rank)
 

@@ -29,6 +29,7 @@ from traces.model.trace import (
     Origin,
     Phases,
     Sizes,
+    StepKind,
     Steps,
     Trace,
     Values,
@@ -213,6 +214,11 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
     reason = "computes longer than the GPUs of other ranks"
     assert found.bottleneck == PaceLimit("device", 70 * MS, 0.7, reason, late_rank=1)
     assert f"Its GPU is busy 80.0 % of the time and {reason}." in bottleneck_text(found)
+    # WHEN warm-up steps without GPU work came before THEN their number does not matter
+    before = slow.steps.take(np.tile(np.arange(4), 3))
+    before.start_ns -= 200 * MS * np.repeat(np.arange(3, 0, -1), 4)
+    before.kind[:] = StepKind.WARMUP
+    assert summarize(replace(slow, steps=Steps.concatenated([before, slow.steps]))).bottleneck == found.bottleneck
     hidden = replace(trace, device=trace.device.take(np.arange(len(trace.device))))
     hidden.device.duration_ns[(hidden.device.device == 0) & ~communicates] = 85 * MS  # rank 0 computes while it waits
     late = summarize(hidden).bottleneck
