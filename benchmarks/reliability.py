@@ -576,7 +576,7 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
     tests, found = sum(sum(row.outcomes.values()) for row in rows), sum(len(row.faults) for row in rows)
     lines += [
         "Does `trace` fail safely if a file is damaged, a disk is full, or a process is killed? The benchmark tries these",
-        "and other faulty conditions. It counts a fault if a command prints a Python traceback, writes an incomplete",
+        "and other faulty conditions. A command is at fault if it prints a Python traceback, writes an incomplete",
         "file, exits with a wrong code, or needs more time or memory than [Bounds](#bounds) allows.",
         "",
         f"Result: {tests:,} tests, {found} faults. To repeat the tests, run `python benchmarks/reliability.py --seed {seed}"

@@ -142,7 +142,7 @@ class RegionGraph:
         return results, memory.end()
 
     def _copied_inputs(self, inputs: list[TorchAny]) -> frozenset[int]:
-        """PyTorch copies changing inputs into the CUDA graph's memory before each launch."""
+        """Return the memory of the inputs that PyTorch copies to the CUDA graph before each launch, because they change."""
         if not self._trains or self._is_backward:
             return frozenset()
         return _memory_of(value for i, value in enumerate(inputs) if i not in self._static_inputs)

@@ -214,7 +214,7 @@ class ScriptSteps:
         if self._has_warmed_up:
             return
         self._has_warmed_up = True
-        # In forked ranks, `gc.unfreeze` would write to all shared objects, and so copy their memory.
+        # Forked ranks share the memory of frozen objects. `gc.unfreeze` would write to it, so each rank would get a copy.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

@@ -274,8 +274,8 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows a C++ warning only after the outermost C++ call has returned. The outermost call is therefore
-        # `Tensor.map_` here: it returns before `finally` restores the filters, so its warnings are hidden.
+        # PyTorch shows the warnings of nested C++ calls when the outermost call returns. Here, this is `Tensor.map_`. It returns
+        # before the filters are restored, so its warnings are hidden.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

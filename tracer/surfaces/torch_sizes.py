@@ -4,7 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-The recorder reads a size from the shape of the result. Copying data from the GPU would make the script wait.
+The recorder reads the sizes from the shapes of the results. It copies no data from the GPU, because the script would wait.
 """
 
 from __future__ import annotations
