@@ -142,9 +142,9 @@ class RepeatedSteps:
             self.known, self.plan = [*learned, end], plan
 
     def expect(self, thread: int | None, ends: Callable[[int], None], acts: Callable[[int], None]) -> None:
-        """Expect that `thread` makes the reports of `known` again in each step, from the report after the last one that it has
-        made. `ends` is called for the last report of a step. If `is_plain` is False, `acts` is called for each report that
-        begins or ends a segment."""
+        """Expect that `thread` makes the same reports (`known`) in each step. The first expected report is the next one of the
+        current step. `ends` is called for the last report of a step. If `is_plain` is False, `acts` is called for each report
+        that begins or ends a segment."""
         if not self.known:
             return
         on_stream, then = self.stream is not None, None if self.is_plain else acts

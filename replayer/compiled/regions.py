@@ -149,7 +149,7 @@ class RegionGraph:
 
 
 def _keep_constants(graph: TorchAny) -> None:
-    """Copy constants to the GPU in the first call only. Inductor copies them when it compiles a function."""
+    """Copy constants to the GPU only in the first call of a graph, because Inductor copies constants during compilation."""
     constants = set(graph.find_nodes(op="get_attr"))
     for node in graph.nodes:
         is_returned = any(user.op == "output" for user in node.users)

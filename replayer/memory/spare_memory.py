@@ -27,7 +27,7 @@ def spare_host_bytes() -> int | None:
 
 
 def _spare_container_bytes() -> int | None:
-    """Return the least spare memory of this process's control groups and their parents, or None without a limit."""
+    """Return how much memory this process may still use according to its control groups, or None without a limit."""
     spare_bytes: list[int] = []
     groups = Path("/proc/self/cgroup")
     for line in groups.read_text().splitlines() if groups.exists() else []:

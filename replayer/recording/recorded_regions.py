@@ -111,7 +111,7 @@ class RecordedRegions:
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     # Inductor may compile a function again for a new size, even if Dynamo treats the size as variable. The
-                    # new region has another name. So also accept calls of regions with other names.
+                    # new region has another name, so a recorded region may fit although its name differs.
                     is_recompiled = is_same and likeness >= _ALIKE and _function(other) == _function(name)
                     ranked.append(((is_recompiled, likeness, is_same, other == name, *fit), (other, recorded_inputs)))
         return max(ranked, key=itemgetter(0))[1] if ranked else None

@@ -85,7 +85,7 @@ class RecordedSegment:
 
     @property
     def is_empty(self) -> bool:
-        """Return True for a phase without time, such as the forward pass if a backward pass follows "other"."""
+        """Return True if the phase has no kernels and takes no time, for example a forward pass that was not recorded."""
         return not self.kernels and max(self.host_ns, self.device_ns) <= 0
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:

@@ -268,14 +268,13 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # Hide all warnings of this call. PyTorch shows some warnings only once, so a hidden one must not count as shown: the script
-    # may cause it later.
-    # `warnings.catch_warnings` would make Python repeat warnings that it normally shows only once.
+    # Hide all warnings of this call. PyTorch shows some warnings only once. The script may cause such a warning later, so it
+    # must not count as shown. `warnings.catch_warnings` would make Python repeat warnings that it normally shows only once.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows the warnings of nested C++ calls when the outermost call returns. Here, this is `Tensor.map_`. It returns
-        # before the filters are restored, so its warnings are hidden.
+        # PyTorch shows the warnings of nested C++ calls when the outermost call returns. Here, `map_` is the outermost call. It
+        # returns before the filters are restored.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)

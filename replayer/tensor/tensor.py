@@ -74,7 +74,8 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class ScriptAttributes(MutableMapping[str, "TorchAny"], dict[str, "TorchAny"]):  # type: ignore[metaclass, misc]
-    # The class is a dict, so a script can assign it to the `__dict__` of a tensor on the CPU.
+    # A script may assign the attributes of one tensor to another: `cpu_tensor.__dict__ = tensor.__dict__`. For this, Python
+    # requires a dict.
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
         dict.update(self, self.copy())

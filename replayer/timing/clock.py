@@ -65,7 +65,7 @@ class Clock(Protocol):
         return self.now_ns()
 
     def has_reached(self, end_ns: int) -> bool:
-        """Return True if it is `end_ns` or later. Repeated queries may advance the clock."""
+        """Return True if the clock has reached `end_ns`. Repeated queries may set a virtual clock forward."""
         # see Note [Polls]
         now_ns = self.poll_ns()
         if now_ns < end_ns and self.skips_waits:

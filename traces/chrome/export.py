@@ -93,5 +93,5 @@ def _text(event: ProfilerJson) -> bytes:
         text = orjson.dumps(event)
     except TypeError:  # only JSON escapes can express half a surrogate pair
         text = b""
-    # A terminal obeys some characters that orjson does not escape.
+    # orjson does not escape some control characters, which a terminal would interpret.
     return text if text.isascii() and text else json.dumps(event).encode()

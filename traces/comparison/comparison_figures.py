@@ -242,7 +242,7 @@ class Comparison(ComparedFigures):
 
     @property
     def have_gpu_times(self) -> bool:
-        """Return False if a trace lacks GPU work. Work that was not recorded is neither new nor gone."""
+        """Return False if the GPU work of a trace was not recorded. The ops of such traces are not compared."""
         return None not in (self.gpu_busy.recorded_ns, self.gpu_busy.replayed_ns)
 
     @property

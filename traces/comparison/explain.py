@@ -209,7 +209,7 @@ def _idle(comparison: Comparison) -> Iterator[Reason]:
     if not before or not after:  # unknown in a trace, for example because kernels are missing
         return
     if not comparison.steps.has_means and any(of is not None and of.mean is not None for of in comparison.paces):
-        return  # With a few long steps, idle times are means, which do not explain a difference of medians.
+        return  # Step times are medians, but idle times are means here, so idle times do not explain the difference.
     for device, ours, theirs in _paired(before, after, comparison.ranks):
         for reason, words in REASONS.items():
             before_ns, after_ns = _per_step(ours, reason), _per_step(theirs, reason)

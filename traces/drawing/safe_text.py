@@ -1,4 +1,4 @@
-"""Replaces characters of foreign names that a terminal or a browser would obey.
+"""Removes control characters from names in recordings. A terminal or a browser would interpret them.
 
     escape("<b>\\x1b[31m")  # "&lt;b&gt;\\ufffd", for HTML and SVG
 """

@@ -118,7 +118,7 @@ class StepTimes:
 
     @cached_property
     def longest_device_ns(self) -> Column:
-        """For each step, return the longest interval of a device, or NONE without device work."""
+        """For each step, return the device span of the slowest GPU, or NONE if the step has no GPU work."""
         none = np.full(len(self.host_interval_ns), NONE, dtype=np.int64)
         return np.asarray(np.max([none, *self.device_interval_ns.values()], axis=0))
 

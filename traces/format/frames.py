@@ -63,7 +63,7 @@ class Damaged(Exception):
 
 @contextmanager
 def located(offset_bytes: int) -> Iterator[None]:
-    """Name the place of damage that is found inside the block."""
+    """If the code in the `with` block finds damage, add the offset of the frame to the error."""
     try:
         yield
     except Damaged as error:

@@ -149,7 +149,7 @@ def _broadcast(shapes: tuple[Shape, ...]) -> int:
         return max(map(prod, shapes))
 
 
-# The functions below return the bytes that an op reads and writes, or its traffic if it accesses some bytes twice.
+# The functions below return the number of bytes that an op reads and writes. Bytes that an op reads twice count twice.
 
 
 def _copy(_in_place: bool, target: Operand, *sources: Operand) -> int:

@@ -23,7 +23,7 @@ _RANKS = re.compile(r"(?:^| )--(?:nproc[-_a-z]*|num[-_](?:processes|gpus))(?:=| 
 
 
 def require_ranks(count: int, available: int | None, words: list[str], gpus: int = 0) -> None:
-    """Raise TraceError if `--nproc COUNT`, or a launcher such as torchrun in `words`, asks for ranks that cannot run here."""
+    """Raise TraceError if this machine cannot run `count` ranks, or the ranks that a launcher in `words` (torchrun) starts."""
     ranks = count or _launched_ranks(words)
     local = ranks_per_machine(count) if count else ranks
     if local > MOST_DEVICES:

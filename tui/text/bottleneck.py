@@ -29,7 +29,7 @@ _WAITS_FOR = {
 
 
 class _Words(NamedTuple):
-    """How the sentences name a step: its length, and how much shorter it could be."""
+    """Parts of sentences about a step: its length, and how much shorter it could be."""
 
     step: str  # "step", or "recording" if no steps were found
     takes: str  # "A step takes 10 ms"

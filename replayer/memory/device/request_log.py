@@ -19,7 +19,7 @@ from replayer.memory.device.blocks import Block
 
 
 class RequestKind(IntEnum):
-    """The kind of an entry in a request log. The comments describe the `value` of such an entry."""
+    """The kind of an entry in a request log. The comment behind a kind says what the entry's `value` is."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes; Note [Failed convolution workspaces] in scratch_memory.py

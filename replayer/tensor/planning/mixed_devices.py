@@ -197,7 +197,7 @@ def _explicit_key(func: Op) -> TorchAny:
 
 
 def decomposed(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, key: TorchAny = None) -> TorchAny:
-    """Run PyTorch's implementation of an op in terms of other ops. The argument `key` names the implementation."""
+    """Run an op by running the ops that it consists of in PyTorch. `key` is the dispatch key of this implementation."""
     try:
         return func._op_dk(_explicit_key(func) if key is None else key, *args, **kwargs)
     except RuntimeError as error:

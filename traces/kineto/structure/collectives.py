@@ -5,8 +5,8 @@
 
 Since torch 2.3, profiles contain a collective's number of elements, dtype and process group. Since 2026, torch.profiler also
 records the communicator and the sequence number of a collective. An NCCL collective lasts from the start of its first kernel to
-the end of its last kernel. Since torch 2.15, the range of an NCCL collective does not name the backend, so the range's parent
-record_param_comms, which launched the kernels, stands for the collective.
+the end of its last kernel. Since torch 2.15, the range of an NCCL collective does not name the backend, so the importer
+reads the enclosing range, which is called record_param_comms.
 """
 
 from __future__ import annotations

@@ -328,7 +328,7 @@ def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
 
 
 def _leading_to(ends: Column, continues: Column) -> Column:
-    """Return which items belong to an uninterrupted run of `continues` just before an item of `ends`."""
+    """Mark the items of `continues` that are followed by an item of `ends`, with only items of `continues` in between."""
     places = np.where(ends | ~continues, np.arange(len(ends)), len(ends))
     following = np.minimum.accumulate(places[::-1])[::-1]
     return np.asarray(continues & ~ends & np.append(ends, False)[following])

@@ -33,8 +33,8 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# The colour of a character is stored in one number. Bits 0 to 4 contain the category of the GPU work, or a value of `Sign` in
-# rows that compare two traces. Bits 5 to 7 are flags. The higher bits contain 1 + the category of the background.
+# The colour of a character is stored in one number. Bits 0 to 4 contain the category of the GPU work. If the row compares two
+# traces, bits 0 to 4 contain a `Sign`. Bits 5 to 7 are flags. The higher bits contain 1 + the category of the background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
 LIT = 128  # the cell is selected or in the selected range
