@@ -146,14 +146,15 @@ class ScriptHooks:
         def next_batch(iterator: Any) -> Any:
             if (listener := self._listener()) is None:
                 return fetch(iterator)
-            listener.workload.is_loading = True
+            thread, loading = threading.get_ident(), listener.workload.loading
+            loading.add(thread)
             try:
                 batch = waiting(iterator)
             except StopIteration:
                 listener.loader_exhausted()
                 raise
             finally:
-                listener.workload.is_loading = False
+                loading.discard(thread)
             if listener.workload.is_open:
                 sizes = [int(tensor.nbytes) for tensor in tensors_in(self._torch, batch)]
                 listener.workload.batch_loaded(sum(sizes) if sizes else None)

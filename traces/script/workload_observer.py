@@ -34,7 +34,7 @@ class WorkloadObserver:
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
         self.is_open = True
-        self.is_loading = False  # the DataLoader runs, which may call transforms that are modules
+        self.loading = set[int]()  # threads in which a DataLoader runs, which may call transforms that are modules
         self.on_every_call: OnCall | None = None
         self._thread = 0
         self.forget()
@@ -58,8 +58,10 @@ class WorkloadObserver:
             self._batch_bytes = size_bytes
 
     def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
-        self._thread = self._thread or threading.get_ident()
-        if self._thread != threading.get_ident() or self.is_loading:
+        if (thread := threading.get_ident()) in self.loading:
+            return
+        self._thread = self._thread or thread
+        if self._thread != thread:
             return
         if self._inputs is None:
             self._inputs, self._autocast = tuple(starmap(InputTensor, inputs)), autocast

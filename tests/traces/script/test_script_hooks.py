@@ -26,6 +26,7 @@ class Listener:
         self.workload: Any = SimpleNamespace(
             is_open=is_open,
             on_every_call=None,
+            loading=set(),
             batch_loaded=lambda size: self.seen.append(("batch", size)),
             module_called=lambda module, inputs, autocast: self.seen.append(("inputs", list(inputs), autocast)),
             optimizer_stepped=lambda name: self.seen.append(("class", name)),

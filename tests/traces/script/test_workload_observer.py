@@ -93,17 +93,24 @@ def test_the_workload_includes_only_modules_called_in_the_first_thread() -> None
     assert observer.so_far.parameters == 3 * 4 + 4 + 3 * 2 + 2
 
 
-def test_modules_that_the_data_loader_calls_are_not_part_of_the_workload() -> None:
-    """GIVEN a DataLoader without worker processes, and transforms that are modules, as in torchvision."""
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_modules_that_the_data_loader_calls_are_not_part_of_the_workload(in_thread: bool) -> None:
+    """GIVEN a DataLoader without worker processes, and transforms that are modules, as in torchvision WHEN the script calls its
+    model after a batch was loaded, or in another thread while a batch is loaded THEN only the model counts."""
     observer = WorkloadObserver()
     listener: Any = SimpleNamespace(workload=observer, enter_phase=lambda name: None, leave_phase=lambda *ended: None)
 
     def fetch(iterator: Iterator[torch.Tensor]) -> torch.Tensor:
         observer.module_called(OTHER, rows(4))
+        if in_thread:
+            thread = Thread(target=observer.module_called, args=(MODEL, rows(8)))
+            thread.start()
+            thread.join()
         return next(iterator)
 
     ScriptHooks(torch, lambda: listener, Optimizers()).loading(fetch)(iter([torch.ones(8, 3)]))
-    observer.module_called(MODEL, rows(8))
+    if not in_thread:
+        observer.module_called(MODEL, rows(8))
     assert inputs_of(observer) == (InputTensor((8, 3), "float32"),)
     assert observer.so_far is not None and observer.so_far.parameters == 3 * 4 + 4
 
