@@ -50,6 +50,7 @@ from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, 
 
 _BEFORE_ALL = np.iinfo(np.int64).min
 _ON_HOST = ("synchronization", "host")  # reasons whose time the profiler stretches
+# how reports name the reasons for idle time
 REASONS = {
     "data": "waiting for data",
     "host": "host-bound",
@@ -242,6 +243,7 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
     if not mine.any():
         return of
     first_ns, last_ns = int(trace.steps.start_ns[mine].min()), int(trace.steps.end_ns[mine].max())
+    # each row contains the start and end of a gap, the work that ends the gap, and the time of the launch
     before = [(first_ns, of.begin_ns, of.first, of.first_launch_ns)]
     # One GPU may be idle while another GPU of the same process works.
     after = [(of.finish_ns, last_ns, NONE, last_ns)]

@@ -47,7 +47,7 @@ class RankLateness:
     last: int  # number of collectives that the rank reached last
     waited_ns: int  # time in which the rank waited for other ranks
     late_ns: int  # total delay after the median rank
-    late_per_step_ns: int = 0  # the same per step with compared collectives; without steps, in all
+    late_per_step_ns: int = 0  # `late_ns` per step with compared collectives; without steps, equal to `late_ns`
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:

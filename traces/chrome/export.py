@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -89,9 +90,8 @@ def _write_json(events: Iterable[ProfilerJson], header: ProfilerJson, file: IO[b
 
 
 def _text(event: ProfilerJson) -> bytes:
-    try:
-        text = orjson.dumps(event)
-    except TypeError:  # only JSON escapes can express half a surrogate pair
-        text = b""
-    # orjson does not escape some control characters, which a terminal would interpret.
-    return text if text.isascii() and text else json.dumps(event).encode()
+    # `json` escapes all characters outside ASCII. Terminals obey some of them, and orjson rejects halves of surrogate pairs.
+    with suppress(TypeError):
+        if (text := orjson.dumps(event)).isascii():
+            return text
+    return json.dumps(event).encode()

@@ -102,7 +102,7 @@ LONG_STEP = 2  # times the pace
 # chosen: quartiles of three values say nothing
 STEPS_FOR_NOISE = 4  # steps
 
-# the noise of a median or mean of more steps than this is smaller than the noise of a single step
+# if more steps than this are compared, the noise of their median or mean is smaller than the noise of a single step
 # chosen: two standard errors of the difference of two medians, see Note [Noise of an average] in figures/spread.py
 CERTAIN_STEPS = 28  # steps
 
@@ -197,7 +197,7 @@ ROUNDING_NS = 1000  # ns
 EVENT_COSTS = (1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14, 15.0, 25.0)  # times the overhead of an op with shapes
 
 # spread of the profiler's overhead between machines and torch releases
-# chosen after seeing results: with 0.5, a kind of event often cost nothing in recordings of real GPUs
+# chosen after seeing results: with 0.5, the estimated cost of a kind of event was often 0 in recordings of real GPUs
 EVENT_COST_SPREAD = 0.2  # share of the cost
 
 # shortest time between two events without a profiler

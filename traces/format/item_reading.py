@@ -103,7 +103,7 @@ class LaterTable:
         with located(self._offset_bytes):
             with self._lock:
                 while self._whole is None and name not in self._packed:
-                    # nothing more is read if another column has already met the damage
+                    # if another column has already found the damage, the iterator is at its end
                     require(next(self._reading, False), "a large frame cannot be read")
             if self._whole is None:
                 return unpack_column(self._packed[name], rows, np.dtype(kind.DTYPES[name]), name)

@@ -208,6 +208,7 @@ def find_card(text: str) -> Card:
     names if no GPU matches."""
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
+    # neither "ti" nor "3080" means an RTX 3080 Ti
     meant = [name for name, of in parts.items() if of & _VARIANTS < wanted <= of]
     if meant:
         nearest = min(meant, key=lambda name: len(parts[name]))

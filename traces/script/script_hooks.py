@@ -21,9 +21,10 @@ Note [Outermost calls]
     call stores two numbers (0.2 us).
 
 Note [Calls of compiled functions]
-    The call of a function that torch.compile compiled counts as the call of a module, because modules inside the function are
-    not seen. But the function may run a backward pass or an optimizer's step, which are reported by themselves. If the script
-    has an optimizer, the first call of each function is therefore reported after it has returned, and only if it did neither.
+    The call of a function that torch.compile compiled counts as the call of a module, because calls of modules inside the
+    function are not visible. But the function may run a backward pass or an optimizer's step, which other hooks report. If the
+    script has an optimizer, the first call of each function is therefore reported only after it has returned. A call that ran
+    a backward pass or an optimizer's step is not reported.
 """
 
 from __future__ import annotations

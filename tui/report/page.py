@@ -112,9 +112,10 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
             figures.append((memory_name(memory), [*memory.compared_bytes], size_text))
     else:
         (of,) = summaries
-        figures = [("step time", [of.step_median_ns], time_text)]
-        if of.pace is not None and of.pace.mean is not None:
-            figures = [("median step time", [of.step_median_ns], time_text), ("mean", [of.pace.mean.pace_ns], time_text)]
+        mean = None if of.pace is None else of.pace.mean
+        figures = [("step time" if mean is None else "median step time", [of.step_median_ns], time_text)]
+        if mean is not None:
+            figures.append(("mean step time", [mean.pace_ns], time_text))
         if of.compute_side_median_ns != of.step_median_ns:
             figures.append(("without data loading", [of.compute_side_median_ns], time_text))
         shares = of.busy_shares.values()

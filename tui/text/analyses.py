@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 Rows = Mapping[str, tuple[Value, ...]]  # the figures of a table by the label of the row
 _MOST_OPS, _MOST_MODULES = 10, 16  # maximum rows in text
-
-
-# the times of a phase or of a stage of nn.DataParallel, by the prefix of the figures' names
+# how tables name the times of a phase or of a stage of nn.DataParallel; the keys are the prefixes of the figures' names
 PHASE_TIMES = {"": "on the host", "device_": "between events", "busy_": "GPU busy"}
 
 
