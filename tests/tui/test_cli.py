@@ -247,10 +247,12 @@ def test_import_lists_the_problems_of_a_damaged_recording_by_kind(
 
 
 def test_import_writes_no_trace_of_a_recording_without_events(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    Path("empty.json").write_text('{"traceEvents": [{"ph": "M", "name": "process_name", "pid": 1}]}')
-    assert run(["import", "empty.json"]) == 2
-    assert "empty.json contains no ops, kernels or memory events. torch.profiler writes" in capfd.readouterr().err
-    assert not Path("empty.msgpack").exists()
+    for name in ("empty.json", "rank0.json", "rank1.json"):
+        Path(name).write_text('{"traceEvents": [{"ph": "M", "name": "process_name", "pid": 1}]}')
+    for names, read in ((["empty.json"], "empty.json"), (["rank0.json", "rank1.json"], "2 files")):
+        assert run(["import", *names]) == 2
+        assert f"no ops, kernels or memory events in {read}. torch.profiler writes" in capfd.readouterr().err
+    assert [file.name for file in Path().glob("*.msgpack")] == ["t.msgpack"]
 
 
 def test_the_files_of_several_ranks_are_imported_as_one_trace(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -32,13 +32,13 @@ def run(recordings: list[Path], output: Path | None, json: bool) -> int:
     if output is None and target.exists():
         raise TraceError(f"{target} already exists; replace it with `-o {target}`, or give another file name with `-o`")
     require_writable(target)
-    read = ", ".join(map(str, recordings))
+    read = str(recordings[0]) if len(recordings) == 1 else counted(len(recordings), "file")
     with working(f"reading {read}"):
         trace = read_kineto(*recordings)
     if not any(map(len, (trace.phases, trace.host, trace.device, trace.memory))):
         raise TraceError(
-            f"{read} contains no ops, kernels or memory events. torch.profiler writes such a file if it stops before the"
-            " first active step of its schedule"
+            f"no ops, kernels or memory events in {read}. torch.profiler writes such a file if it stops before the first"
+            " active step of its schedule"
         )
     with working(f"writing {target}"):
         save(trace, target)
