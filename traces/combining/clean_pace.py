@@ -32,6 +32,7 @@ from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, HostEvents, Pr
 from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_GAP_NS, OUTLIER_TIMES
 from traces.figures.measure import compiles_in_evaluation
 from traces.model.intervals import Intervals
+from traces.model.row_order import lists_by_key
 from traces.model.run import ProfilerCost, Run
 from traces.model.trace import NONE, WITHOUT_PROFILER, Column, StepKind, Trace
 
@@ -141,10 +142,8 @@ class _StagePace:
     def __init__(self, trace: Trace, rows: Column, waits: Intervals, without_cost: WithoutCost) -> None:
         phases, self._zero_ns = trace.phases, without_cost.zero_ns
         with_stages = np.unique(trace.parts.phase[trace.parts.phase != NONE])
-        clean: dict[tuple[int, ...], list[Column]] = {}
-        for row in with_stages[trace.steps.kind[phases.step[with_stages]] == StepKind.STEADY].tolist():
-            names, moments_ns = _stages(trace, row)
-            clean.setdefault(names, []).append(np.diff(moments_ns))
+        steady = with_stages[trace.steps.kind[phases.step[with_stages]] == StepKind.STEADY].tolist()
+        clean = lists_by_key((names, np.diff(moments_ns)) for names, moments_ns in (_stages(trace, row) for row in steady))
         before, after = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)]
         for row in rows[np.isin(rows, with_stages)].tolist():
             names, moments_ns = _stages(trace, row)

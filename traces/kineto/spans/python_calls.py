@@ -25,7 +25,7 @@ from types import CodeType
 import numpy as np
 
 from traces.model.invariants import REFERENCES
-from traces.model.row_order import repointed, with_rows
+from traces.model.row_order import lists_by_key, repointed, with_rows
 from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 from traces.names.own_packages import IN_SCRIPTS
 
@@ -137,11 +137,8 @@ def _lines_of(file: str) -> dict[str, list[range]]:
         code = compile((IN_SCRIPTS[room] / inside).read_bytes(), file, "exec")
     except OSError:
         return {}
-    found: dict[str, list[range]] = {}
-    for one in _codes_of(code):
-        last = max(line or 0 for *_, line in one.co_lines())
-        found.setdefault(one.co_name, []).append(range(one.co_firstlineno, last + 1))
-    return found
+    lasts = ((one, max(line or 0 for *_, line in one.co_lines())) for one in _codes_of(code))
+    return lists_by_key((one.co_name, range(one.co_firstlineno, last + 1)) for one, last in lasts)
 
 
 def _codes_of(code: CodeType) -> Iterator[CodeType]:

@@ -17,7 +17,8 @@ import numpy as np
 
 from traces.kineto.spans.shapes import describe
 from traces.kineto.spans.spans import RankTables
-from traces.model.trace import NONE, Collectives, Column, DeviceKind, Ending, Strings, parse_shapes
+from traces.model.row_order import lists_by_key
+from traces.model.trace import NONE, Collectives, DeviceKind, Ending, Strings, parse_shapes
 from traces.names.collectives import function_of, is_communication
 from traces.names.dtypes import SCALAR_TYPES
 from traces.names.profiler_json import ProfilerJson
@@ -68,13 +69,10 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
 def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
     device = tables.device
     launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & strings.matching(device.name, is_communication)
-    kernels: dict[int, list[int]] = {}
-    for kernel in np.flatnonzero(launched).tolist():
-        row = next((at for at in tables.host.outward(int(device.launch[kernel])) if at in ranges), NONE)
-        if row != NONE:
-            kernels.setdefault(row, []).append(kernel)
-    ends: Column = device.end_ns
-    return {row: (int(device.start_ns[own].min()), int(ends[own].max())) for row, own in kernels.items()}
+    calls = (tables.host.outward(int(launch)) for launch in device.launch[launched])
+    rows = (next((at for at in call if at in ranges), NONE) for call in calls)
+    kernels, ends = lists_by_key(zip(rows, np.flatnonzero(launched).tolist(), strict=True)), device.end_ns
+    return {row: (int(device.start_ns[own].min()), int(ends[own].max())) for row, own in kernels.items() if row != NONE}
 
 
 def _size(args: ProfilerJson, of_range: ProfilerJson) -> tuple[str, int]:
