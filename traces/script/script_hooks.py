@@ -22,15 +22,16 @@ Note [Outermost calls]
 
 Note [Calls of compiled functions]
     The call of a function that torch.compile compiled counts as the call of a module, because calls of modules inside the
-    function are not visible. But the function may run a backward pass or an optimizer's step, which other hooks report. If the
-    script has an optimizer, the first call of each function is therefore reported only after it has returned. A call that ran
-    a backward pass or an optimizer's step is not reported.
+    function are not visible. But the function may run a backward pass, an optimizer's step or a module outside of compiled
+    code, which other hooks report. If the script has an optimizer, the first call of each function is therefore reported only
+    after it has returned. If a hook reported something inside this call, neither this call nor later ones are reported. A
+    function may train with gradients and validate without them, so the two kinds of calls are kept apart.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -84,12 +85,18 @@ class CallListener(patching.PhaseListener, Protocol):
     def workload(self) -> WorkloadObserver: ...
 
 
+class _Reports(threading.local):
+    count = 0  # of this thread's calls of modules, backward passes and optimizer steps
+
+
+_REPORTS = _Reports()
+
+
 @dataclass
 class _CompiledFunction:
     number: int
-    trains: bool = False  # its last call contained a backward pass or an optimizer's step
+    is_seen: bool | None = None  # calls inside it were reported; None before its first call has returned
     records: bool = False  # autograd recorded its last call
-    has_returned: bool = False
 
 
 class ModuleCalls(threading.local):
@@ -122,6 +129,7 @@ class ScriptHooks:
         def passed(listener: CallListener, args: tuple[Any, ...]) -> None:
             if not is_compiling():  # torch.compile also runs backward passes, to trace them
                 since.nodes = nodes()
+                _REPORTS.count += 1
             if listener.workload.is_open:
                 listener.workload.backward_passed()
 
@@ -181,6 +189,7 @@ class ScriptHooks:
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes; hooks of parameters run inside
 
         def stepped(listener: CallListener, args: tuple[Any, ...]) -> None:
+            _REPORTS.count += 1
             is_first = running_backward() == -1 and known.is_first(args[0])
             if is_first and listener.workload.is_open:
                 listener.workload.optimizer_stepped(type(args[0]).__name__)
@@ -238,32 +247,38 @@ class ScriptHooks:
 
         def compiled(compiles: Call, context: Any, function: Any) -> Any:
             if not context.export:
-                context.enter_exit_hooks.append(partial(self._compiled_call, _CompiledFunction(-id(function)), calls))
+                functions = _CompiledFunction(-id(function)), _CompiledFunction(-id(function))  # without and with gradients
+                context.enter_exit_hooks.append(partial(self._compiled_call, functions, calls))
             return compiles(context, function)
 
         frame = "torch._dynamo.eval_frame"
         patching.when_imported(frame, lambda module: patching.patch_around(module.OptimizeContext, __call__=compiled))
 
-    def _compiled_call(self, function: _CompiledFunction, calls: ModuleCalls) -> Callable[[], None]:
+    def _compiled_call(self, functions: Sequence[_CompiledFunction], calls: ModuleCalls) -> Callable[[], None]:
         # see Note [Calls of compiled functions]
-        if calls.inside or function.trains or (listener := self._listener()) is None:
+        grad_enabled, nodes = self._torch.is_grad_enabled(), self._torch.autograd._get_sequence_nr
+        function = functions[grad_enabled]
+        if calls.inside or (function.is_seen and self._optimizers) or (listener := self._listener()) is None:
             return lambda: None
-        grad_enabled, nodes, since = self._torch.is_grad_enabled(), self._torch.autograd._get_sequence_nr, SINCE_BACKWARD
-        before, passed_before, steps_before = nodes(), since.nodes, self._optimizers.steps
-        is_reported = function.has_returned or not self._optimizers
-        if is_reported:
-            calls.inside = True
-            if function.records and grad_enabled:
-                listener.autograd_recorded(True)
+
+        def report() -> None:
+            _REPORTS.count += 1
             listener.module_called(function.number, grad_enabled)
 
+        is_reported = function.is_seen is False or not self._optimizers
+        if is_reported:
+            calls.inside = True
+            if function.records:
+                listener.autograd_recorded(True)
+            report()
+        nodes_before, reports_before = nodes(), _REPORTS.count
+
         def left() -> None:
-            function.trains = since.nodes not in (None, passed_before) or self._optimizers.steps != steps_before
-            function.records, function.has_returned = nodes() != before, True
+            function.records, function.is_seen = nodes() != nodes_before, _REPORTS.count != reports_before
             if is_reported:
                 calls.inside = None
-            elif not function.trains:
-                listener.module_called(function.number, grad_enabled)
+            elif not function.is_seen:
+                report()
             listener.module_returned()
 
         return left
@@ -292,6 +307,7 @@ class ScriptHooks:
             marks = None if (marks_of := listener.module_marks) is None else marks_of(self)
             calls.inside = True if marks is None else marks
             since_backward.nodes = None
+            _REPORTS.count += 1
             returned: Callable[[], None] | None = None
             try:
                 if (tell := listener.workload.on_every_call) is not None:

@@ -83,7 +83,7 @@ class StepEnd(IntEnum):
 class Optimizers:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self.made = self.steps = 0  # of all optimizers so far, including deleted ones; `steps` counts calls of `is_first`
+        self.made = 0  # all optimizers so far, including deleted ones
         self._numbers: dict[int, int] = {}  # of optimizers by `id()`, in the order in which the script made them
         # see Note [The first optimizer]; the keys of dictionaries are the numbers of other optimizers
         self._first: weakref.ref[Any] | None = None
@@ -114,7 +114,6 @@ class Optimizers:
     def is_first(self, optimizer: object) -> bool:
         """Return True if this weight update by `optimizer` ends a training step."""
         number, steps = self.add(optimizer), self._steps_since
-        self.steps += 1
         if number != self.first_number:
             if self._first is not None and self._first() is not None and not self._replaces_first(number):
                 steps[number] = steps.get(number, 0) + 1

@@ -274,8 +274,9 @@ def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_ca
     assert listener.seen == [("module", True), "returned"]
 
 
-def test_calls_of_compiled_functions_are_reported_but_not_those_that_train() -> None:
-    """GIVEN a script with an optimizer, and compiled functions that compute a loss, run a backward pass or update weights."""
+def test_a_call_of_a_compiled_function_is_reported_if_nothing_inside_it_is() -> None:
+    """GIVEN a script with an optimizer, and compiled functions that compute a loss, run a backward pass, update weights or call
+    a module outside of compiled code."""
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer, listener, optimizers = torch.optim.SGD([weight], 0.1), Listener(is_open=False), Optimizers()
     hooks = ScriptHooks(torch, lambda: listener, optimizers)  # type: ignore[arg-type, return-value]
@@ -295,7 +296,12 @@ def test_calls_of_compiled_functions_are_reported_but_not_those_that_train() -> 
     def go_back() -> None:
         torch.autograd.backward(loss_of(torch.ones(2)))
 
+    def train_or_validate() -> None:
+        (eagerly(go_back) if torch.is_grad_enabled() else loss_of(torch.ones(2)))
+
     eagerly: Any = torch.compiler.disable(lambda call: call())  # type: ignore[no-untyped-call]
+    layer, both = torch.nn.Linear(2, 2), torch.compile(train_or_validate, backend="eager")
+    calls_module = torch.compile(lambda: eagerly(lambda: layer(torch.ones(2))), backend="eager")
     loss = torch.compile(loss_of, backend="eager")
     train = torch.compile(lambda: eagerly(go_back), backend="eager")
     update = torch.compile(lambda: eagerly(optimizer.step), backend="eager")
@@ -307,6 +313,22 @@ def test_calls_of_compiled_functions_are_reported_but_not_those_that_train() -> 
     for _ in range(2):
         assert {"enter backward", ("module", True)} & set(seen(train)) == {"enter backward"}
         assert {("stepped", True), ("module", True)} & set(seen(update)) == {("stepped", True)}
+        assert seen(calls_module).count(("module", True)) == 1  # the module, and not the function
+        assert ("module", True) not in seen(both)
+        with torch.no_grad():
+            assert seen(both) == [("module", False), "returned"]
+
+
+def test_each_call_of_a_compiled_function_is_reported_if_the_script_updates_its_weights_without_an_optimizer() -> None:
+    weight, listener = torch.ones(2, requires_grad=True), Listener(is_open=False)
+    made = hooks(torch, listener)
+    made.backward()
+    made.module_calls(ModuleCalls())
+    eagerly: Any = torch.compiler.disable(lambda: torch.autograd.backward((weight * 2).sum()))  # type: ignore[no-untyped-call]
+    train = torch.compile(lambda: eagerly(), backend="eager")
+    for _ in range(3):
+        train()
+    assert listener.seen.count(("module", True)) == 3
 
 
 def test_a_function_that_is_compiled_twice_has_one_number() -> None:
