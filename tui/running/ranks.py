@@ -20,6 +20,8 @@ _LAUNCHERS = set(
 )
 # a launcher's option for the number of ranks; argparse accepts the shortened form `--nproc`
 _RANKS = re.compile(r"(?:^| )--(?:nproc[-_a-z]*|num[-_](?:processes|gpus))(?:=| )(\S+)")
+# accelerate's option for the number of machines, which share its `--num_processes`
+_MACHINES = re.compile(r"--num[-_]machines(?:=| )([1-9]\d*)")
 
 
 def require_ranks(count: int, available: int | None, words: list[str], gpus: int = 0) -> None:
@@ -48,9 +50,9 @@ def _launched_ranks(words: list[str]) -> int:
     """Return how many ranks a launcher starts on this machine, or 0 if that is unknown."""
     if _LAUNCHERS.isdisjoint(words[:2]):
         return 0
-    own = " ".join(takewhile(lambda word: not word.endswith(".py"), words))
+    own = " ".join(takewhile(lambda word: word not in ("-m", "--module") and not word.endswith(".py"), words[1:]))
     given = [os.environ.get("PET_NPROC_PER_NODE", ""), *_RANKS.findall(own)][-1]
-    return int(given) if given.isdigit() else 0
+    return int(given) // int(["1", *_MACHINES.findall(own)][-1]) if given.isdigit() else 0
 
 
 def started_script(words: list[str]) -> list[str]:

@@ -68,8 +68,17 @@ def test_torchrun_reads_the_number_of_ranks_from_the_environment(monkeypatch: py
         require_ranks(0, None, ["-m", "torch.distributed.run", "train.py"])
 
 
+def test_the_processes_of_accelerate_are_divided_among_its_machines() -> None:
+    words = "-m accelerate.commands.launch --num_processes 16 --num_machines 2 train.py".split()
+    require_ranks(0, None, words, gpus=8)
+    with pytest.raises(TraceError, match=r"^8 ranks need 8 GPUs"):
+        require_ranks(0, None, words, gpus=4)
+
+
 def test_options_of_the_script_do_not_count() -> None:
     require_ranks(0, None, ["-m", "torch.distributed.run", "train.py", "--nproc-per-node", "200"])
+    for option in ("-m", "--module"):
+        require_ranks(0, None, ["-m", "torch.distributed.run", "--nproc", "2", option, "train", "--num_gpus", "200"])
     require_ranks(0, None, ["train.py", "--num_gpus", "200"])
 
 
