@@ -208,8 +208,11 @@ def _idle(comparison: Comparison) -> Iterator[Reason]:
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if not before or not after:  # unknown in a trace, for example because kernels are missing
         return
-    if not comparison.steps.has_means and any(of is not None and of.mean is not None for of in comparison.paces):
-        return  # Step times are medians, but idle times are means here, so idle times do not explain the difference.
+    # Idle times are means. If a few long steps lengthen the mean step, idle times do not explain a difference of medians.
+    steps, longer_ns = comparison.steps, [(of.mean or of).pace_ns - of.pace_ns for of in comparison.paces if of is not None]
+    delta_ns = (steps.replayed_ns or 0) - (steps.recorded_ns or 0)
+    if not steps.has_means and max(longer_ns, default=0) - min(longer_ns, default=0) > abs(delta_ns) / 2:
+        return
     for device, ours, theirs in _paired(before, after, comparison.ranks):
         for reason, words in REASONS.items():
             before_ns, after_ns = _per_step(ours, reason), _per_step(theirs, reason)

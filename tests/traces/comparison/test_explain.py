@@ -370,10 +370,14 @@ def test_mean_idle_time_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> N
 
 
 def test_idle_time_of_single_long_steps_explains_no_difference_of_medians() -> None:
-    """GIVEN steps of 100 us WHEN one of ten steps takes 500 us longer THEN the mean idle time is no reason."""
+    """GIVEN steps of 100 us WHEN one of ten steps takes 500 us longer THEN the mean idle time is no reason. WHEN all steps are
+    longer and vary, so the mean is 11 us above the median THEN it is a reason."""
     both = compare(training(steps=10), training(steps=10, jitter_us=(0, 0, 0, 0, 0, 500, 0, 0, 0, 0)))
     assert both.steps.error == 0.0 and both.paces.replayed is not None and both.paces.replayed.mean is not None
     assert [reason.what for reason in explain(both).reasons] == []
+    both = compare(training(steps=8), training(steps=8, jitter_us=(50, 250, 100, 200, 60, 240, 110, 160)))
+    assert not both.steps.has_means and both.paces.replayed is not None and both.paces.replayed.mean is not None
+    assert [reason.delta_ns for reason in explain(both).reasons] == [135_000, 146_250]
 
 
 def test_explain_notes_that_step_times_vary_in_only_one_recording() -> None:
