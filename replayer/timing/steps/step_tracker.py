@@ -102,12 +102,15 @@ class WorkloadCheck:
     def is_same(self, evaluates: bool) -> bool:
         """Return False if the script differs from the recorded program. `evaluates` is True in an evaluation step."""
         recorded, script = self._recorded, self._script
-        if recorded is None or self._is_final or (evaluates and self._trains):
+        if recorded is None or self._is_final:
             return self._is_same
         # A program for inference often changes the shapes of its inputs, so compare only its first step.
         seen = (None if self._trains else script.signature) or script.so_far
         self._is_final = not script.is_open
         if seen is not None:
+            if self._trains and script.is_open and (evaluates or seen is script.signature):
+                # Batches that a script validates before it trains may have another size, so compare only the model.
+                seen = WorkloadSignature(parameters=seen.parameters, modules=seen.modules)
             sameness = compare_workloads(recorded, seen).sameness
             self._is_same = sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)
         return self._is_same

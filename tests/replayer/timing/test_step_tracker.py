@@ -839,15 +839,18 @@ def test_later_batches_of_inference_may_have_other_sizes_than_the_first() -> Non
 @pytest.mark.parametrize(("trained", "is_same"), [(32, True), (16, False)])
 def test_validation_before_training_may_have_another_batch_size_than_training(trained: int, is_same: bool) -> None:
     """GIVEN a recorded program that trains with batches of 32 without an optimizer of its own WHEN a script validates with a
-    batch of 128 and then trains THEN the size of the trained batches decides whether the script is the recorded program."""
+    batch of 128 and then trains THEN the size of the trained batches decides whether the script is the recorded program. Until
+    then, only the validated model counts."""
     model, observer, script = torch.nn.Linear(2, 2), WorkloadObserver(), WorkloadObserver()
     observer.module_called(model, [((32, 2), "float32")])
     observer.step_ended(is_evaluation=False)
     check = step_tracker.WorkloadCheck(observer.signature, script, trains=True)
-    script.module_called(model, [((128, 2), "float32")])
-    assert check.is_same(evaluates=True)
-    script.step_ended(is_evaluation=True)
+    for validated, is_recorded in ((model, True), (torch.nn.Linear(2, 3), False)):
+        script.module_called(validated, [((128, 2), "float32")])
+        assert check.is_same(evaluates=True) is is_recorded
+        script.step_ended(is_evaluation=True)
+    assert check.is_same(evaluates=False)  # while the first batch is loaded for training
     script.module_called(model, [((trained, 2), "float32")])
     assert check.is_same(evaluates=False) is is_same
     script.step_ended(is_evaluation=False)
-    assert check.is_same(evaluates=False) is is_same
+    assert check.is_same(evaluates=True) is is_same
