@@ -164,10 +164,10 @@ class StepSplitter:
     def _forget_calls(self) -> None:
         self._first: int | None = None
         self._with_gradient = self._backward = False
-
-    def _begin_step(self) -> None:
         if self._called_again == _NOW:
             self._called_again = _EARLIER
+
+    def _begin_step(self) -> None:
         self._last_batch_first = None
         self._batch = self._goes_back = False
         self._forget_calls()

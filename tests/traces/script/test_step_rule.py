@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from traces.script.step_rule import Optimizers, StepEnd, StepSplitter
@@ -449,6 +449,7 @@ def test_any_sequence_of_training_and_evaluation_is_divided_into_steps(
         assert kind == "T" or all("c" not in batch or "b" in batch for batch in before), events
 
 
+@example(["first", "load", "first", "grad", "plain", "load", "load"])
 @given(st.lists(st.sampled_from(["load", "exhaust", "grad", "plain", "backward", "first", "second"]), max_size=40))
 def test_a_batch_with_a_backward_pass_never_ends_an_evaluation_step(events: list[str]) -> None:
     splitter = StepSplitter(ONE)
