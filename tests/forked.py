@@ -1,4 +1,4 @@
-"""Runs programs in forks of the test process. The forks need not import torch, which takes `python -c` seconds."""
+"""Runs programs in forks of the test process. A fork starts faster than `python -c`, which imports torch for seconds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import redirect_stdout
 
 
 def printed_in_fork(program: str, *words: str) -> str:
-    """Run a program with arguments, and return what it prints. What the program patches or sets ends with its process. Raise
-    AssertionError with the traceback if the program fails."""
+    """Run a program with arguments, and return what it prints. The program cannot change the test process. Raise AssertionError
+    with the traceback if the program fails."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # since Python 3.12, of a fork of a process with threads

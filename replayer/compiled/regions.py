@@ -161,7 +161,7 @@ def _keep_constants(graph: TorchAny) -> None:
 
 def _called_once(op: TorchFunction) -> TorchFunction:
     @lru_cache(maxsize=1)
-    def constant(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:  # torch.fx would call the op itself by its name
+    def constant(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:  # not an op, because torch.fx calls ops by their names
         return op(*args, **kwargs)
 
     return constant

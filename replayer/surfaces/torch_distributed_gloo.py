@@ -134,8 +134,8 @@ class GlooCall:
         return late_ns
 
     def has_ended(self) -> bool:
-        """Return True if all ranks that gloo waits for have called the operation by now, on the virtual clock. Gloo must have
-        ended."""
+        """Return True if the virtual clock has reached the last call of the operation by another rank. The times of these calls
+        are known once gloo has completed the operation."""
         called_ns = [message.arrived_ns for message in self.posts(self._sources).values()]
         return bool(gpu().clock.has_reached(max(called_ns, default=0)))
 

@@ -54,7 +54,7 @@ class Clock(Protocol):
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
     flows: bool = True  # False if only waits advance the clock; see Note [The recorded clock]
     skips_waits: bool = False  # do waits take no real time?
-    _polled_ns: tuple[int, int] = 0, 0  # the end for which the script asked last, and when it asked for it first
+    _polled_ns: tuple[int, int] = 0, 0  # the end time of the latest query, and when the script first asked for it
 
     def now_ns(self) -> int: ...
 

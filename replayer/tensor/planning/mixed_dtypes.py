@@ -435,7 +435,7 @@ def _alpha(data: TorchAny, other: TorchAny, *_: object, alpha: TorchAny = 1) -> 
 
 
 def _nonzero(_data: object, *, out: torch.Tensor) -> None:
-    require(out.dtype is torch.int64, f"Expected object of scalar type Long as out, but got {_CPP_TYPES[out.dtype]}")
+    require(out.dtype is torch.int64, f"Expected object of scalar type Long as out, but got {cpp_type(out.dtype)}")
 
 
 def _aminmax(data: torch.Tensor, **options: TorchAny) -> None:
