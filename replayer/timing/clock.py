@@ -31,6 +31,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections.abc import Mapping
 from fractions import Fraction
 from time import perf_counter_ns, sleep, time_ns  # bound here, because surfaces/time.py may patch the module
 from typing import Protocol
@@ -54,7 +55,7 @@ class Clock(Protocol):
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
     flows: bool = True  # False if only waits advance the clock; see Note [The recorded clock]
     skips_waits: bool = False  # do waits take no real time?
-    _polled_ns: tuple[int, int] = 0, 0  # the end time of the latest query, and when the script first asked for it
+    _polled_ns: Mapping[int, int] = {}  # time of the first query, by the end time of the pending work
 
     def now_ns(self) -> int: ...
 
@@ -69,9 +70,9 @@ class Clock(Protocol):
         # see Note [Polls]
         now_ns = self.poll_ns()
         if now_ns < end_ns and self.skips_waits:
-            if self._polled_ns[0] != end_ns:
-                self._polled_ns = end_ns, now_ns
-            self.wait_until(min(end_ns, now_ns + (now_ns - self._polled_ns[1]) // _POLLS_PER_WAIT))
+            polled_ns = {end_ns: now_ns} | {end: first for end, first in self._polled_ns.items() if end > now_ns}
+            self._polled_ns = polled_ns
+            self.wait_until(min(end_ns, now_ns + (now_ns - polled_ns[end_ns]) // _POLLS_PER_WAIT))
         return now_ns >= end_ns
 
     def wait_until(self, deadline_ns: int) -> None:

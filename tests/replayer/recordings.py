@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -45,7 +45,7 @@ class FakeClock:
     speed = Fraction(1)
     flows, skips_waits = True, False
     ahead_ns: int | None = None
-    _polled_ns: tuple[int, int] = 0, 0
+    _polled_ns: Mapping[int, int] = {}
 
     def __init__(self, time_ns: int = 1_000_000 * US) -> None:
         self.time_ns = time_ns

@@ -155,6 +155,10 @@ def test_a_script_that_polls_for_a_long_time_asks_about_a_thousand_times() -> No
         while not clock.has_reached(end_ns):
             asked += 1
         assert 500 < asked < 2_000 and 0 <= clock.now_ns() - end_ns <= 2 * POLL_NS
+        ends_ns, asked = [clock.now_ns() + seconds * 1_000 * MS for seconds in (10, 20)], 0
+        while not all([clock.has_reached(end_ns) for end_ns in ends_ns]):  # asks about both, in turn
+            asked += 1
+        assert 300 < asked < 2_000 and 0 <= clock.now_ns() - ends_ns[1] <= 3 * POLL_NS
         end_ns, asked = clock.now_ns() + 5 * POLL_NS, 0
         while not clock.has_reached(end_ns):
             asked += 1
