@@ -17,11 +17,11 @@ from replayer.cost_model.copy_costs import Copy
 from replayer.errors import NotExact
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.recorded_step import RecordedSegment
+from replayer.recording.recorded_step import Instance, RecordedSegment
 from replayer.timing.clock import Clock
 from replayer.timing.cuda_graph import SEED_OR_OFFSET, CapturedGraph
 from replayer.timing.host_threads import Caller, HostThread
-from replayer.timing.matcher import MatchHistory, SegmentMatcher
+from replayer.timing.matcher import Match, MatchHistory, SegmentMatcher
 from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule, PhaseGrainBatch
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.steps.step_tracker import StepTracker, switch_to_step_with
@@ -69,63 +69,85 @@ class Simulator:
     def play(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int, copy: Copy | None = None
     ) -> int:
-        tracker = self.tracker
-        segment = tracker.segment
-        if segment is None or tracker.begins_segment[signature.phase_class]:
-            segment = tracker.op(thread, signature.phase_class, now_ns)
-        segment.ops += 1
-        whole = segment
-        if stream.device != self.scheduler.home:
-            segment, thread = tracker.remainder.lane(segment, thread, stream.device)
-        stats = self.stats
+        """Simulate an op: find its recorded call, let the host take the call's time, and put its kernels on the stream. Return
+        the end time of its last kernel."""
+        tracker, stats = self.tracker, self.stats
+        whole = tracker.segment
+        if whole is None or tracker.begins_segment[signature.phase_class]:
+            whole = tracker.op(thread, signature.phase_class, now_ns)
+        whole.ops += 1
         stats.ops += 1
-        match = segment.match(signature)
-        is_beside = thread.is_beside(tracker.script.thread)
-        if is_beside and (match is None or match[0] is Origin.SCALED):
-            found = segment.step.find_in_another_phase(segment.recorded, segment.step.keys[signature].exact)
-            match = match if found is None else (Origin.EXACT, found)
-        elif (match is None or match[0] is Origin.SCALED) and segment is whole:
-            other = switch_to_step_with(tracker, signature)
-            if other is not None:
-                segment = whole = other
-                match = other.latest_match
-        if match is None and not (segment.has_rest or self.strict or tracker.remainder.is_other_program):
-            used = segment.used_call(signature)
-            match = None if used is None else (Origin.EQUIVALENT, used)
+        segment = whole
+        if stream.device != self.scheduler.home:
+            segment, thread = tracker.remainder.lane(whole, thread, stream.device)
+        match, found_in = self._find(thread, segment, whole, signature)
+        if found_in is not segment:  # the replay has switched to another recorded step
+            segment = whole = found_in
         position_ns = thread.position_in(whole, whole.position_ns)
         if match is None or (copy is None and not self.scheduler.may_stand_for(signature, match[1])):
             return self._unmatched(thread, stream, signature, segment, now_ns, copy)
         origin, instance = match
         if self.strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
-        from_ns, to_ns, kernels, _, _, thread.after_wait_ns, of_other_phase, _ = instance
-        of_other_phase = of_other_phase or is_beside
+        start_ns, began_ns = self._take_host_time(thread, stream, segment, signature, instance, position_ns, now_ns)
+        row = self.timeline.op(thread.row, self.timeline.strings_of[signature], start_ns, thread.host_ns)
+        scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
+        if thread.host_ns - now_ns > _MOST_AHEAD_NS:
+            self.scheduler.wait(thread.host_ns - _AHEAD_AFTER_WAIT_NS)
+        if copy is None:
+            return self.scheduler.schedule(segment.step, instance.kernels, stream, began_ns, scale, row, origin, start_ns)
+        if not instance.shapes and any(signature.shapes) and self._is_other_size(segment, instance.kernels, copy):
+            origin = Origin.SCALED
+        return self.scheduler.put_copy(segment.step, instance.kernels, stream, began_ns, scale, row, origin, copy, start_ns)
+
+    def _find(
+        self, thread: HostThread, segment: SegmentMatcher, whole: SegmentMatcher, signature: OpSignature
+    ) -> tuple[Match | None, SegmentMatcher]:
+        """Return the recorded call of an op, and the segment that has it. `segment` is the part of `whole` on the op's GPU."""
+        tracker = self.tracker
+        match = segment.match(signature)
+        if match is None or match[0] is Origin.SCALED:
+            if thread.is_beside(tracker.script.thread):
+                found = segment.step.find_in_another_phase(segment.recorded, segment.step.keys[signature].exact)
+                match = match if found is None else (Origin.EXACT, found)
+            elif segment is whole and (other := switch_to_step_with(tracker, signature)) is not None:
+                segment, match = other, other.latest_match
+        if match is None and not (segment.has_rest or self.strict or tracker.remainder.is_other_program):
+            used = segment.used_call(signature)
+            match = None if used is None else (Origin.EQUIVALENT, used)
+        return match, segment
+
+    def _take_host_time(
+        self,
+        thread: HostThread,
+        stream: VirtualStream,
+        segment: SegmentMatcher,
+        signature: OpSignature,
+        instance: Instance,
+        position_ns: int,
+        now_ns: int,
+    ) -> tuple[int, int]:
+        """Move the thread to the end of the op. Return the start of the op, and the time of the replay at which the recorded
+        segment would have begun."""
+        from_ns, to_ns, thread.after_wait_ns = instance.start_ns, instance.end_ns, instance.after_wait_ns
+        is_beside = thread.is_beside(self.tracker.script.thread)
+        is_of_other_phase = instance.of_other_phase or is_beside
         begin_ns, too_long_ns = from_ns, 0
-        if tracker.remainder.is_other_program:
+        if self.tracker.remainder.is_other_program:
             advance_ns, own_ns = 0, self.scheduler.usual_host_ns(signature)
             too_long_ns = max(to_ns - from_ns - own_ns, 0)
-        elif of_other_phase:
+        elif is_of_other_phase:
             advance_ns, own_ns = 0, to_ns - from_ns
         else:
             advance_ns, own_ns = host_times(position_ns, from_ns, to_ns)
             begin_ns = max(from_ns, position_ns)
         if not is_beside:  # a thread may wait for the script
-            stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
+            self.stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
         start_ns = call_start(thread.host_ns, advance_ns, now_ns, stream.room_at_ns())
-        end_ns = thread.host_ns = start_ns + own_ns
-        if not of_other_phase:
+        thread.host_ns = start_ns + own_ns
+        if not is_of_other_phase:
             segment.mark_reached(thread, to_ns)
-        timeline = self.timeline
-        row = timeline.op(thread.row, timeline.strings_of[signature], start_ns, end_ns)
-        scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
-        if end_ns - now_ns > _MOST_AHEAD_NS:
-            self.scheduler.wait(end_ns - _AHEAD_AFTER_WAIT_NS)
-        began_ns = start_ns - begin_ns - too_long_ns
-        if copy is not None:
-            if not instance.shapes and any(signature.shapes) and self._is_other_size(segment, kernels, copy):
-                origin = Origin.SCALED
-            return self.scheduler.put_copy(segment.step, kernels, stream, began_ns, scale, row, origin, copy, start_ns)
-        return self.scheduler.schedule(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
+        return start_ns, start_ns - begin_ns - too_long_ns
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
         of_step = segment.step.step.kernels
