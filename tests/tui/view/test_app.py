@@ -656,6 +656,8 @@ async def test_resizing_keeps_the_visible_time_range(app: ViewApp, pilot: Pilot[
     span = window.columns * window.ns_per_column
     for size in ((80, 24), (40, 12), (200, 60)):
         await pilot.resize_terminal(*size)
+        while app.context.timeline.size.width != size[0]:  # textual delays the change
+            await asyncio.sleep(0.001)
         await pilot.pause()
         assert window.columns * window.ns_per_column == pytest.approx(span)
         assert window.columns == app.context.timeline.size.width - app.context.timeline.label_width - 1 > 0
