@@ -153,9 +153,9 @@ class ScriptHooks:
 
         @wraps(fetch)
         def next_batch(iterator: Any) -> Any:
-            if (listener := self._listener()) is None:
-                return fetch(iterator)
-            thread, loading = threading.get_ident(), listener.workload.loading
+            thread = threading.get_ident()
+            if (listener := self._listener()) is None or thread in (loading := listener.workload.loading):
+                return fetch(iterator)  # a data set may have its own DataLoader, whose batches are not those of the script
             loading.add(thread)
             try:
                 batch = waiting(iterator)

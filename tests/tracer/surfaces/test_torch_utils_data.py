@@ -23,7 +23,7 @@ class Recorder:
         self.clock = self
         self.offset_ns = 1000
         self.ns = 2
-        self.workload = SimpleNamespace(is_open=False)
+        self.workload = SimpleNamespace(is_open=False, loading=set())
 
     def perf_ns(self) -> int:
         self.ns += 3

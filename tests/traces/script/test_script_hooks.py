@@ -100,6 +100,21 @@ def test_the_size_of_a_loaded_batch_is_reported_while_the_workload_is_observed(
     assert (listener and listener.seen) == (None if seen is None else ["enter loader", "leave loader", *seen])
 
 
+def test_the_batches_of_a_data_loader_inside_the_data_set_are_not_reported() -> None:
+    """GIVEN a data set that reads its samples with another DataLoader."""
+    listener = Listener()
+    load = hooks(torch, listener).loading(lambda iterator: next(iterator))
+
+    def samples() -> Iterator[torch.Tensor]:
+        load(iter([torch.ones(3)]))
+        with pytest.raises(StopIteration):
+            load(iter([]))
+        yield torch.zeros(2)
+
+    load(samples())
+    assert listener.seen == ["enter loader", "leave loader", ("batch", 8)]
+
+
 def optimizer_class(listener: object, task: int = -1, **wrappers: Any) -> Any:
     """A hooked stand-in for SGD. `task` is the number of the running backward pass."""
 
