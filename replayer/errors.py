@@ -58,10 +58,10 @@ def warn_once_at_script(text: str) -> None:
         warn_at_script(text)
 
 
-def require(is_met: object, text: str) -> None:
-    """Raise RuntimeError if a condition is not met. See TORCH_CHECK in c10/util/Exception.h."""
+def require(is_met: object, text: str, kind: type[Exception] = RuntimeError) -> None:
+    """Raise an error if a condition is not met. See TORCH_CHECK in c10/util/Exception.h."""
     if not is_met:
-        raise RuntimeError(text)
+        raise kind(text)
 
 
 class NotEmulated(NotImplementedError):

@@ -81,7 +81,9 @@ class ScriptAttributes(MutableMapping[str, "TorchAny"], dict[str, "TorchAny"]): 
         dict.update(self, self.copy())
 
     def __getitem__(self, name: str) -> TorchAny:
-        return self.copy()[name]
+        if name in _OURS:
+            raise KeyError(name)
+        return self._all[name]
 
     def __setitem__(self, name: str, value: TorchAny) -> None:
         if name not in _OURS:

@@ -13,9 +13,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 
 MIB = 1 << 20
 BLOCK_BYTES = 512  # block sizes are multiples of this size
@@ -56,9 +57,7 @@ class SettingsError(ValueError):
     """Raised for an invalid setting of PyTorch's allocator."""
 
 
-def _require(is_met: object, text: str) -> None:
-    if not is_met:
-        raise SettingsError(text)
+_require = partial(require, kind=SettingsError)
 
 
 @dataclass(frozen=True, slots=True)
