@@ -85,7 +85,7 @@ class RecordedSegment:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if the phase has no kernels and takes no time, for example a forward pass that was not recorded."""
+        """Return True if nothing was recorded in this phase: no kernels, and no time of the host or the GPU."""
         return not self.kernels and max(self.host_ns, self.device_ns) <= 0
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:

@@ -18,8 +18,8 @@ Note [Gloo and virtual clocks]
     The rank also writes the operation, the dtype and the sizes. If they do not match the call of another rank, an error is
     raised before gloo is called, because gloo would end the process with SIGABRT if the sizes differ.
 
-    PyTorch's C++ code also calls gloo, for example for DistributedDataParallel on the CPU. The replay waits in
-    the call itself until gloo has finished, because it cannot replace a later wait in C++.
+    PyTorch's C++ code also calls gloo, for example if a model under DistributedDataParallel is on the CPU. A replay cannot
+    replace the wait in C++ that follows. So the replayed call itself waits until gloo has finished.
 """
 
 from __future__ import annotations

@@ -100,9 +100,8 @@ def test_a_script_on_a_hung_device_ends_without_delay_and_keeps_its_steps(device
 def test_if_a_peer_is_killed_during_an_all_reduce_a_rank_ends_without_delay_and_keeps_its_steps(
     device: Path, tmp_path: Path, grain: str
 ) -> None:
-    """GIVEN two ranks, of which one is killed in step 12 before an all-reduce WHEN the other one is terminated during its
-    all-reduce THEN it ends with the code that it has without the recorder, at most 2 seconds later, and the file has its
-    steps."""
+    """GIVEN two ranks WHEN rank 1 is killed in step 12, and rank 0 is then terminated during its all-reduce THEN rank 0 has the
+    same exit code as without the recorder, ends at most 2 seconds later, and the file contains the steps of rank 0."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         program = Program("lost_peer.py", (str(free.getsockname()[1]),), gpus=2)

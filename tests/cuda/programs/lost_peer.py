@@ -1,5 +1,5 @@
-"""Starts two ranks that reduce their gradients. In step 12, rank 1 is killed before its all-reduce, so that the all-reduce of rank
-0 never ends. As torchrun does, the script then terminates rank 0. It prints rank 0's exit code, and how long the end took."""
+"""Starts two ranks that reduce their gradients. In step 12, rank 1 kills itself before the all-reduce, so rank 0's all-reduce
+never ends. The script then terminates rank 0, as torchrun does. It prints rank 0's exit code, and how long rank 0 took to end."""
 
 import os
 import signal

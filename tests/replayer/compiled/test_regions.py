@@ -170,8 +170,8 @@ with torch.no_grad():
 
 
 def test_each_batch_of_a_compiled_function_without_gradients_is_an_evaluation_step_if_the_script_trains() -> None:
-    """GIVEN a script whose compiled rollout runs for two batches before each update WHEN it is replayed THEN the first batch is
-    an evaluation step. As with a teacher, the second batch belongs to the training step, which calls another function."""
+    """GIVEN a script that calls a compiled function for two batches, and then trains another function WHEN it is replayed THEN
+    the first batch is an evaluation step, and the second batch belongs to the training step, like the batch of a teacher."""
     script = """
 import torch
 

@@ -163,8 +163,8 @@ def conditions() -> dict[str, torch.Tensor]:
 
 
 def test_all_and_any_of_two_conditions_follow_from_the_assumptions() -> None:
-    """GIVEN floats that are within a bound, integers of which nothing is known, True and False, each with each THEN the letters
-    say whether (a) all elements and (A) any element of the combination are read as true."""
+    """GIVEN all pairs of the four `conditions()` THEN the letters in the tables say what a script reads from their combination:
+    "a" if `all()` is True, and "A" if `any()` is True."""
     use()
     both = "a. .. a. ..", ".. .. .. ..", "a. .. aA ..", ".. .. .. .."
     either = ".. a. aA a.", "a. .. aA ..", "aA aA aA aA", "a. .. aA .."

@@ -838,9 +838,9 @@ def test_later_batches_of_inference_may_have_other_sizes_than_the_first() -> Non
 
 @pytest.mark.parametrize(("trained", "is_same"), [(32, True), (16, False)])
 def test_validation_before_training_may_have_another_batch_size_than_training(trained: int, is_same: bool) -> None:
-    """GIVEN a recorded program that trains with batches of 32 without an optimizer of its own WHEN a script validates with a
-    batch of 128 and then trains THEN the size of the trained batches decides whether the script is the recorded program. Until
-    then, only the validated model counts."""
+    """GIVEN a recorded program that has no optimizer, and trains with batches of 32 WHEN a script first validates with a batch
+    of 128, and then trains THEN it is the recorded program if it trains with batches of 32. During validation, only the models
+    are compared."""
     model, observer, script = torch.nn.Linear(2, 2), WorkloadObserver(), WorkloadObserver()
     observer.module_called(model, [((32, 2), "float32")])
     observer.step_ended(is_evaluation=False)
