@@ -86,7 +86,7 @@ def said(asked: StallsOptions | None = None, cached: float = 0.0, **changes: Any
 
 def test_stalls_prints_the_verdict_and_the_speed_with_cached_data() -> None:
     lines = said()
-    preparing = "Preparing batches on the CPU is the bottleneck: it takes up 20.0 % of a step"
+    preparing = "Preparing batches on the CPU is the bottleneck: with batches ready in memory, a step would be 20.0 % shorter"
     assert lines[0] == f"{preparing} (to include a disk, add --disk)."
     assert [line.split() for line in lines[2:5]] == [
         ["measured", "step", "waiting", "samples/s"],
@@ -100,12 +100,12 @@ def test_stalls_prints_the_verdict_and_the_speed_with_cached_data() -> None:
     ]
 
 
-def test_stalls_prints_the_share_of_a_step_that_waits_for_the_disk() -> None:
-    """GIVEN 100 ms with cached data and 125 ms with the disk THEN reading takes a fifth of a step."""
+def test_stalls_prints_how_much_shorter_a_step_would_be_with_cached_files() -> None:
+    """GIVEN 80 ms from memory, 100 ms with cached files and 125 ms with the disk THEN each is a fifth shorter than the next."""
     disk = StallsOptions(["train.py"], disk="160MB/s")
     lines = said(disk, 0.35, fetched=Pace(20, 125 * MS, 50 * MS, 256.0), disk_bytes_per_s=212e6, bottleneck=Bottleneck.STORAGE)
-    assert lines[0].startswith("Storage is the bottleneck: preparing batches takes up ")
-    assert lines[0].endswith(", and reading from the disk takes up 20.0 %.")
+    cached = "Storage is the bottleneck: with cached files, a step would be 20.0 % shorter"
+    assert lines[0] == f"{cached}, and with batches ready in memory another 20.0 %."
     assert lines[5].split() == "data from 160MB/s, 35% cached (lru) 125.0 ms 40.0 % 256.0".split()
     assert "a disk of 212 MB/s would be fast enough" in lines
     own = said(StallsOptions(["train.py"], disk="own"), fetched=Pace(20, 125 * MS, 50 * MS, 256.0))

@@ -51,8 +51,8 @@ _RATE = re.compile(
 class StallsFacts(Stalls):
     """Contains the time that a script spends waiting for data, as shares of the step time."""
 
-    preparation_share: float  # share of a step spent waiting for batches when the data is cached
-    fetch_share: float | None  # share of a step spent waiting for storage
+    preparation_share: float  # a step with cached files would be this share shorter if batches were ready in memory
+    fetch_share: float | None  # a step would be this share shorter if all files were cached; None without a disk
 
 
 def disk_of(text: str) -> Disk:
@@ -204,12 +204,13 @@ def _pace(of: Pace) -> list[str]:
 
 
 def _verdict(found: Stalls, has_disk: bool) -> str:
-    fetch = found.fetch_share
-    unknown = "the script read no files from the disk" if has_disk else "to include a disk, add --disk"
-    preparing = "it" if found.bottleneck.value == "preparation" else "preparing batches"
-    shares = f"{preparing} takes up {share_text(found.preparation_share)} of a step" + (
-        f", and reading from the disk takes up {share_text(fetch)}" if fetch is not None else f" ({unknown})"
-    )
+    ready = share_text(found.preparation_share)
+    if found.fetch_share is not None:
+        cached = f"with cached files, a step would be {share_text(found.fetch_share)} shorter"
+        effect = f"{cached}, and with batches ready in memory another {ready}"
+    else:
+        no_disk = "the script read no files from the disk" if has_disk else "to include a disk, add --disk"
+        effect = f"with batches ready in memory, a step would be {ready} shorter ({no_disk})"
     works = found.batch_cpu_ns >= found.batch_blocked_ns
     reasons = {
         "gpu": "The GPU is the bottleneck, not data loading",
@@ -217,4 +218,4 @@ def _verdict(found: Stalls, has_disk: bool) -> str:
         "preparation": f"{'Preparing batches on the CPU' if works else _BLOCKED} is the bottleneck",
         "pinning": "Pinning batches is the bottleneck",
     }
-    return f"{reasons[found.bottleneck.value]}: {shares}."
+    return f"{reasons[found.bottleneck.value]}: {effect}."
