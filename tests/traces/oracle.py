@@ -29,7 +29,7 @@ _LEAST_NS, _RETURN_NS, _CLOCK_NS = 50_000, 30_000, 10_000
 
 @dataclass
 class Figures:
-    """In nanoseconds. None: no steps, or no device work in them. Dictionaries go by device."""
+    """Contains times in ns. A time is None without steps or without device work. The keys of dictionaries are devices."""
 
     host_pace_ns: float | None = None
     device_pace_ns: float | None = None
@@ -138,7 +138,7 @@ def _ns(span: Span) -> int:
 
 
 def _per_step(times_ns: list[int]) -> float:
-    """The median, or of steps of different lengths that repeat in turn, the median of the means of a turn."""
+    """Return the median time of a step. If step times repeat in a cycle, return the median of the cycles' means."""
     turn = period(times_ns)
     return median(sum(times_ns[place : place + turn]) / turn for place in range(len(times_ns) - turn + 1))
 

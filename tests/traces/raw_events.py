@@ -130,8 +130,11 @@ def _cut(work: list[Work], kernels: list[int], correlations: list[int], overlaps
 
 
 def _launch(calls: list[Call], start_ns: int, op: int) -> Call | None:
-    """Which of the calls with its correlation id launched work that starts then. Of a call within a call the outer one counts;
-    of others those that name the same op, and the last that began before the work."""
+    """Return the call that launched the work that starts at `start_ns`. All `calls` have the correlation id of the work.
+
+    If one call contains another, the outer one is the launch. Otherwise, calls of the same op come first, and then the last
+    call that began before the work.
+    """
     outer = [a for a in calls if not any(a != b and b.start_ns <= a.start_ns and a.end_ns <= b.end_ns for b in calls)]
     named = [call for call in outer if op and call.op == op] or outer
     begun = [call for call in named if call.start_ns <= start_ns] or named[:1]

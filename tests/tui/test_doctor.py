@@ -20,7 +20,7 @@ from tui.commands.doctor import Diagnosis, Health, KernelFacts
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the two checks that start an interpreter with torch."""
+    """Replace the two checks that start a Python process with torch by quick ones."""
 
     def one(name: str) -> Iterator[Diagnosis]:
         yield Diagnosis(name, Health.ok, "as made up")

@@ -1,4 +1,4 @@
-"""Arguments of `trace_replay.start` and options of the pytest plugin that name nothing, or nothing possible."""
+"""Invalid arguments of `trace_replay.start` and invalid options of the pytest plugin are rejected."""
 
 from __future__ import annotations
 

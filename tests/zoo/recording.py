@@ -11,7 +11,7 @@ from traces.model.trace import Device
 
 
 def recording_of_something_else(path: Path) -> Path:
-    """Written to `path`: two steps with one small kernel each."""
+    """Write a recording to `path` that has two steps with one small kernel each."""
     phases = [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)]
     made = make_recording(phases, [Op("aten::mul", 100, 50, kernel=(160, 500))], steps=2)
     made.devices = [Device(0, 0, "NVIDIA A100-SXM4-40GB", 40 << 30, DeviceProperties(major=8, minor=0))]

@@ -171,7 +171,7 @@ def test_if_two_sizes_are_equal_only_the_one_that_changed_is_replaced() -> None:
 
 
 def test_a_recorded_function_needs_at_least_a_quarter_of_the_ops() -> None:
-    """A recorded sine and product. One of its two ops in a graph of two ops is 1/2 * 1/2, and of three ops 1/2 * 1/3."""
+    """GIVEN a recorded function of two ops WHEN a graph of 2 or 3 ops shares one THEN its share is 1/2 * 1/2 or 1/2 * 1/3."""
     regions = regions_of(("0/0", SIN, 16, 8))
     assert found(regions, "1/0", ((32, 8),), SIN, COS) == "aten::sin (32, 8, 0)"
     assert found(regions, "2/0", ((32, 8),), SIN, COS, TANH) is None

@@ -70,7 +70,7 @@ def test_a_phase_grained_recording_replays_steps_before_the_script_profiled() ->
 
 
 def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
-    """GIVEN a search for the learning rate without a loader, training with one, and a window of the profiler in each."""
+    """GIVEN a learning-rate search without a loader and then training with a loader, each with profiled steps."""
     kernel, loaded, evaluated = [Op("aten::mm", 12, 5, (20, 5))], _after("loader", 10), [("forward", 0, 30)]
     kinds, after, steady = [StepKind.PROFILED] * 2, StepKind.AFTER_PROFILE, StepKind.STEADY
     steps = [(kind, ONE, kernel if kind == StepKind.PROFILED else []) for kind in (steady, steady, *kinds, after)]

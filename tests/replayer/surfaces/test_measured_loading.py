@@ -45,7 +45,7 @@ class Storage:
 
 
 class Files(Dataset[torch.Tensor]):
-    """A data set of numbers in files, which `how` reads."""
+    """A data set whose samples are files. The function `how` reads a file."""
 
     def __init__(self, folder: Path, how: Any) -> None:
         self.files, self.how = sorted(folder.glob("*.bin")), how

@@ -19,7 +19,7 @@ _DONE = st.lists(st.one_of(st.integers(0, 3), st.sampled_from(["return", "op", "
 
 @dataclass
 class Called:
-    """A range as the model has it: rows are numbered through the run."""
+    """A host range of the plain rule. Rows are numbered from the beginning of the run."""
 
     name: int
     parent: int

@@ -4,9 +4,10 @@ The tool itself is not on PyPI (the distribution of that name is another project
 source: AMD-AGI/TraceLens (MIT), tests/traces/h100/Qwen_Qwen1.5-0.5B-Chat__1016005_perf_report_csvs/ops_summary.csv at cbd5d26
 and GEMM.csv at 932e742, tests/traces/mi300/resnet_act_checkpoint_recompute_perf_report_csvs/ops_summary.csv at 3e0812b.
 
-Definitions: time of an op is the sum of the kernels that it launched itself, in both. FLOPs of a product are 2 for each
-multiply-add, in both; TraceLens adds one for each bias. What ROCm's memsets take counts for the op here, and not there.
-Bytes are inputs and output, in both. Its rate is the mean of the calls' rates, ours is all FLOPs by all time.
+In both tools, the time of an op is the sum of the kernels that the op itself launched, the bytes of an op are those of its
+inputs and output, and a multiply-add counts as 2 FLOPs. There are three differences: TraceLens also counts one FLOP for each
+addition of a bias, and leaves out the time of ROCm's memsets. TraceLens's rate is the mean of the calls' rates, and our rate is
+the FLOPs of all calls divided by their time.
 """
 
 from __future__ import annotations

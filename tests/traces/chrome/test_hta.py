@@ -1,7 +1,7 @@
 """Holistic Trace Analysis reads an export as it reads the original: the same events on the GPU, the same busy time.
 
-It takes whatever has `stream` among its arguments for GPU work and rounds to microseconds in its own way, so both files
-go through it. Originals from before 1.12 name no rank; both files are therefore handed over as rank 0.
+Holistic Trace Analysis counts every event with an argument `stream` as GPU work, and rounds times to microseconds. Therefore
+it reads both files. Files of PyTorch before 1.12 do not contain the rank, so both files are passed as rank 0.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_the_overlap_of_communication_and_computation_agrees_with_hta(both: tupl
 
 
 def test_the_bandwidth_of_copies_agrees_with_hta(both: tuple[Trace, Any]) -> None:
-    """HTA has the distribution of the rates of single copies. Their mean weighted by time is our rate."""
+    """HTA computes the rate of each copy. Our rate is the bytes of all copies divided by the time of all copies."""
     trace, analysis = both
     theirs = analysis.get_memory_bw_summary(ranks=[0]).droplevel(0).memory_bw_gbps
     for name, kind in (("Memset", "Memset (Device)"), ("Memcpy HtoD", "Memcpy HtoD (Pageable -> Device)")):

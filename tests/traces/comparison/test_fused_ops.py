@@ -131,7 +131,7 @@ def test_an_op_that_launches_fewer_kernels_is_not_gone() -> None:
 def test_a_fused_op_is_matched_between_the_same_two_matrix_products() -> None:
     """GIVEN a relu before, between and after two products, and fused kernels of relu in the same places THEN each has its own.
 
-    Without the first of these kernels, the first relu belongs to the nearest one that is left.
+    Without the first fused kernel, the first relu belongs to the second fused kernel, which is the nearest.
     """
     eager = running(("relu", 9), ("mm", 10), ("relu", 5), ("relu", 4), ("bmm", 10), ("relu", 2))
     kernels = [(f"triton_poi_fused_relu_{number}", 1) for number in range(3)]

@@ -39,7 +39,7 @@ def imported(*events: Event) -> Trace:
 
 
 def chain(trace: Trace, kernel_name: str) -> list[str]:
-    """The names from the call that launched a kernel outwards, with the thread of each."""
+    """Return the names and threads of the call that launched a kernel and of all calls around it, innermost first."""
     device, host = trace.device, trace.host
     (row,) = [row for row in range(len(device)) if trace.strings[device.name[row]] == kernel_name]
     names, at = [], int(device.launch[row])

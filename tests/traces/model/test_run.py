@@ -27,7 +27,7 @@ READERS = (
 
 
 def reads_of_provenance(source: str) -> list[int]:
-    """Lines on which a key of something called provenance is asked for: subscripts, `get`, `in`."""
+    """Return the lines that read a key of a variable called `provenance`, with a subscript, `get` or `in`."""
     lines = []
     for node in ast.walk(ast.parse(source)):
         looked = None

@@ -32,7 +32,7 @@ def test_a_simulated_disk_never_exceeds_its_bandwidth(reads: list[tuple[int, int
 
 
 def hit_share_of_epochs(capacity: int, policy: CachePolicy, files: int = 1500, epochs: int = 5) -> float:
-    """By a cache that is simulated file by file, from the third epoch on."""
+    """Simulate a cache file by file, and return its share of hits since the third epoch."""
     order, held = list(range(files)), OrderedDict[int, None]()
     chance, hits = random.Random(1), 0
     for epoch in range(epochs):

@@ -174,7 +174,7 @@ Body = Callable[[ViewApp, Pilot[Any]], Awaitable[None]]
 
 
 def piloted(make: Callable[[], Scene], size: tuple[int, int] = (130, 40)) -> Callable[[Body], Callable[[], None]]:
-    """A test that drives the app, opened on a scene, in a terminal of that size."""
+    """Return a decorator for tests that use the app. The app shows the scene that `make` returns."""
 
     def of(body: Body) -> Callable[[], None]:
         @wraps(body)

@@ -50,7 +50,7 @@ def test_alignment_shows_every_time_between_the_first_and_last_step(by: object) 
 
 
 def begins(axis: Axis, first: Trace, second: Trace, row: int) -> list[int | None]:
-    """Where a row of the device table begins on the axis, in each trace."""
+    """Return the position on the axis at which a row of the device table begins, for each trace."""
     return [side.position(int(trace.device.start_ns[row])) for trace, side in zip((first, second), axis.sides, strict=True)]
 
 

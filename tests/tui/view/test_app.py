@@ -35,7 +35,7 @@ PRESSED: set[str] = set()
 
 
 def presses(*keys: str) -> Callable[[T], T]:
-    """Marks a test as the one of these keys."""
+    """Return a decorator for the test that presses these keys."""
 
     def of(test: T) -> T:
         PRESSED.update(keys)

@@ -19,8 +19,10 @@ def lane_of(spans: list[tuple[int, int, int]]) -> Lane:
 
 
 def owners(spans: list[tuple[int, int, int]]) -> dict[int, int]:
-    """For each covered nanosecond the position, in order of start, of the span that it belongs to: of those that have it,
-    the one that begins first."""
+    """Return, for each nanosecond inside a span, the number of its span. Spans are numbered in the order of their starts.
+
+    If several spans contain a nanosecond, the span that begins first owns it.
+    """
     ordered = sorted(spans, key=lambda span: span[0])
     owner: dict[int, int] = {}
     busy_until = -1

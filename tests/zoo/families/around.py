@@ -200,7 +200,7 @@ def meta_tensors(device: str) -> Any:
 
 @family.group
 def modes_of_a_script(device: str) -> Any:
-    """What a script's own modes are told: every device by the name that the script knows."""
+    """A script's torch function modes and dispatch modes see the device names that the script uses."""
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
