@@ -183,7 +183,7 @@ class GlooCalls:
         return ClockOffset(self.store, self.rank, gpu().clock, self.timeout.total_seconds()).ns
 
     def call(self, message: RankMessage, peer: int = 0, tag: int = 0, *_: int) -> GlooCall | None:
-        """Tell the other ranks when this rank called the operation. Return None with `--clock real`.
+        """Tell the other ranks when this rank called the operation. Return None with `--clock wall`.
 
         peer: the root, or the other rank of a send or receive
         """
