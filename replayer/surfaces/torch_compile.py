@@ -17,7 +17,7 @@ from replayer.tensor.planning.plan_keys import KEYER_FILE
 from replayer.tensor.values.cuda_only_ops import conv_format
 from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
-from traces.script.patching import patch, when_imported
+from traces.script.patching import patch, patch_around, when_imported
 
 # missing in CPU builds of PyTorch
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
@@ -53,6 +53,15 @@ def install(torch_module: ModuleType) -> None:
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
     see_through_wrappers((KEYER_FILE,), report_eager)
     when_imported("torch._dynamo.variables.script_object", _break_graphs_at_generators)
+    parameter: TorchAny = torch_module.nn.Parameter
+    example = parameter(torch_module.empty(0))
+
+    def has_static_shape(decided: TorchAny, tensor: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
+        # torch.compile compares the tensor's class with nn.Parameter, but a virtual parameter has another class.
+        return decided(example if tensor.__class__ is parameter else tensor, *args, **options)
+
+    patches = {"tensor_always_has_static_shape": has_static_shape}
+    when_imported("torch._dynamo.variables.builder", lambda module: patch_around(module, **patches))
 
 
 def _break_graphs_at_generators(variables: TorchAny) -> None:

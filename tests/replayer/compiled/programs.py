@@ -261,6 +261,14 @@ def marked_dynamic_wrongly(compiler: Compiler) -> Any:
 
 
 @program
+def parameters_as_arguments(compiler: Compiler) -> Any:
+    """PyTorch compiles a function again for each size of a parameter."""
+    total = compiler(lambda x: x.sum())
+    for rows in (2, 3, 4):
+        total(nn.Parameter(compiler.tensor(rows, 4)))
+
+
+@program
 def recompiles_until_the_limit(compiler: Compiler) -> Any:
     @compiler(dynamic=False)
     def function(x: torch.Tensor, flag: int) -> torch.Tensor:

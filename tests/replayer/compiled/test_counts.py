@@ -52,6 +52,19 @@ def test_compile_counts_of_two_functions_on_the_virtual_gpu_equal_those_on_the_c
 
 
 @pytest.mark.warm
+def test_parameters_as_arguments_of_a_compiled_function_have_static_shapes() -> None:
+    """GIVEN a function that is called with parameters of three sizes WHEN it is compiled THEN there is one graph per size, as
+    on the CPU."""
+    from tests.replayer.compiled import programs
+    from tests.replayer.compiled.replaying import replaying
+
+    with replaying(source_of("", "v100", estimate=True)):
+        native = programs.run("parameters_as_arguments", programs.Compiler("cpu", "aot_eager"))
+        assert native["counters"]["stats"]["unique_graphs"] == 3
+        assert programs.run("parameters_as_arguments", programs.Compiler("cuda", "inductor")) == native
+
+
+@pytest.mark.warm
 def test_compiled_code_flattens_a_channels_last_result_of_a_convolution() -> None:
     """cuDNN returns channels_last if the weight is channels_last (`cudnn_conv_suggest_memory_format`). Dynamo has to know this
     layout, because it cannot flatten such an image by a view."""
