@@ -151,7 +151,7 @@ def _timed_collectives(trace: Trace) -> Collectives:
     kernels = kernels[np.argsort(trace.device.start_ns[kernels], kind="stable")]
     spans, ranks = trace.device.take(kernels), device_ranks(trace)[kernels]
     table = Collectives.of(rank=ranks, name=spans.name, start_ns=spans.start_ns, duration_ns=spans.duration_ns)
-    common = [np.stack(of_rank) for of_rank in _matched(table)]
+    common = [np.stack(of_rank) for of_rank in matched_collectives(table)]
     together = [rows for rows in common if _end_together(table.end_ns[rows])]
     return table.take(np.sort(np.concatenate([rows.ravel() for rows in together]))) if together else table.take(seen)
 
@@ -164,13 +164,13 @@ def _end_together(ends_ns: Column) -> bool:
 
 
 def _waits(table: Collectives) -> Iterator[tuple[Column, Column]]:
-    for of_rank in _matched(table):
+    for of_rank in matched_collectives(table):
         rows = np.stack(of_rank)
         durations_ns = table.duration_ns[rows]
         yield rows, durations_ns - durations_ns.min(axis=0)
 
 
-def _matched(table: Collectives) -> Iterator[list[Column]]:
+def matched_collectives(table: Collectives) -> Iterator[list[Column]]:
     numbered = (table.communicator != NONE) & (table.sequence != NONE)
     counted = np.flatnonzero(~numbered)
     for rows in grouped(table.name[counted], table.group[counted], table.group_size[counted]):

@@ -100,6 +100,13 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
     return merged
 
 
+def absent_ranks(trace: Trace) -> list[str]:
+    """Return `["6 of 8 ranks"]` if a trace contains 2 ranks of a job with 8 ranks, and otherwise an empty list."""
+    world_size = max((of.world_size or 0 for run in trace.runs.values() if (of := run.distributed)), default=0)
+    absent = world_size - len(trace.ranks)
+    return [f"{absent} of {world_size} ranks"] if absent > 0 else []
+
+
 def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
     of_steps = np.append(trace.steps.rank, NONE)
     ranks_of = {
@@ -250,17 +257,21 @@ def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) 
     if _have_epochs(recording, profile):
         return profile
     apart_ns = recording.steps.start_ns[own] - profile.steps.start_ns[theirs]
-    shift_ns = int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0])))  # floats cannot hold unix times in ns
+    # floats cannot hold unix times in ns
+    return shifted(profile, int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0]))))
+
+
+def shifted(trace: Trace, shift_ns: int) -> Trace:
     tables: dict[str, Any] = {}
     for name, kind in TABLES.items():
-        table = tables[name] = getattr(profile, name).take(slice(None))
+        table = tables[name] = getattr(trace, name).take(slice(None))
         for column in kind.DTYPES:
             if column in ("start_ns", "time_ns"):
                 setattr(table, column, getattr(table, column) + shift_ns)
             elif column in ("device_start_ns", "device_end_ns", "called_ns"):
                 times_ns = getattr(table, column)
                 setattr(table, column, np.where(times_ns == NONE, NONE, times_ns + shift_ns))
-    return replace(profile, **tables)
+    return replace(trace, **tables)
 
 
 def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
@@ -452,5 +463,6 @@ def _united_lacks(recording: Trace, profile: Trace) -> tuple[str, list[str]]:
     lacks = [lack for lack in recording.lacks if lack not in _BROUGHT]
     has = {"values": len(recording.values), "steps": True, "device properties": len(recording.devices), "GPU work": True}
     # a profile lacks the other ranks of the run, but their recordings are merged later
-    lacks += [lack for lack in profile.lacks if not (lack in lacks or has.get(lack) or lack.endswith(" ranks"))]
+    absent = absent_ranks(profile)
+    lacks += [lack for lack in profile.lacks if not (lack in lacks or has.get(lack) or lack in absent)]
     return ("kernel", lacks) if len(work_rows(profile)) else (recording.grain, [*lacks, NO_KERNELS])

@@ -324,6 +324,18 @@ STRAGGLER_TIMES = 2  # times the median lateness
 # measured: within 2.5 to 49 us on the ranks of one machine (recordings in benchmarks/peers.py)
 RANKS_END_WITHIN_NS = 100_000  # ns
 
+# the clocks of two ranks are compared only if the ranks share this many collectives
+# chosen: two collectives do not show whether a difference is constant
+FEWEST_ENDS = 3  # collectives
+
+# the difference between the clocks of two machines changes by at most this share of the time that passes
+# chosen: RFC 5905 (NTP) assumes 15 parts per million and allows 500
+CLOCK_DRIFT = 1e-4  # share of the time
+
+# recordings of two ranks are from different runs if more time lies between them
+# chosen: machines whose clocks are wrong by a minute cannot run one job in most clusters
+CLOCKS_WITHIN_NS = 60_000_000_000  # ns
+
 # ranks are shown as one only if their numbers of kernels and copies differ by at most this share
 # chosen: stages of a pipeline are different work, even if none of them is late
 SIMILAR_WORK = 0.1  # share of the median number of kernels and copies

@@ -14,8 +14,10 @@ from itertools import count
 import numpy as np
 
 from traces.chrome.export_notes import HEADER_KEY, PAIR_KEY, ExportNotes
-from traces.combining.merge import merge_ranks
+from traces.combining.merge import absent_ranks, merge_ranks
 from traces.combining.profiler_cycles import cycles_of, joined_cycles
+from traces.combining.rank_clocks import gap_ns, on_one_clock, rank_clocks
+from traces.comparison.thresholds import CLOCKS_WITHIN_NS, RANKS_END_WITHIN_NS
 from traces.kineto.reading.eras import DEVICE_CATEGORIES, TORCH_OF_ERA, TsUnit, era
 from traces.kineto.reading.event_rows import QUEUE, CategoryEvents, as_list
 from traces.kineto.reading.groups import Groups, Piece
@@ -29,7 +31,7 @@ from traces.kineto.structure.stages import read_stages
 from traces.kineto.structure.steps import read_steps
 from traces.model.machine import Machine, hip_version, runtime_version
 from traces.model.row_order import lists_by_key
-from traces.model.run import KINETO, QUEUES, STREAMS, Run, distributed_of
+from traces.model.run import KINETO, QUEUES, STREAMS, Distributed, Run, distributed_of
 from traces.model.trace import (
     NONE,
     STEP_MARKS,
@@ -63,8 +65,15 @@ class _Recording:
 
     @property
     def world_size(self) -> int | None:
-        distributed = self.trace.run_of(0).distributed
-        return distributed.world_size if distributed is not None else None
+        return (self.trace.run_of(0).distributed or Distributed()).world_size
+
+    @property
+    def backend(self) -> str | None:
+        return (self.trace.run_of(0).distributed or Distributed()).backend
+
+    @property
+    def nccl(self) -> str | None:
+        return self.trace.machine_of(0).nccl
 
 
 def assemble(
@@ -129,6 +138,8 @@ def _of_each_process(recordings: list[_Recording]) -> list[_Recording]:
 
 def _joined(recordings: list[_Recording], skipped: dict[str, str], problems: Counter[str]) -> Trace:
     numbers = _rank_numbers(recordings)
+    if len(recordings) > 1 and not any(part.exported for part in recordings):
+        recordings = _on_one_clock(recordings, numbers, problems)
     trace = merge_ranks([part.trace for part in recordings], numbers)
     whole = recordings[0].exported
     if whole is not None and all(part.exported is not None and whole.same_whole(part.exported) for part in recordings):
@@ -139,10 +150,34 @@ def _joined(recordings: list[_Recording], skipped: dict[str, str], problems: Cou
     if skipped:
         trace.provenance["skipped_files"] = skipped
     trace.problems = dict(sorted(problems.items()))
-    world_size = max(part.world_size or 0 for part in recordings)
-    absent = [f"{world_size - len(numbers)} of {world_size} ranks"] if world_size > len(numbers) else []
-    trace.lacks = sorted([*trace.lacks, *absent])
+    trace.lacks = sorted([*trace.lacks, *absent_ranks(trace)])
     return trace
+
+
+def _on_one_clock(recordings: list[_Recording], numbers: list[int], problems: Counter[str]) -> list[_Recording]:
+    """Return the recordings with the times of all ranks on one clock. Raises TraceImportError if the recordings are from
+    different runs."""
+    file_of = {number: part.file for number, part in zip(numbers, recordings, strict=True)}
+    clocks = rank_clocks([part.trace for part in recordings], numbers)
+    if clocks.unlike and not problems["lost-kernel"]:
+        one, other = clocks.unlike[0]
+        raise TraceImportError(
+            f"{file_of[one]} and {file_of[other]} are from different runs: the collectives of the two ranks do not end at"
+            " the same times; put each run into its own folder"
+        )
+    ahead_ns = [clocks.ahead_ns.get(number, 0) for number in numbers]
+    if moved := sum(abs(ns) > RANKS_END_WITHIN_NS for ns in ahead_ns):
+        problems["rank-clocks"] += moved
+    traces = on_one_clock([part.trace for part in recordings], ahead_ns)
+    apart_ns, before, after = gap_ns(traces)
+    if all(trace.run_of(0).is_epochal for trace in traces) and apart_ns > 0:
+        if apart_ns > CLOCKS_WITHIN_NS:
+            raise TraceImportError(
+                f"{recordings[before].file} and {recordings[after].file} are from different runs: {apart_ns // 10**9:,} s"
+                " passed between the two recordings; put each run into its own folder"
+            )
+        problems["ranks-apart"] += 1
+    return [replace(part, trace=trace) for part, trace in zip(recordings, traces, strict=True)]
 
 
 def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Trace:
@@ -157,15 +192,17 @@ def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Tr
 def _rank_numbers(recordings: list[_Recording]) -> list[int]:
     files = [part.file for part in recordings]
     numbers = [part.rank for part in recordings]
-    sizes: dict[int, str] = {}
-    for part in recordings:
-        if part.world_size is not None:
-            sizes.setdefault(part.world_size, part.file)
-    if len(sizes) > 1:
-        (one, first), (other, second) = list(sizes.items())[:2]
-        raise TraceImportError(
-            f"{first} has {one} ranks and {second} has {other}, so the runs differ; put each run into its own folder"
-        )
+    for fact, text in {"world_size": "{} ranks", "backend": "the backend {}", "nccl": "NCCL {}"}.items():
+        known: dict[object, str] = {}
+        for part in recordings:
+            if (value := getattr(part, fact)) is not None:
+                known.setdefault(value, part.file)
+        if len(known) > 1:
+            (one, first), (other, second) = list(known.items())[:2]
+            raise TraceImportError(
+                f"{first} has {text.format(one)} and {second} has {text.format(other)}, so the runs differ; put each run into"
+                " its own folder"
+            )
     if len(recordings) == 1:
         return [numbers[0] or 0]
     if None in numbers:

@@ -20,7 +20,7 @@ from traces.format.trace_file import load, save
 from traces.kineto import read_kineto
 from traces.model.invariants import REFERENCES, column_at, fault
 from traces.model.machine import DeviceProperties
-from traces.model.run import RECORDER, LoaderSettings, Run
+from traces.model.run import RECORDER, Distributed, LoaderSettings, Run
 from traces.model.trace import (
     NONE,
     TABLES,
@@ -260,6 +260,7 @@ def test_steps_that_are_missing_from_the_profile_keep_their_recorded_times() -> 
 def test_a_recording_merged_with_a_profile_without_gpu_work_still_has_only_phase_times() -> None:
     profile = training(steps=2)
     profile.device = DeviceSpans.empty()
+    profile.runs = {0: Run(distributed=Distributed(world_size=2))}
     profile.lacks = ["GPU work", "values", "device properties", "1 of 2 ranks"]
     recording, numbers = around(profile)
 

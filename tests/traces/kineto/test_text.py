@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import tarfile
 import zipfile
 from collections import Counter
@@ -210,10 +211,20 @@ def test_profiler_cycles_of_a_process_are_joined_in_order(tmp_path: Path) -> Non
         read_kineto(tmp_path)
 
 
-def test_files_of_runs_with_different_numbers_of_ranks_are_rejected(tmp_path: Path) -> None:
-    folder_of(tmp_path, ("a.json",), distributedInfo={"rank": 0, "world_size": 2})
-    folder_of(tmp_path, ("b.json",), distributedInfo={"rank": 1, "world_size": 8})
-    with pytest.raises(TraceImportError, match=r"a\.json has 2 ranks and b\.json has 8, so the runs differ"):
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        ({"world_size": 2}, {"world_size": 8}, "a.json has 2 ranks and b.json has 8 ranks, so the runs differ"),
+        ({"backend": "nccl"}, {"backend": "gloo"}, "a.json has the backend nccl and b.json has the backend gloo, so"),
+        ({"nccl_version": "2.21.5"}, {"nccl_version": "2.27.3"}, "a.json has NCCL 2.21.5 and b.json has NCCL 2.27.3, so"),
+    ],
+)
+def test_files_whose_headers_show_different_runs_are_rejected(
+    tmp_path: Path, one: dict[str, object], other: dict[str, object], says: str
+) -> None:
+    folder_of(tmp_path, ("a.json",), distributedInfo={"rank": 0, **one})
+    folder_of(tmp_path, ("b.json",), distributedInfo={"rank": 1, **other})
+    with pytest.raises(TraceImportError, match=re.escape(says)):
         read_kineto(tmp_path)
 
 

@@ -1,0 +1,78 @@
+"""Tests the import of ranks whose clocks differ, and of ranks that are from different runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.traces.kineto.test_eras import T0, Event, call, kernel, op
+from traces.analyses.stragglers import stragglers
+from traces.kineto import read_kineto
+from traces.model.trace import Trace, TraceImportError
+
+# when the all-reduces of a rank end, in microseconds
+ENDS_US = (1_000, 2_500, 4_100)
+SECOND_US = 1_000_000
+
+
+def all_reduces(ends_us: tuple[int, ...], lasting_us: int, **args: object) -> list[Event]:
+    events: list[Event] = []
+    for number, end_us in enumerate(ends_us, 1):
+        begin_us = end_us - lasting_us
+        events += [
+            op("nccl:all_reduce", begin_us - 20, 10, cat="user_annotation"),
+            op("record_param_comms", begin_us - 22, 14, Collective_name="allreduce", **args, Seq=number),
+            call(number, begin_us - 15),
+            kernel(number, begin_us, lasting_us) | {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"},
+        ]
+    return events
+
+
+def imported(folder: Path, *ranks: list[Event]) -> Trace:
+    for rank, events in enumerate(ranks):
+        steps = [op("ProfilerStep#1", min(e["ts"] for e in events) - T0 - 10, 10_000, cat="user_annotation")]
+        for event in events:
+            event["args"] = {key.replace("_", " "): value for key, value in event["args"].items()}
+        document = {"traceEvents": [*steps, *events], "distributedInfo": {"rank": rank, "world_size": len(ranks)}}
+        (folder / f"rank{rank}.json").write_text(json.dumps(document))
+    return read_kineto(folder)
+
+
+def later(ends_us: tuple[int, ...], us: int) -> tuple[int, ...]:
+    return tuple(end + us for end in ends_us)
+
+
+def test_ranks_on_machines_with_different_clocks_get_one_clock(tmp_path: Path) -> None:
+    """GIVEN a second rank whose clock is 3 ms ahead, and which waits 300 us longer in each of three all-reduces."""
+    trace = imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces(later(ENDS_US, 3_000), 400))
+    ends_ns = trace.collectives.end_ns.reshape(2, 3)
+    assert (ends_ns[0] == ends_ns[1]).all() and ends_ns[0, 0] == (T0 + 1_000) * 1_000
+    assert trace.problems == {"rank-clocks": 1}
+    assert [(of.rank, of.late_ns) for of in stragglers(trace)] == [(0, 3 * 300_000), (1, 0)]
+
+
+def test_collectives_that_end_together_keep_their_times(tmp_path: Path) -> None:
+    trace = imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces(later(ENDS_US, 50), 100))
+    assert trace.collectives.end_ns[3] - trace.collectives.end_ns[0] == 50_000 and not trace.problems
+
+
+def test_ranks_whose_collectives_end_at_unrelated_times_are_from_different_runs(tmp_path: Path) -> None:
+    """GIVEN two runs that started at the same time, with steps of other lengths."""
+    with pytest.raises(TraceImportError, match=r"rank0\.json and rank1.json are from different runs: the collectives"):
+        imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces((1_000, 6_500, 18_000), 100))
+
+
+@pytest.mark.parametrize("seconds", [100, 3600])
+def test_ranks_that_were_recorded_at_different_times_are_from_different_runs(tmp_path: Path, seconds: int) -> None:
+    """GIVEN two runs of the same regular program, one after the other."""
+    says = rf"rank0.json and rank1.json are from different runs: {seconds - 1:,} s passed between"
+    with pytest.raises(TraceImportError, match=says):
+        imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces(later(ENDS_US, seconds * SECOND_US), 100))
+
+
+def test_ranks_that_were_recorded_one_after_the_other_are_noted(tmp_path: Path) -> None:
+    """GIVEN two ranks without collectives, recorded 5 s apart THEN nothing shows whether their run is the same."""
+    trace = imported(tmp_path, [op("aten::add", 0, 5)], [op("aten::add", 5 * SECOND_US, 5)])
+    assert trace.problems == {"ranks-apart": 1}
