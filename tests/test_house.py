@@ -18,12 +18,12 @@ MOST_METHODS = 30  # that a class defines, private ones and properties included
 
 
 def modules_in(files: Mapping[str, str]) -> dict[str, str]:
-    """The sources by dotted module name; `files` has them by path, for example `room/part/__init__.py`."""
+    """Return the sources by dotted module name. The keys of `files` are paths, such as `room/part/__init__.py`."""
     return {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): source for path, source in files.items()}
 
 
 def imports_within(files: Mapping[str, str]) -> dict[str, set[str]]:
-    """Which of these modules each of them imports: anywhere in the file, and for types only too."""
+    """Return the modules of `files` that each module imports, at any place in the file and also for types only."""
     modules = modules_in(files)
     packages = {name for path, name in zip(files, modules, strict=True) if path.endswith("/__init__.py")}
     graph: dict[str, set[str]] = {}

@@ -132,8 +132,10 @@ def test_phase_times_equal_the_times_in_the_log(recorded: Recorded, program: str
 
 
 def completion(work: list[Work]) -> Callable[[int], int]:
-    """Return a function that returns when an event completes that is recorded at a given time: when it is recorded, or when the
-    last piece of `work` that was launched before it ends."""
+    """Return a function from the time at which an event is recorded to the time at which it completes.
+
+    An event completes at once or, if earlier `work` still runs, when this work ends.
+    """
     work.sort(key=lambda one: one.issued_ns)
     issued = np.array([one.issued_ns for one in work])
     ends = np.maximum.accumulate(np.array([one.end_ns for one in work]))

@@ -38,7 +38,7 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=4):
     optimizer.step()
 """
 
-# Twelve layers of 256 MiB with gradients and momentum: 9 GiB, the layers dealt out to the GPUs in turn.
+# A model of twelve layers, distributed over the GPUs. With gradients and momentum, its weights of 256 MiB per layer take 9 GiB.
 DEEP_AND_WIDE = """
 import torch
 from torch import nn

@@ -1,7 +1,7 @@
 """How this package and other packages affect each other when both are installed.
 
-PyPI has an unrelated package called `traces`, about unevenly-spaced time series. The wheel is installed next to it into
-environments that use the torch and numpy of this one.
+PyPI has an unrelated package called `traces`, about unevenly-spaced time series. The tests install this package and the package
+`traces` into environments that share torch and numpy with the current one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """ "ours", built from this checkout, and "theirs", from the registry."""
+    """Return two wheels: "ours", built from this checkout, and "theirs", from the registry."""
     folder = tmp_path_factory.mktemp("wheels")
     command = [*PIP, "download", "--quiet", "--no-deps", "--dest", str(folder / "theirs"), THEIRS]
     fetched = subprocess.run(command, capture_output=True, text=True)

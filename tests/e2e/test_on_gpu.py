@@ -56,8 +56,8 @@ def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedPro
 
 @pytest.mark.waits
 def test_a_dry_run_runs_only_the_chosen_stages(tmp_path: Path, gpu: Path) -> None:
-    """One stage of each kind, except those that measure the recorder: a script in depth, one by phases, the allocator, and the
-    stage that a virtual GPU skips."""
+    """The chosen stages are a recording with kernels, a recording of phases, the allocator, and a stage that a virtual GPU
+    skips."""
     stages = ["gpt-kernel", "programs", "allocator", "after_profile", "workload-lstm-kernel", "ddp-phase"]
     out = tmp_path / "results"
     done = on_gpu_sh("--dry-run", "--on", gpu, "--out", out, "--only", ",".join(stages))

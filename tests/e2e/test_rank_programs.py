@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def differences(native: Any, virtual: Any, tolerance: float = 1e-6, path: str = "") -> list[str]:
-    """Where two results differ by more than `tolerance` of the norm of a tensor."""
+    """Return the places at which two results differ by more than `tolerance` times the norm of a tensor."""
     if isinstance(native, dict) and isinstance(virtual, dict):
         if native.get("precision") == "half":
             return differences(native["value"], virtual["value"], 2e-3, path)

@@ -200,7 +200,7 @@ def test_the_recording_is_complete_for_every_way_a_script_can_end(place: Path, e
 
 
 def started(place: Path, *words: str) -> subprocess.Popen[str]:
-    """A recording under way that has trained for a second: its script never ends by itself."""
+    """Start to record a script that never ends, and let the script train for a second."""
     process = subprocess.Popen(
         command("--grain", "phase", *words, "train.py", "100000", "cpu", "import time; time.sleep(0.01)"),
         cwd=place,

@@ -111,7 +111,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def parts_by_phase(trace: Trace, step: int) -> Counter[tuple[str, str, str]]:
-    """(phase, part, the thread's name) of one step."""
+    """Return (phase, stage, name of the thread) for each stage of one step."""
     parts, phases, text = trace.parts, trace.phases, trace.strings
     rows = np.flatnonzero((parts.phase != NONE) & (phases.step[parts.phase] == step))
     return Counter(
@@ -214,7 +214,7 @@ def test_two_ranks_become_one_trace(tmp_path: Path, start: str) -> None:
     assert any("DistributedDataParallel's buckets" in lack for lack in trace.lacks)
 
 
-# Operations for which the script's stream waits, as NCCL's do: rank 1 comes later to each.
+# The script's stream waits for each operation, as with NCCL. Rank 1 calls each operation later than rank 0.
 WAITED_FOR = """
 import time
 import torch
@@ -334,7 +334,7 @@ LAYERS = (200 * 100 + 200) * 4, (100 * 200 + 100) * 4  # bytes
 
 
 def record_buckets(folder: Path, backend: str, *words: str) -> dict[int, list[tuple[str, int, str, Ending, int]]]:
-    """By rank (operation, bytes, phase, ending, step) of each collective, in order."""
+    """Return, for each rank, the (operation, bytes, phase, ending, step) of its collectives in order."""
     (folder / "train.py").write_text(BUCKETS)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py", backend]
     trace = record(*words, "--grain", "phase", "--", *torchrun, cwd=folder)

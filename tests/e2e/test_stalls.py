@@ -69,7 +69,7 @@ def test_stalls_report_a_slow_disk_and_the_rate_needed(tmp_path: Path) -> None:
     facts = json.loads(done.stdout)
     assert faults(facts, PAGE.OUTPUTS["trace stalls --json"]) == []
     assert facts["bottleneck"] == "storage"
-    # 20 files of 10 kB at 2 MB/s are 100 ms; the worker prepares between its reads.
+    # Reading 20 files of 10 kB at 2 MB/s takes 100 ms. The worker prepares samples between its reads.
     assert 100_000_000 <= facts["fetched"]["step_ns"] < 150_000_000
     assert facts["gpu"]["step_ns"] == pytest.approx(30_000_000, rel=0.25)
     assert facts["batch_missed_bytes"] == 200_000 and facts["batch_samples"] == 20

@@ -169,7 +169,7 @@ def test_bytes_after_the_end_of_the_file_are_rejected(tmp_path: Path) -> None:
 
 
 class Disk:
-    """Stands in for os.write: takes at most 40 bytes at a time, and fails at the k-th call."""
+    """Replaces os.write: writes at most 40 bytes at a time, and fails at the k-th call."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int, error: BaseException) -> None:
         self.calls = 0

@@ -1,4 +1,5 @@
-"""Several ranks in one test: forks of the test's process, each with a small virtual GPU, that meet in a store in a file.
+"""Runs several ranks in one test. The ranks are forks of the test's process, each has a virtual GPU, and they share a file
+store.
 
     traces = run_ranks(tmp, 2, body)    # body(rank) in each; what each played, by rank. A rank that fails fails the test.
 """
@@ -53,7 +54,7 @@ def begin(rank: int, size: int, folder: Path, trace: Trace, clock: Clock, timeou
 
 
 def end(path: Path) -> Trace:
-    """The group is destroyed and the timeline written: what was played."""
+    """Destroy the group, write the timeline, and return it."""
     gpu = state.gpu()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -63,7 +64,7 @@ def end(path: Path) -> Trace:
 
 
 def _ended(rank: int, child: int, folder: Path) -> str:
-    """How a rank ended after the first one had failed: by itself within some seconds, or killed."""
+    """Wait until a rank ends after another rank failed, or kill it after five seconds, and return its traceback."""
     until_s = time.monotonic() + 5
     while not (done := os.waitpid(child, os.WNOHANG))[0]:
         if time.monotonic() > until_s:

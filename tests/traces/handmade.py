@@ -97,7 +97,7 @@ def training(
         zero_ns, extra_ns = at_ns, jitter_us[number % len(jitter_us)] * US
 
         def time_ns(us: float, zero_ns: int = zero_ns) -> int:
-            """Of a time within the step: `loader_us` for the loader, the rest stretched."""
+            """Return a time within the step in ns. The loader takes `loader_us`, and all later times are stretched."""
             return zero_ns + round(us / 20 * loader_us * US if us <= 20 else loader_us * US + (us - 20) * stretch * US)
 
         for name, start, end in _PHASES:
@@ -126,7 +126,7 @@ def training(
             kernel: dict[str, Any] = {"device": 0, "stream": 7, "kind": call.kind, "name": strings.add(call.kernel)}
             kernel |= {"start_ns": start_ns + 6 * US, "duration_ns": round(kernel_us * US * stretch), "host": host[-1]}
             device.append(kernel | {"bytes": 4096 if call.kind == DeviceKind.MEMCPY else NONE})
-    # The model wants host spans by thread; rows of one call stay together, each span's parent the one before it.
+    # A trace must contain host spans by thread. The spans of one call are consecutive, and each is the parent of the next.
     host.sort(key=lambda row: row["thread"])
     rows = {id(row): place for place, row in enumerate(host)}
     trace.steps = Steps.of(**_columns(step_rows))

@@ -66,9 +66,12 @@ def streams_of(recording: Recording) -> list[list[Work]]:
 
 
 def launch_times(recording: Recording) -> dict[int, int | None]:
-    """When each work was launched, by its id. None: before the recording, because all earlier work of its stream has no known
-    launch and later work has one. Other work without a known launch was launched when it starts, or together with the work
-    before it if later work was launched earlier."""
+    """Return the launch time of each piece of work by its id.
+
+    If no launch before it on the stream is known, but a later one is, the work was launched before the recording: None.
+    Other work without a known launch counts as launched when it starts or, if later work was launched earlier, together
+    with the work before it.
+    """
     found: dict[int, int | None] = {}
     for listed in streams_of(recording):
         before, afters = None, [listed[-1].launched_ns]
@@ -144,7 +147,8 @@ def _per_step(times_ns: list[int]) -> float:
 
 
 def period(times_ns: list[int]) -> int:
-    """After how many steps nine in ten times repeat, and more than half of the large changes from step to step. 1: never."""
+    """Return the number of steps after which nine in ten step times and most large changes repeat, or 1 if they do not
+    repeat."""
     mean_ns, changes_ns = sum(times_ns) / len(times_ns), [after - before for before, after in pairwise(times_ns)]
     large = [place for place, change_ns in enumerate(changes_ns) if abs(change_ns) > 0.15 * mean_ns]
 
@@ -162,7 +166,7 @@ def period(times_ns: list[int]) -> int:
 
 
 def waits(recording: Recording) -> list[Span]:
-    """When threads that run ops or launch work waited for a device."""
+    """Return the time spans in which threads that run ops or launch work waited for a device."""
     launched_by = {id(work.call): work for work in recording.work if work.call is not None}  # the last of each
     active = {thread for thread, _ in recording.ops} | {w.call.thread for w in recording.work if w.call is not None}
     times = launch_times(recording)
@@ -176,7 +180,10 @@ def waits(recording: Recording) -> list[Span]:
 
 
 def _wait(loop: list[Call], own: Work | None, streams: dict[Span, list[Span]]) -> Span | None:
-    """What a call waited for that launched `own`, or a loop of queries. The streams have the launch and end of their work."""
+    """Return the span in which a call, or a loop of queries, waited for a device, or None.
+
+    `own` is the work that the call launched, and `streams` contains the launch and the end of the work of each stream.
+    """
     call, begin_ns, is_loop, name = loop[-1], loop[0].start_ns, len(loop) > 1, "" if own is None else own.name
     copies = "emcpy" in call.name and not any(direction in name for direction in ("DtoD", "PtoP", "DeviceToDevice"))
     documented = (copies or any(mark in call.name for mark in _WAITS)) and "Async" not in call.name
@@ -204,7 +211,7 @@ def _wait(loop: list[Call], own: Work | None, streams: dict[Span, list[Span]]) -
 
 
 def _loops(recording: Recording, launchers: set[int]) -> list[list[Call]]:
-    """Queries that follow each other on a thread, with no op and no launch between them: two at least."""
+    """Return the loops of at least two queries that follow each other on a thread without an op or a launch between them."""
     events: list[tuple[str, int, Call | None]] = [(thread, start_ns, None) for thread, start_ns in recording.ops]
     for call in recording.calls:
         if call.name.endswith("Query") or id(call) in launchers:

@@ -60,7 +60,8 @@ def clean_phases(trace: Trace, step: int, waits: Intervals = NO_WAITS) -> dict[s
 def slowed(
     op_ns: int, ops: dict[str, int], clean: dict[str, int], steps: int = 4, longer_ns: dict[str, int] | None = None
 ) -> Trace:
-    """Clean steps, and profiled ones whose phases have so many ops of 2 us, each `op_ns` later than in the clean steps.
+    """Return clean steps, and profiled steps in which each op takes `op_ns` longer. `ops` contains the number of ops in each
+    phase.
 
     The profiled phases in `longer_ns` take this much longer.
     """

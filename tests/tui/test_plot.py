@@ -109,7 +109,7 @@ def test_the_plot_shows_busy_time_and_then_reasons_of_idle_time() -> None:
 
 
 def held(memory_mib: list[int], of_device_mib: int) -> Trace:
-    """A training whose device holds so much after 0, 1, 2, ... us."""
+    """Return a training step in which the device has allocated the given bytes after 0, 1, 2, ... us."""
     trace = training()
     changes = [after - before for before, after in zip([0, *memory_mib], memory_mib, strict=False)]
     trace.memory = MemoryEvents.of(

@@ -24,7 +24,7 @@ _VOID = {"meta", "br"}
 
 
 class Page(HTMLParser):
-    """Checks that every element is closed where it was opened, and gathers what is said and what is referred to."""
+    """Checks that HTML elements are closed in the right order, and collects the page's text and references."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

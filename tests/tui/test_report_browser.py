@@ -19,8 +19,8 @@ from tui.report.plots import NamedTrace
 pytestmark = pytest.mark.slow
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-# Run in a copy of the page, for the page itself has no scripts: what is wider than the window without being in a box that
-# scrolls, charts without a size, words that a chart cuts off, and what was fetched.
+# This script runs in a copy of the page, because the page itself has no scripts. It finds elements that are wider than the
+# window and outside of a scrolling box, charts without a size, texts that a chart cuts off, and loaded files.
 _LOOK = """<script>onload=()=>{
 const all=[...document.querySelectorAll("main *")],width=document.documentElement.clientWidth;
 const out=(e)=>!e.closest(".scroll,figure")&&e.getBoundingClientRect().right>width+1;

@@ -372,7 +372,7 @@ def test_errors_of_a_subgroup_name_the_ranks_of_the_default_group() -> None:
 
 
 def test_a_killed_rank_is_named_with_the_operation_of_the_waiting_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN rank 1 was killed, so it could not say that it ended. A rank on another machine is not looked for."""
+    """GIVEN rank 1 was killed, so it could not say that it ended. For a rank on another machine, the process is not checked."""
     store, process = HashStore(), subprocess.Popen([sys.executable, "-c", ""])
     detectors = [DeadlockDetector(store, 0)]
     with monkeypatch.context() as patched:

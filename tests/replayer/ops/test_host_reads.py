@@ -1,4 +1,4 @@
-"""When PyTorch reads a value from the GPU within an op."""
+"""Tests which ops read a value from the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one step of a prediction takes from a recording of several steps."""
+"""A predicted step is computed from a recording of several steps."""
 
 from __future__ import annotations
 

@@ -103,8 +103,10 @@ sizes_of_units = st.lists(st.integers(1, 1 << 28), min_size=1, max_size=6).map(
 
 @given(sizes_of_units, st.integers(1, 64))
 def test_the_bytes_sent_by_each_rank_agree_with_the_formula(sizes: dict[str, int], ranks: int) -> None:
-    """(N-1)/N of the parameters for each all-gather, and of the gradients once. All units except the root have two
-    all-gathers."""
+    """Each all-gather of parameters, and each reduce-scatter of gradients, moves (N-1)/N of the bytes.
+
+    The parameters of the root are gathered once, and those of all other units twice.
+    """
     whole, root = sum(sizes.values()), sizes[ROOT]
     wanted = (3 * whole - root) * (ranks - 1) / ranks
     padding = 3 * ranks * len(sizes)
@@ -232,7 +234,8 @@ def test_tensor_parallel_ranks_compute_less_and_all_reduce_activations() -> None
     trace = transformer()
     split = asked(trace, 4, "tp")
     assert split.parallel is not None
-    # Two all-reduces of the activations forward and two backward, in each block: 2 (N-1)/N of their bytes.
+    # Each block all-reduces activations twice in the forward and twice in the backward pass. Each time, 2 (N-1)/N of the bytes
+    # are moved.
     assert split.parallel.moved_bytes == 4 * BLOCKS * ROWS * WIDTH * 4 * 2 * 3 // 4
     one = CollectiveCosts(trace.devices[0].name).next("all_reduce", ROWS * WIDTH * 4, 4).duration_ns
     assert split.parallel.parts_ns["all-reduce"] == 4 * BLOCKS * one

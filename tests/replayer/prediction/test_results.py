@@ -1,4 +1,4 @@
-"""Predictions with all their figures, and the predicted traces, in golden/, to be read by people."""
+"""Compares predictions and predicted traces with readable golden files."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ from traces.model.trace import NONE
         # The device had finished at 100 us, before the host began to wait at 120 us, which is now 125 us.
         (120_000, 120_000, 150_000, 30_000),
         (120_000, 120_000, 110_000, 5_000),
-        # The wait from 60 us, now 65 us, ended as long after the kernel as the wait of a later kernel does.
+        # The wait began at 60 us, and begins at 65 us now. It ends as long after the kernel as in the recording.
         (60_000, 100_000 + WAIT_FOLLOWED_NS, 150_000, 5_000 + 85_000 + WAIT_FOLLOWED_NS),
         (60_000, 103_000, 150_000, 5_000 + 88_000),
         (60_000, 99_000, 150_000, 5_000 + 85_000),  # within the clocks' error before the kernel's end
         (60_000, 98_000, 150_000, 5_000 + 85_000),  # exactly WAIT_CAME_BACK_NS
         (60_000, 97_999, 150_000, 5_000),  # so the kernel ended after the wait, which nothing else delays
         (60_000, 100_000, 10_000, 5_000),
-        # The wait was for something else, and takes as long as recorded.
+        # The host waited for something else than the kernel, so the wait takes as long as in the recording.
         (60_000, 100_001 + WAIT_FOLLOWED_NS, 150_000, 5_000 + 40_001 + WAIT_FOLLOWED_NS),
     ],
 )

@@ -23,7 +23,7 @@ def product(rows: int, depth: int, columns: int) -> Call:
 
 
 def mlp(rows: int) -> list[Call]:
-    """Two products that read the network's width, and one that writes it: one pair."""
+    """Return the products of an MLP: two that read the network's width (gate and up), and one that writes it (down)."""
     return [product(rows, WIDTH, HIDDEN), product(rows, WIDTH, HIDDEN), product(rows, HIDDEN, WIDTH)]
 
 
@@ -43,7 +43,7 @@ def recorded(forward: Sequence[Call], backward: Sequence[Call]) -> tuple[Trace, 
 
 
 def split_of(forward: Sequence[Call], backward: int = 0, ranks: int = 2) -> TensorSplit:
-    """How ranks share a forward pass, which so many other ops of the backward pass follow."""
+    """Return how ranks share a forward pass. A backward pass of `backward` other ops follows."""
     trace, calls = recorded(forward, [("relu_backward", ((9, 9),))] * backward)
     return TensorSplit.of(trace, calls, lambda call: call.shapes, ranks)
 

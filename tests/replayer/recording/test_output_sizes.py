@@ -78,7 +78,8 @@ def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> Non
 
 def test_output_sizes_from_the_recorder_are_found_by_step() -> None:
     """GIVEN sizes noted in two steps WHEN a step has the kernels of the first and the values of the second THEN it gets the
-    sizes of the second. The profile is not used for noted ops, and a size that could not be noted is unknown."""
+    sizes of the second. For ops in the recorder's table of sizes, the profile is not used. A size is unknown if the recorder
+    could not read it."""
     trace = make_recording(FORWARD, [nonzero(0, 10), Op("aten::select", 20, 5, shapes=((7, 1),))], steps=2)
     rows = [("aten::_unique2", "6", 3, 0), ("aten::_unique2", "6", 4, 1), (NONZERO, "10", NONE, 1), (NONZERO, "10", 5, 1)]
     rows.append((NONZERO, "", 1, 1))

@@ -59,7 +59,7 @@ def test_replaying_the_recorded_ops_gives_the_recorded_step_times(shared_traces:
     stage = Stage(trace)
     play_all(stage)
     played = np.array([end - start for start, end, _ in stage.log.steps])
-    # The recording's steps have some 70 us between them, and a kernel's launch is known to a microsecond.
+    # There are about 70 us between two recorded steps, and launch times are accurate to one microsecond.
     assert np.abs(played / trace.steps.duration_ns - 1).max() < 0.001
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == sum(charged.values())
@@ -94,7 +94,7 @@ def test_every_kernel_of_the_v100_recording_starts_at_its_recorded_time(shared_t
     launches = trace.host.start_ns[trace.device.launch[order]]
     launch_step = np.searchsorted(trace.steps.start_ns, launches, side="right") - 1
     error = (np.sort(starts) - steps[launch_step]) - (recorded - trace.steps.start_ns[launch_step])
-    # Single fixed latencies and gaps drift by 126 us in the median; each kernel's own, by the few us that a blocking copy's
-    # host takes to return, twice a step.
+    # With the same latency and gap for all kernels, the median error would be 126 us. With each kernel's own latency and gap,
+    # the error is a few us: the time in which the host returns from the two blocking copies of a step.
     assert np.percentile(np.abs(error), 50) <= 30_000
     assert np.percentile(np.abs(error), 99) <= 60_000

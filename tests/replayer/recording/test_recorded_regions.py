@@ -16,7 +16,7 @@ from traces.model.trace import Trace
 
 
 def shapes_of_call(regions: RecordedRegions, *shapes: tuple[int, ...]) -> Shapes | None:
-    """The shapes of the product in the recorded call that a graph with a product of these shapes takes."""
+    """Return the shapes of the product in the recorded call that a graph gets whose product has the shapes `shapes`."""
     calls = regions.calls("0/0", (), lambda: graph_ops_of([("aten::mm", shapes)]), is_backward=False)
     return calls[0].ops[0].shapes if calls else None
 
@@ -68,8 +68,10 @@ def test_graphs_of_a_compiled_function_with_the_same_kernels_are_one_graph() -> 
 
 
 def regions_of(*functions: tuple[str, str, int, int], calls_of_steps: tuple[int, ...] = (1, 1)) -> RecordedRegions:
-    """Compiled functions with a number, an op, a batch size and a width. Each is called in both steps with a product after
-    the op, and the backward pass is the op alone."""
+    """Return the regions of compiled functions, given as (number, op, batch size, width).
+
+    In both steps, each forward pass runs the op and a product, and each backward pass runs only the op.
+    """
     events = Events()
     for step, calls in enumerate(calls_of_steps):
         at = step * 100 * STEP_US

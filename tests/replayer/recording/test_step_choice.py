@@ -15,7 +15,11 @@ TWO: RecordedPhases = [*ONE, ("forward", 50, 70), ("backward", 70, 90), ("optimi
 
 
 def _recorded(passes: str, kinds: str) -> Trace:
-    """One letter per step: passes 1 or 2, kinds Warm-up, Steady, Profiled (with a kernel) or After a profile."""
+    """Return a recording with one step for each character.
+
+    In `passes`, 1 or 2 is the number of backward passes. In `kinds`, W is a warm-up step, S a steady one, P a profiled one
+    with a kernel, and A one after a profile.
+    """
     kind_of = {"W": StepKind.WARMUP, "S": StepKind.STEADY, "P": StepKind.PROFILED, "A": StepKind.AFTER_PROFILE}
     steps = []
     for number, kind in zip(passes, kinds, strict=True):

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Fake tensors of "cuda" under autograd, which C++ must not take for CUDA's, and operators that take functions."""
+"""Fake tensors on "cuda" work with autograd, although PyTorch's C++ code has no CUDA, and with operators that take
+functions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""nn.DataParallel's own Python on several virtual devices, with the real virtual GPU on a clock that stands still.
+"""Runs PyTorch's nn.DataParallel on several virtual devices, with a clock that stands still.
 
 Runs in the warm interpreter.
 """

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Kernels of Triton, on a stand-in for the package with the names that are patched."""
+"""Kernels of Triton, tested with a fake package that has the patched names."""
 
 from __future__ import annotations
 

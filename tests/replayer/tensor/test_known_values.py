@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Whole numbers that follow from what the host knows: scripts decide by them, so they are computed beside the virtual op."""
+"""Whole numbers that depend only on values from the host are computed, because scripts branch on such numbers."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_weak_references_of_a_tensor_are_counted() -> None:
 def test_the_counter_of_weak_references_is_the_word_that_grows_by_three_for_three_references(
     words: list[list[int]], place: list[int]
 ) -> None:
-    """Gives each of the words at 8, 12, 16 and 20 bytes before and after the references."""
+    """Each item of `words` contains a word's values at 8, 12, 16 and 20 bytes, before and after the references are created."""
     values = [words[at][turn] for turn in (0, 1) for at in range(4)]
     with mock.patch.object(swap, "_word", side_effect=[SimpleNamespace(value=value) for value in values]):
         assert [*(swap._weak_count_offset.__wrapped__() or ())] == place

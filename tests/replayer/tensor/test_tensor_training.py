@@ -151,7 +151,7 @@ def test_parameters_stay_the_same_objects_when_a_module_moves() -> None:
 
 
 def test_a_state_dict_can_be_loaded_while_an_autograd_graph_exists() -> None:
-    """Swapping would poison the gradients here, see swap.py."""
+    """If the tensors were swapped here, their gradients would fail (see swap.py)."""
     use()
     model = nn.Linear(4, 4).cuda()
     best = copy.deepcopy(model.state_dict())

@@ -117,7 +117,7 @@ def test_gpus_are_busy_during_stages_and_between_them() -> None:
         "broadcast_backward": 5.7,
         "optimizer": 5.5,
     }
-    # The second device works while the first replicas do; that scatter gave it data is not counted there.
+    # The second device is busy in the stage `parallel_apply`. The copy by which it gets its data counts for the first device.
     assert round(busy_ms[1, "parallel_apply"], 6) == 255.5
     assert round(busy_ms[1, "backward"], 6) == 498.8 and (1, "optimizer") not in busy_ms and (1, "scatter") not in busy_ms
 
@@ -243,7 +243,10 @@ def test_an_evaluation_batch_has_only_the_forward_stages() -> None:
 
 
 def on_devices(ops: list[Op], devices: list[int], parts: list[tuple[str, int, int, int]]) -> Trace:
-    """A recorded forward pass of 100 us. `devices` has the device of each op, and `parts` name, device, start and end in us."""
+    """A recorded forward pass of 100 us.
+
+    `devices` contains the device of each op. A stage in `parts` has a name, a device, and a start and end in us.
+    """
     trace = make_recording([("forward", 0, 100)], ops)
     trace.devices = [Device(0, index, "GPU") for index in range(max(devices) + 1)]
     trace.device.device = np.array(devices)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from replayer.timing.timeline.host_ranges import NAMED, HostRanges, TakenRanges
 from traces.model.trace import NONE, HostKind
 
-# What the script does: calls a module of some name, returns from one, calls an op; and when ops are played, directly or from
-# the pending ones, and rows handed over.
+# The script calls a module (a number), returns from a module, or calls an op. In between, ops are simulated and rows are handed
+# over.
 _DONE = st.lists(st.one_of(st.integers(0, 3), st.sampled_from(["return", "op", "op", "op", "copy", "play", "hand over"])))
 
 

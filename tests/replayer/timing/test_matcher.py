@@ -257,7 +257,7 @@ def test_a_kernel_without_an_op_can_belong_to_any_unmatched_call(same: bool) -> 
 def test_the_rest_of_a_recorded_step_is_known_if_four_of_five_calls_match(matched: int, left: bool | None) -> None:
     """GIVEN twenty recorded sums WHEN a script calls eight sums and two other ops THEN as many sums are left for ten more calls
 
-    When seven of ten calls are sums, the answer is not known.
+    If only seven of ten calls are sums, it is unknown how many are left.
     """
     recording = RecordedRun(
         make_recording([("forward", 0, 900)], [Op("aten::sum", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(20)])

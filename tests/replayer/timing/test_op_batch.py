@@ -229,7 +229,7 @@ def test_the_calls_of_a_repeating_script_are_batched(monkeypatch: pytest.MonkeyP
     script = Script(recorded(["aten::mm"] * 40, []), at_once=True)
     for _ in range(3):
         script.step([("aten::mm", False, 0)] * 40, [], 64)
-    # The first time is found out, and the first call of a segment begins it.
+    # The first step is simulated op by op, and so is the first call of each segment.
     assert played == [39, 39]
     assert script.stage.simulator.stats.charged_ns[Origin.EXACT] > 0
 

@@ -8,7 +8,7 @@ from replayer.timing.timeline.stats import ReplayStats
 
 
 def ended(*steps: tuple[int, int, int, bool]) -> ReplayStats:
-    """Steps of so many ops, with their lag, their host time and whether they are kept."""
+    """Return statistics of steps, each given by its number of ops, its lag, its host time, and whether it is kept."""
     stats = ReplayStats()
     for stats.ops, stats.lag_ns, busy_ns, keep in steps:
         stats.end_step(busy_ns, keep=keep)

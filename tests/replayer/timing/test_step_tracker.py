@@ -77,7 +77,7 @@ def exhaust(stage: Stage) -> None:
 
 
 def phase_grained(trace: Trace) -> Trace:
-    """The same with what its marks on the device tell, and nothing else."""
+    """Return the recording without everything except the times of its phases on the device."""
     phases = trace.phases
     with_device = phases.name != trace.strings.find("loader")
     phases.device_start_ns[with_device] = phases.start_ns[with_device]
@@ -424,7 +424,7 @@ CLEAN: tuple[StepKind, RecordedPhases, list[Op]] = (StepKind.STEADY, CLEAN_PHASE
 
 
 def with_marks(trace: Trace) -> Trace:
-    """As the recorder writes it: steps without profiler have marks on the device."""
+    """Give the steps without the profiler times on the device, as the recorder writes them."""
     phases = trace.phases
     clean = trace.steps.kind[phases.step] != StepKind.PROFILED
     clean &= phases.name != trace.strings.find("loader")

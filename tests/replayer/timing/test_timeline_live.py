@@ -1,4 +1,7 @@
-"""A replay that is watched has each step in its file soon after the step's end; one that is not gathers those of a second."""
+"""If a replay is watched, it writes each step to its file soon after the step's end.
+
+Otherwise, it writes the steps of a second at once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class Watched:
         self._steps += 1
 
     def seen(self, steps: int) -> int:
-        """How many steps are in the file; waits until there are as many as `steps`, for a thread of its own writes."""
+        """Wait until the writing thread has written `steps` steps to the file, and return the number of steps in the file."""
         deadline = time.monotonic() + 20
         while True:
             self._follower.more()

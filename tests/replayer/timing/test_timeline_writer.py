@@ -27,7 +27,8 @@ from traces.format.trace_file import TraceStream, load
 from traces.model.run import REPLAY, Run
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Origin, StepKind, Trace
 
-# What is done to the rows: a single one (True), a table of that many (to be made later, if negative), or all are taken (None).
+# True adds a single row. A number adds a table of as many rows, and a negative number one that is made later. None takes all
+# rows.
 _DONE = st.lists(st.one_of(st.just(True), st.integers(-4, 4), st.none()))
 
 

@@ -18,7 +18,7 @@ def test_idle_time_is_divided_into_data_and_host_and_launch_time() -> None:
     """Per step, in us: data until 20, and kernels from 27 to 47, 57 to 77 and 87 to 97. Each kernel is launched 4 us before it
     starts."""
     of = idle_times(training(steps=4))["cuda:0"]
-    # From the first step's begin to the last step's end on the host, 3 after the last kernel.
+    # The window lasts from the first step's start to the last step's end on the host, 3 us after the last kernel.
     assert of.steps == 4 and of.window_ns == 400 * US
     assert of.busy_ns == 4 * 50 * US and of.busy_ns + of.idle_ns == of.window_ns
     assert of.by_reason["data"] == 4 * 20 * US
@@ -52,7 +52,7 @@ def test_every_idle_nanosecond_has_one_reason(real: Trace) -> None:
     assert of.busy_ns + of.idle_ns == of.window_ns
     spans = idle_spans(real)
     assert (spans.start_ns[1:] >= spans.end_ns[:-1]).all()
-    # The step's wait for data, less what the device still works off meanwhile.
+    # The step waits for data, but the device still has queued work for a part of the wait.
     assert of.by_reason["data"] / of.steps == pytest.approx(58.7 * MS, rel=0.01)
 
 

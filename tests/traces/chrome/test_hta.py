@@ -32,7 +32,7 @@ LARGE = pytest.param("v100_resnet50_workers0", marks=pytest.mark.program)
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """It warns of pandas' plans and logs every file; neither is about the export."""
+    """Hide pandas' warnings about future releases and HTA's log of files, because neither concerns the export."""
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

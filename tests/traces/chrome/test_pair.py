@@ -1,4 +1,4 @@
-"""Two traces in one Chrome trace: every event of both, apart, and arrows that begin and end within what they bind to."""
+"""A Chrome trace of two traces contains all events of both on separate tracks, and each arrow joins two of these events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_two_exported_traces_appear_side_by_side_in_one_file(tmp_path: Path) -> 
     assert len(events) == sum(alone) + len(arrows)
     names = {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "process_name"}
     assert {name.partition(":")[0] for name in names} == {"recorded", "replayed"}
-    # No track of one is a track of the other, and no flow joins them but the arrows.
+    # The traces share no track, and only the arrows connect their events.
     flows = Counter((event["cat"], event["id"], event["ph"]) for event in events if event["ph"] in "sf")
     assert set(flows.values()) == {1}
     for trace, pids in ((recorded, range(1_000_000)), (replayed, range(1_000_000, 2_000_000))):

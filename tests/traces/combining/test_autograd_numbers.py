@@ -13,7 +13,7 @@ FORWARD, BACKWARD = ("conv", "relu"), ("relu_backward", "conv_backward")
 
 
 def _trace(*steps: tuple[str, ...]) -> Trace:
-    """Steps of these ops, 10 ns each; the first one is numbered, in both directions."""
+    """Return steps with these ops of 10 ns. Only the first step has sequence numbers, in its forward and its backward pass."""
     strings, names = Strings(), [name for ops in steps for name in ops]
     count = len(names)
     sequence, forward = np.full(count, NONE), np.full(count, NONE)

@@ -162,7 +162,7 @@ def profile_of(recording: Trace, rows: list[int]) -> Trace:
 
 
 def around(profile: Trace, before: int = 3, after: int = 2, slower: float = 1.25) -> tuple[Trace, list[int]]:
-    """A recording of which `profile` covers some steps in the middle; the other steps are faster by the factor."""
+    """Return a recording whose middle steps are those of `profile`, and whose other steps are faster by the factor `slower`."""
     theirs = profile.steps
     usual = round(float(np.median(theirs.duration_ns)) / slower)
     starts = [int(theirs.start_ns[0]) - usual * (before - row) for row in range(before)] + theirs.start_ns.tolist()

@@ -1,4 +1,4 @@
-"""What the processes of a replay leave is one trace, with one process per rank."""
+"""The files of a replay's processes become one trace, with one process per rank."""
 
 from __future__ import annotations
 

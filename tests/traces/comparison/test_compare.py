@@ -376,7 +376,8 @@ def test_comparing_two_real_recordings_gives_the_known_figures(shared_traces: Pa
     )
     rerun = compare(first, again)
     assert rerun.verdict.same
-    # The device has 13 ms of queued work when the host begins to wait for data, which is no time that data costs.
+    # The device still has 13 ms of queued work when the host begins to wait for data, so these 13 ms do not count as a wait for
+    # data.
     assert rerun.compute_side.error == pytest.approx(-0.0073, abs=0.0005)
     assert rerun.host_pace.recorded_median_ns == pytest.approx(176.3 * MS, rel=1e-3)
     assert rerun.steps.recorded_median_ns == pytest.approx(177.4 * MS, rel=1e-3)

@@ -204,7 +204,10 @@ def test_replayed_steps_are_compared_with_profiled_steps_of_the_same_number() ->
 
 
 def _in_turns(steps: int, first: int = 0) -> Trace:
-    """Steps of one backward pass in turns with longer ones of two, where the optimizer's time would be."""
+    """Return steps that alternate between one backward pass and two.
+
+    In the longer steps, the second backward pass replaces the optimizer.
+    """
     trace = training(steps=steps, jitter_us=(0, 200) if not first else (200, 0))
     optimizer = trace.phases.name == trace.strings.find("optimizer")
     trace.phases.name[optimizer & (trace.phases.step % 2 != first)] = trace.strings.find("backward")

@@ -117,7 +117,7 @@ NO_THRESHOLDS = (
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """The last part of each name in the code: a variable, or what is read from a module."""
+    """Return the names of variables and attributes in the code."""
     named = (one for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute))
     return {one.id if isinstance(one, ast.Name) else one.attr for one in named}
 
@@ -158,7 +158,10 @@ def own_numbers(tree: ast.Module) -> set[str]:
 
 
 def compared_numbers(tree: ast.Module, everywhere: set[str]) -> set[str]:
-    """The file's numbers that decide something: its names (private ones only here), and fractions without a name."""
+    """Return the constants of the file that some comparison uses, and the fractions without a name.
+
+    Private constants count only if this file uses them.
+    """
     compared = names_compared(tree)
     named = {name for name in own_numbers(tree) if name in compared or (not name.startswith("_") and name in everywhere)}
     fractions = {

@@ -58,7 +58,7 @@ class Both:
         return [raw_events.Step(int(of.number[row]), int(of.start_ns[row]), int(of.end_ns[row])) for row in self.rows]
 
     def places(self, rows: Any) -> list[int]:
-        """Places in `steps` of rows of trace.steps, without those of other ranks."""
+        """Return the positions in `steps` of the given rows of trace.steps. Rows of other ranks are left out."""
         place = {int(row): at for at, row in enumerate(self.rows)}
         return [place[int(row)] for row in rows if int(row) in place]
 
@@ -175,7 +175,7 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
             event(kind, f"{kind} {stream}", start, end, stream[0], stream[1], **args)
 
     def wait(start: int) -> int:
-        """One of the ways to wait for the device, or none; returns when the host goes on."""
+        """Add a random kind of wait for the device, or none, and return the time at which the host continues."""
         nonlocal correlation
         correlation += 1
         kind, done = rng.choice(waits), max(start + 2, *free.values())

@@ -44,7 +44,7 @@ FIRST_FRAME = 17
 
 
 def patched(data: bytes, at: int, field: bytes, reseal: bool) -> bytes:
-    """`field` written at offset `at`; `reseal` makes the checksums of all heads right again."""
+    """Return the data with `field` at the offset `at`. If `reseal` is true, the checksums of all heads are corrected."""
     new = bytearray(data)
     new[at : at + len(field)] = field
     head, crc = FIRST_FRAME, zlib.crc32(new[:FIRST_FRAME])

@@ -66,7 +66,7 @@ def test_a_stream_of_chunks_is_loaded_as_one_trace(tmp_path: Path, trace: Trace,
 
 
 def write_in_chunks(trace: Trace, path: Path, rows_per_chunk: int, at_once: bool) -> None:
-    """As a recorder does: some texts and rows of every table, again and again, and the header again at the end."""
+    """Write a trace as a recorder does: some rows of each table at a time, and the header again at the end."""
     stream = TraceStream(path)
     stream.header(Trace(devices=trace.devices, threads=trace.threads))
     stream.add_strings(trace.strings.texts)

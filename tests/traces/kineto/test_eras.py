@@ -329,7 +329,7 @@ def phases_of(*events: Event) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_a_tensor_created_on_the_gpu_just_before_a_module_range_belongs_to_the_phase_other(on_gpu: bool) -> None:
     """GIVEN a batch that a script creates on the GPU between `zero_grad` and a module's range THEN this time counts as "other",
-    as in a replay. A tensor on the CPU may be one that old profilers create for the range."""
+    as in a replay. A tensor on the CPU is ignored, because old profilers create such a tensor for each range."""
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 10, 5, cat="user_annotation")
     zeros = [op("aten::zeros", 20, 6), *([call(1, 22), kernel(1, 24, 5)] if on_gpu else [])]
     forward = [op("nn.Module: Net_0", 30, 20, cat="user_annotation"), op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
@@ -693,7 +693,10 @@ def test_calling_several_models_in_a_pipeline_is_a_single_step() -> None:
 
 
 def evaluated(start: float, operands: list[list[int]], *, loader: bool) -> list[Event]:
-    """A batch that a model saw without gradient, whose first op is one on the device that only makes it ready."""
+    """Return the events of a batch that a model evaluates without gradients.
+
+    The first op on the device only prepares the batch.
+    """
     copy = {**kernel(int(start) + 1, start + 6, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pinned -> Device)"}
     dims = {"Input_Dims": operands}
     came = [op("enumerate(DataLoader)#_Iter.__next__", start, 2, cat="user_annotation")] if loader else []

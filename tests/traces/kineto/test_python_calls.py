@@ -36,7 +36,10 @@ HOOK = f"traces/script/script_hooks.py({inspect.getsourcelines(script_hooks.Scri
 
 
 def kept(*rows: tuple[int, str]) -> list[str]:
-    """Of calls and ops, each with its depth, those that `scripts_calls` keeps; ops are "aten::..."."""
+    """Return the names of the rows that `scripts_calls` keeps.
+
+    A row is a depth and the name of a call or an op ("aten::...").
+    """
     above, parents = {-1: NONE}, []
     for row, (depth, _) in enumerate(rows):
         above[depth] = row
@@ -136,7 +139,8 @@ def rows_of(trace: Trace) -> list[tuple[Any, ...]]:
 @given(profiles())
 def test_removing_short_functions_keeps_all_ops_and_functions_that_run_ops(profile: Trace) -> None:
     """GIVEN any profile WHEN folded THEN all ops, modules and functions that run ops are kept, each within its innermost kept
-    parent, with its kernels. Of any other function, all calls are kept or none. The figures of functions do not change."""
+    parent, with its kernels. For any other function, either all calls are kept or none. The figures of functions do not
+    change."""
     lean = without_short_calls(profile)
     before, after = rows_of(profile), rows_of(lean)
     places = [before.index(row) for row in after]  # rows are told apart by their starts and names

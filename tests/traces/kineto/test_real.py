@@ -23,7 +23,7 @@ GPU_CATEGORIES = {"kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Mem
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the index of real recordings."""
+    """Contains a line of the index of real recordings."""
 
     name: str
     kernels: int

@@ -1,4 +1,4 @@
-"""What is read from a few profiles: the rows of each table and the sums of its columns, in golden/, to be read by people."""
+"""Compares the tables that are imported from a few profiles (rows and sums of columns) with readable golden files."""
 
 from __future__ import annotations
 

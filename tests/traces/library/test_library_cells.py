@@ -314,7 +314,7 @@ def test_the_library_finds_the_model_of_a_script_or_the_most_similar_one(own_lib
     script = catalogue.cell("v100", "resnet50").workload.at_batch(32, 1)
     found = catalogue.match("v100", script)
     assert found.is_same and found.cell.name == "v100/resnet50"
-    # A wrapper and activations under other names make no other network.
+    # A network stays the same if it is inside a wrapper, or if its activations have other names.
     wrapped = replace(script, modules={"Wrapper": 1, **(script.modules or {}), "ReLU": 1})
     assert catalogue.match("v100", wrapped).is_same
 

@@ -94,7 +94,10 @@ def test_references_to_removed_rows_become_none() -> None:
 
 
 def _ordered(*rows: tuple[int, int, int]) -> list[int]:
-    """The order of rows (start, duration, parent) of one thread. A row around other rows is a range."""
+    """Return the order of the rows (start, duration, parent) of one thread.
+
+    A row that other rows name as their parent is a range.
+    """
     start_ns, duration_ns, parent = zip(*rows, strict=True)
     kind = [HostKind.ANNOTATION if row in parent else HostKind.OP for row in range(len(rows))]
     host = HostSpans.of(name=range(len(rows)), kind=kind, start_ns=start_ns, duration_ns=duration_ns, parent=parent)

@@ -18,7 +18,7 @@ def test_each_field_of_a_run_survives_conversion_to_json_and_back() -> None:
     assert found == {}, "the example lacks a field"
 
 
-# Who may look into provenance: what prints or lists it, and what lays provenances together.
+# Only these files may read the keys of provenance: they print it, list it, or combine the provenance of several ranks.
 READERS = (
     "traces/combining/merge.py", "traces/kineto/ranks.py", "traces/chrome/export_notes.py", "traces/format/items.py",
     "traces/library/cells.py", "traces/library/recorded_cells.py", "tui/text/info.py", "tui/report/page.py",

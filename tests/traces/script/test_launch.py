@@ -94,7 +94,10 @@ def test_a_launcher_stopped_by_a_signal_keeps_its_own_exit_code() -> None:
 
 
 def test_a_script_that_does_not_exist_is_not_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """GIVEN the name of no file THEN no process starts. Options of Python, and `torchrun`, are not names of files."""
+    """GIVEN a script that does not exist THEN no process starts.
+
+    Options of Python, and `torchrun`, are not names of scripts.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", Child())
     with pytest.raises(FileNotFoundError) as refused:

@@ -15,7 +15,10 @@ EXPLICIT = ("loader", "h2d", "zero_grad", "backward", "optimizer")
 
 
 def segments_of(events: Sequence[str], lasts_ns: int) -> list[Segment]:
-    """A step with an event every 10 ns: an explicit phase's name, which lasts `lasts_ns`, or the class of an op."""
+    """Return the phases of a step with an event every 10 ns.
+
+    An event is a reported phase that lasts `lasts_ns`, or a class of op.
+    """
     machine = PhaseSplitter()
     for i, event in enumerate(events):
         if event in EXPLICIT:
@@ -160,7 +163,10 @@ def test_ops_inside_a_reported_phase_belong_to_that_phase(phase: str, ops: list[
 @pytest.mark.parametrize("phase", ["forward", "loss", "other"])
 @pytest.mark.parametrize(("kind", "after"), [(PLAIN, "forward"), (LOSS, "loss"), (ASIDE, "other"), (READ, "other")])
 def test_the_next_op_after_a_reported_phase_begins_a_new_phase(phase: str, kind: int, after: str) -> None:
-    """Unlike after an op, which does not say when its phase ends. A phase with the same name goes on."""
+    """After an op, the end of its phase would be unknown.
+
+    If the next op belongs to a phase of the same name, the phase continues.
+    """
     splitter = PhaseSplitter()
     splitter.enter(phase, 0)
     splitter.leave(phase, 50)

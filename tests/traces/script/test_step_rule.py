@@ -374,7 +374,7 @@ def test_a_step_counts_as_evaluation_until_a_module_is_called_with_gradients() -
     assert not splitter.evaluating
 
 
-# What a script does between two ends of training steps, and what steps that makes. Each ends with a loader entry or a step.
+# Each function runs a kind of loop, and returns the expected steps. It ends with a request for a batch, or with a step.
 def _plain(script: Script, n: int) -> str:
     for _ in range(n):
         script.load()

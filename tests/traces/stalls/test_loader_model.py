@@ -1,4 +1,4 @@
-"""The modelled loader is as fast as its slowest stage, within what queueing costs."""
+"""A simulated loader is nearly as fast as its slowest stage. The difference is the time that batches wait in queues."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The app driven by keys and mouse, without a terminal. Every key of `keys.KEYS` is pressed in some test, and the last one
-says so."""
+"""The app driven by keys and mouse, without a terminal. The last test checks that the tests press every key of `keys.KEYS`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tui.view.scene.axis import Axis, SlotTimes
 from tui.view.scene.lanes import Lane
 
-# Per slot: the start and length of each side's part. Starts are anywhere: a recorded step may drive several replayed ones.
+# A slot has a start and a length for each side. Starts may repeat, because one recorded step can be shown beside several
+# replayed steps.
 SLOTS = st.lists(st.tuples(*(st.tuples(st.integers(0, 40), st.integers(0, 9)) for _ in range(2))), min_size=1, max_size=6)
 Slots = list[tuple[tuple[int, int], tuple[int, int]]]
 
@@ -61,7 +62,7 @@ def test_the_time_axis_finds_every_position_that_shows_a_given_time(slots: Slots
     for number, side in enumerate(axis.sides):
         expected = [at for at, time in enumerate(written_out(slots, number)) if time == time_ns]
         positions = side.positions(time_ns).tolist()
-        # A moment that no nanosecond begins at is shown where a slot's part ends with it.
+        # If no nanosecond of the axis begins at this time, the positions are the ends of the slots that end at this time.
         ends = [slot for slot in slots if slot[number][0] + slot[number][1] == time_ns]
         assert positions == expected if expected else len(positions) == len(ends)
 

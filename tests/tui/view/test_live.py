@@ -28,7 +28,7 @@ from tui.view.scene.tracks import TrackKind
 
 
 def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:
-    """What a replay writes at the end of each of its steps: here with its strings, headers and rows in one go."""
+    """Write to the stream what a replay writes at the end of each step."""
     rows = range(*steps.indices(len(trace.steps)))
     phases, host, device = (len(table) // len(trace.steps) for table in (trace.phases, trace.host, trace.device))
     stream.add("host", trace.host.take(slice(rows.start * host, rows.stop * host)))

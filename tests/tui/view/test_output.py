@@ -23,7 +23,7 @@ print("\\x1b[31mred\\x1b[0m", end="")
 
 
 class Screen:
-    """Our own stdout."""
+    """A fake stdout that stores what is written. Pytest replaces the real one, so it is no fixture."""
 
     def __init__(self) -> None:
         self.buffer = io.BytesIO()

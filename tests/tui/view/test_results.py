@@ -66,7 +66,10 @@ def windows(scene: Scene) -> list[Window]:
 
 
 def paints(window: Window, drawing: Drawing) -> str:
-    """One letter per category or sign and column. Names are capitals; the background, lit and hanging cells follow."""
+    """Return one letter per column for its category or sign, as a capital in a name.
+
+    Letters for the background and for highlights follow.
+    """
     lines = []
     for _, cells in drawing.frame(window):
         of = cells.paints.tolist()

@@ -237,7 +237,7 @@ def subclasses_with_functions(device: str) -> Any:
 
 
 class ScaledParameter(nn.Parameter):
-    """A parameter that knows a scale, as quantised and sharded ones do."""
+    """A parameter with an additional attribute, like parameters of quantized or sharded models."""
 
     def __new__(cls, data: Any, scale: float = 1.0) -> Any:
         made = super().__new__(cls, data)

@@ -102,7 +102,7 @@ def numbers_written_into(device: str) -> Any:
 
 @family.special(values=("recorded",))
 def lengths_of_what_is_generated(device: str) -> Any:
-    """The end of a sequence is looked for among unknown tokens: none is found, and the sequence is as long as it is."""
+    """The script searches unknown tokens for the end of a sequence, finds no end, and keeps all tokens."""
     tokens = torch.randint(0, 9, (2, 8)).to(device) if device == "cpu" else torch.randint(0, 9, (2, 8), device=device)
     is_end = torch.isin(tokens, torch.tensor([9], device=device))
     ends = torch.full((2,), 8, dtype=torch.long, device=device)

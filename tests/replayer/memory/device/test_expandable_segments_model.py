@@ -33,7 +33,10 @@ class Span(NamedTuple):
 
 
 class Range:
-    """Addresses from `base` on; `page` is the whole size in a plain segment. `kind` is (stream, small)."""
+    """A range of addresses that starts at `base`.
+
+    In a plain segment, `page` is the size of the segment. `kind` is (stream, small).
+    """
 
     def __init__(self, base: int, size: int, page: int, kind: tuple[int, bool], expandable: bool) -> None:
         self.base, self.end, self.page, self.kind, self.expandable = base, base + size, page, kind, expandable
@@ -72,7 +75,7 @@ class Model:
         return sum(len(r.mapped) * r.page for r in self.ranges)
 
     def candidates(self, kind: tuple[int, bool], size: int) -> Iterator[tuple[Range, Span]]:
-        """By size, age of the segment, and address."""
+        """Yield the free spans of at least `size` bytes, sorted by size, then by the age of their segment, then by address."""
         mine = [(age, r) for age, r in enumerate(self.ranges) if r.kind == kind]
         found = [(span.size, age, span.start, span, r) for age, r in mine for span in r.free()]
         yield from ((r, span) for *_, span, r in sorted(found, key=lambda one: one[:3]) if span.size >= size)

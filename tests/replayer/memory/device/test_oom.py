@@ -12,7 +12,7 @@ from replayer.memory.device.oom import DEFAULT_OOM_TEXT, Figures, oom_text, oom_
 
 MIB, GIB = 1 << 20, 1 << 30
 
-# As PyTorch 1.x and 2.0 print it; and without the advice, as until 1.8; "cached" as until 1.3.
+# The messages of PyTorch 1.9 to 2.0, of earlier releases, which gave no advice, and of 1.3 and earlier, which said "cached".
 OLD = (
     "CUDA out of memory. Tried to allocate 1048576.00 GiB (GPU 0; 31.74 GiB total capacity; 17.00 MiB already allocated;"
     " 31.26 GiB free; 20.00 MiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting"

@@ -32,7 +32,7 @@ def test_calls_outside_the_longest_common_subsequence_count_as_moved(ours: list[
     order."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in one if call in both] for one in (ours, theirs))
-    # `moved` counts on what is more in one side as well: it is there, too, that the common order may leave something out.
+    # Calls that occur more often on one side also count, because the longest common order may leave them out.
     assert count_moved(ours, theirs) == both.total() - common_subsequence(a, b)
 
 
