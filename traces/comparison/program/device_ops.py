@@ -4,6 +4,10 @@
     ours[0].canonical, ours[0].shape        # "convolution", (32, 3, 224, 224)
 
 Only the forward pass and the loss are compared, because they run the same ops in all PyTorch releases.
+
+Note [Threads beside the training loop]
+    A thread that copies batches runs while the training loop is in any phase. Whether its ops run during a forward pass is
+    chance, so they are not compared. The replicas of nn.DataParallel also have threads of their own, but run the forward pass.
 """
 
 from __future__ import annotations
@@ -96,11 +100,23 @@ def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = Tr
         phase = np.append(phase, measure.phase_names(trace)[measure.phase_windows(trace).holding(at_ns, ranks)])
     keep = (op != NONE) & (np.isin(step, steps) if len(steps) else True)
     if len(trace.phases) and len(other.phases):
-        in_forward = np.isin(phase, ("forward", "loss"))
-        if (keep & in_forward).any():
-            keep &= in_forward
+        in_forward = keep & np.isin(phase, ("forward", "loss"))
+        if in_forward.any():
+            keep = in_forward & ~_beside_loop(trace, op, in_forward)
     op, first = np.unique(op[keep], return_index=True)
     return op, step[keep][first]
+
+
+def _beside_loop(trace: Trace, op: Column, in_forward: Column) -> Column:
+    # see Note [Threads beside the training loop]
+    roles, parts = np.array([thread.role for thread in trace.threads]), trace.parts
+    beside = np.isin(roles, ("other", "loader"))
+    beside[parts.thread[parts.thread != NONE]] = False
+    calls = np.bincount(trace.host.thread[op[in_forward]], minlength=len(roles))
+    ranks = np.array([thread.rank for thread in trace.threads])
+    for rank in trace.ranks:  # the training loop may run in any thread, so keep the thread with the most ops
+        beside[np.argmax(np.where(ranks == rank, calls, NONE))] = False
+    return np.asarray(beside[trace.host.thread[op]])
 
 
 def _casts(trace: Trace, rows: Column) -> Column:

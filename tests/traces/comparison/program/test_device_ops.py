@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.traces.comparison.program.verdicts import verdict_of
-from tests.traces.handmade import Call, training
+from tests.traces.handmade import BACKWARD, Call, training
 from traces.comparison.compare import compare
 from traces.comparison.program.device_ops import launching_ops
 from traces.kineto import read_kineto_bytes
-from traces.model.trace import NONE, Collectives, HostKind, Trace
+from traces.model.trace import NONE, Collectives, HostKind, Parts, Thread, Trace
 from traces.model.workload import Sameness
 
 
@@ -232,3 +232,21 @@ def test_the_ops_of_lost_kernels_are_known_from_their_launches() -> None:
     for steps in ([], [1]):
         ops = [[of.tolist() for of in launching_ops(one, np.array(steps, int), whole)] for one in (whole, trace)]
         assert ops[0] == ops[1] and len(ops[0][0]) == (2 if steps else 6)
+
+
+def test_ops_of_a_thread_beside_the_training_loop_are_not_compared() -> None:
+    """GIVEN three products in the forward pass, and two copies by another thread WHEN the copies run during the forward pass of
+    one trace, and during the optimizer's step of the other THEN the program is the same, unless a replica made the copies."""
+    products = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
+
+    def traced(copied_us: int) -> Trace:
+        copies = [Call("aten::sub", "8,8", copied_us + 3 * place, "minus", thread=BACKWARD) for place in range(2)]
+        trace = training(made=[*products, *copies])
+        trace.threads[BACKWARD] = Thread(0, 200, "feeder", "other")
+        return trace
+
+    in_forward, in_optimizer = traced(32), traced(82)
+    assert verdict_of(in_forward, in_optimizer)[0] is True
+    assert verdict_of(in_optimizer, in_forward)[0] is True
+    in_forward.parts = Parts.of(phase=[NONE], name=[in_forward.strings.add("parallel_apply")], thread=[BACKWARD], start_ns=[0])
+    assert verdict_of(in_forward, in_optimizer)[0] is False
