@@ -14,11 +14,11 @@ from torch.distributed import DistBackendError
 
 from replayer.cost_model.collective_costs import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
-from replayer.distributed.clock_offset import boot_id
+from replayer.distributed.clock_offset import ClockOffset, boot_id
 from replayer.distributed.group_call import GroupCall
 from replayer.distributed.rank_message import RankMessage, ranks_text
 from replayer.distributed.reductions import require_dense
-from replayer.distributed.store_exchange import DeadlockDetector, PendingExchange, StoreExchange
+from replayer.distributed.store_exchange import DeadlockDetector, PendingExchange, StoreExchange, store_of_attempt
 from replayer.distributed.watchdog import Watchdog
 from replayer.distributed.work import Called, CapturedWork, CommStream, VirtualWork
 from replayer.state import computing, gpu
@@ -141,8 +141,10 @@ class GroupOperations:
         if self._exchange is None:
             here = gpu()
             name = "" if self._is_default else self.group_name
-            known = here.ranks.read_clock_offset, here.ranks.deadlocks, self.global_ranks, name
-            self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, here.clock, *known)
+            if (offset_ns := here.ranks.read_clock_offset) is None:
+                offset_ns = ClockOffset(store_of_attempt(self._store), self._rank, here.clock, self._timeout_s).ns
+            known = self._timeout_s, offset_ns, here.ranks.deadlocks, name
+            self._exchange = StoreExchange(self._store, self._rank, self.global_ranks, *known)
         return self._exchange
 
     def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:

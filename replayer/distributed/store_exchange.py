@@ -1,6 +1,6 @@
 """Exchanges messages between the ranks of a process group through the group's key-value store.
 
-    exchange = StoreExchange(store, rank=0, size=2, timeout_s=600, clock=clock)
+    exchange = StoreExchange(store, 0, global_ranks=[0, 1], timeout_s=600, offset_ns=ClockOffset(...).ns)
     pending = exchange.post("all/cuda", (0, 1), RankMessage(arrived_ns, "all_reduce", 21288, "float32"))
     messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
@@ -34,9 +34,8 @@ from time import perf_counter_ns, sleep
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistBackendError, DistError
 
-from replayer.distributed.clock_offset import ClockOffset, boot_id, ended_key
+from replayer.distributed.clock_offset import boot_id, ended_key
 from replayer.distributed.rank_message import RankMessage, convert_each, pack, ranks_text, require_match, shared_gpu, unpack
-from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
@@ -51,9 +50,6 @@ _BUSY_AT_MOST_S = 60.0
 SHUTDOWN_GRACE_S = 10.0  # at its exit, rank 0 stops waiting if no other rank ends within this time
 
 
-OffsetNs = Callable[[], int]
-
-
 class NotCalledInTime(RuntimeError):
     """Raised if a rank does not call a collective within the process group's timeout."""
 
@@ -64,7 +60,7 @@ class PendingExchange:
         self.channel, self.number, self.members, self.own = channel, number, members, own
         self.keys, self.key_for_all = [f"{channel}/{number}/{member}" for member in members], _for_all(channel, number)
         self._messages = [own] if len(members) == 1 else None
-        self.polls: Wait | None = None
+        self.polled: Wait | None = None  # the wait of all calls of `arrives_within` together
 
     def is_complete(self) -> bool:
         return self._messages is not None or self._exchange.all_posted(self)
@@ -170,33 +166,23 @@ class StoreExchange:
     """Exchanges messages through channels. A channel is a sequence of operations between the same ranks."""
 
     def __init__(
-        self,
-        store: TorchAny,
-        rank: int,
-        size: int,
-        timeout_s: float,
-        clock: Clock,
-        offset_ns: OffsetNs | None = None,
-        deadlocks: DeadlockDetector | None = None,
-        global_ranks: Sequence[int] = (),
-        group_name: str = "",
-    ) -> None:
+        self, store: TorchAny, rank: int, global_ranks: Sequence[int], timeout_s: float, offset_ns: Callable[[], int],
+        deadlocks: DeadlockDetector | None = None, group_name: str = "",
+    ) -> None:  # fmt: skip
         self._store: TorchAny = store_of_attempt(store)
-        self.rank, self.size = rank, size
-        self.timeout_s = timeout_s
-        # see Note [Clocks of several processes] in clock_offset.py
-        self.offset_ns: OffsetNs = offset_ns or ClockOffset(self._store, rank, clock, timeout_s).ns
+        self.rank, self.size, self._global_ranks = rank, len(global_ranks), global_ranks
+        self.timeout_s, self.offset_ns = timeout_s, offset_ns  # see Note [Clocks of several processes] in clock_offset.py
         self._numbers: dict[str, int] = {}
         self._read: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
         self._pieces: dict[str, int] = {}
         self._left = self._broken = False
-        self._deadlocks, self._global_ranks = deadlocks, global_ranks or range(size)
-        self._of_group = f" of group {group_name} ({self._ranks(range(size))})" if group_name else ""
+        self._deadlocks = deadlocks
+        self._of_group = f" of group {group_name} ({self._ranks(range(self.size))})" if group_name else ""
         self._is_recorded = False  # among the waits of `deadlocks`
-        larger = max(size / _ALL_READ_UP_TO, 1.0)
+        larger = max(self.size / _ALL_READ_UP_TO, 1.0)
         self._first_pause_s, self._longest_pause_s = _FIRST_PAUSE_S * larger, _LONGEST_PAUSE_S * larger
-        self._check_after_s = LIVENESS_CHECK_AFTER_S * max(size / _ALL_CHECK_UP_TO, 1.0)
+        self._check_after_s = LIVENESS_CHECK_AFTER_S * max(self.size / _ALL_CHECK_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
         number = self._numbers.get(channel, 0)
@@ -215,9 +201,8 @@ class StoreExchange:
             return False
 
     def poll(self, pending: PendingExchange, longest_s: float) -> bool:
-        pending.polls = pending.polls or Wait(perf_counter_ns(), self._check_after_s)
         with self._waiting(pending.own.operation):
-            return self._await(pending.keys, pending, pending.polls, longest_s)
+            return self._await(pending.keys, pending, longest_s)
 
     def read(self, pending: PendingExchange) -> list[RankMessage]:
         with self._waiting(pending.own.operation):
@@ -316,11 +301,11 @@ class StoreExchange:
                     self._store.delete_key(_piece_key(key, place))
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
-    def _await(
-        self, awaited: Sequence[str], pending: PendingExchange, polls: Wait | None = None, longest_s: float = math.inf
-    ) -> bool:
+    def _await(self, awaited: Sequence[str], pending: PendingExchange, longest_s: float = math.inf) -> bool:
         # see Note [Waits between ranks]
-        began_ns, pause_s, wait = perf_counter_ns(), self._first_pause_s, polls or Wait(perf_counter_ns(), self._check_after_s)
+        began_ns, pause_s, polls = perf_counter_ns(), self._first_pause_s, longest_s < math.inf
+        wait = (pending.polled if polls else None) or Wait(began_ns, self._check_after_s)
+        pending.polled = wait if polls else pending.polled
         while not self._store.check(awaited):
             now_ns = perf_counter_ns()
             waited_s = (now_ns - wait.began_ns) * 1e-9
@@ -328,7 +313,7 @@ class StoreExchange:
                 missing = self._missing_members(pending, wait, waited_s)
                 if not missing:
                     return bool(self._store.check(awaited))
-                if polls is None:
+                if not polls:
                     self._require_no_deadlock(missing, pending.own)
                 wait.look_s = waited_s + max(self._check_after_s, waited_s / _LOOKS_PER_WAIT)
             if (now_ns - began_ns) * 1e-9 >= longest_s:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -17,12 +18,16 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.distributed import DistNetworkError
 
 from replayer.distributed import store_exchange
-from replayer.distributed.clock_offset import FirstRankMissing
+from replayer.distributed.clock_offset import ClockOffset, FirstRankMissing
 from replayer.distributed.rank_message import RankMessage, convert_each, pack, unpack
-from replayer.distributed.store_exchange import DeadlockDetector, PendingExchange, StoreExchange
-from replayer.timing.clock import RecordedClock
+from replayer.distributed.store_exchange import DeadlockDetector, PendingExchange, StoreExchange, store_of_attempt
+from replayer.timing.clock import Clock, RecordedClock
 
 HOUR_NS = 3_600 * 10**9
+
+
+def _offset(store: Any, rank: int, clock: Clock, timeout_s: float = 60) -> Callable[[], int]:
+    return ClockOffset(store_of_attempt(store), rank, clock, timeout_s).ns
 
 
 def test_recorded_clocks_of_ranks_are_aligned_at_their_first_exchange() -> None:
@@ -32,7 +37,7 @@ def test_recorded_clocks_of_ranks_are_aligned_at_their_first_exchange() -> None:
     seen: dict[int, list[int]] = {}
 
     def meet(rank: int) -> None:
-        exchange = StoreExchange(store, rank, 2, timeout_s=60, clock=clocks[rank])
+        exchange = StoreExchange(store, rank, range(2), timeout_s=60, offset_ns=_offset(store, rank, clocks[rank]))
         message = RankMessage(clocks[rank].now_ns() + 1_000 * (rank + 1), "all_reduce", 8, "float32")
         seen[rank] = [other.arrived_ns - clocks[rank].now_ns() for other in exchange.post("all", [0, 1], message).messages()]
 
@@ -48,12 +53,12 @@ def test_recorded_clocks_of_ranks_are_aligned_at_their_first_exchange() -> None:
 def test_restarted_workers_ignore_messages_from_before_the_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a store in which a rank has posted, and said that it ended, before torchrun restarted the workers
     store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
-    before = StoreExchange(store, 1, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
+    before = StoreExchange(store, 1, range(2), timeout_s=60, offset_ns=int)
     before.post("all", [0, 1], message)
     before.leave(failed=True)
     # WHEN the restarted ranks meet THEN the other's message has not come before it is posted anew
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(2)]
+    exchanges = [StoreExchange(store, rank, range(2), timeout_s=60, offset_ns=int) for rank in range(2)]
     pending = exchanges[0].post("all", [0, 1], message)
     assert not pending.is_complete()
     exchanges[1].post("all", [0, 1], message)
@@ -63,14 +68,14 @@ def test_restarted_workers_ignore_messages_from_before_the_restart(monkeypatch: 
 def test_an_error_says_that_the_first_rank_never_joined_the_group() -> None:
     # GIVEN a group that only rank 1 has joined
     store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
-    exchange = StoreExchange(store, 1, 2, timeout_s=0.05, clock=RecordedClock())
+    exchange = StoreExchange(store, 1, range(2), timeout_s=0.05, offset_ns=_offset(store, 1, RecordedClock(), 0.05))
     # WHEN it posts THEN it waits for the clock of rank 0, no longer than the group's limit
     with pytest.raises(FirstRankMissing, match=r"rank 0 did not join the process group within 0\.05 s, because it ended"):
         exchange.post("all", [0, 1], message)
     # WHEN rank 0 has ended THEN the rank waits no longer
-    StoreExchange(store, 0, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int).leave(failed=True)
+    StoreExchange(store, 0, range(2), timeout_s=60, offset_ns=int).leave(failed=True)
     with pytest.raises(FirstRankMissing, match="rank 0 ended before it used the process group"):
-        StoreExchange(store, 1, 2, timeout_s=60, clock=RecordedClock()).post("all", [0, 1], message)
+        StoreExchange(store, 1, range(2), 60, _offset(store, 1, RecordedClock())).post("all", [0, 1], message)
 
 
 def _tcp_store() -> Any:
@@ -82,7 +87,7 @@ def _tcp_store() -> Any:
 def test_messages_of_any_size_are_deleted_after_all_ranks_have_read_them(make_store: Any, size: int) -> None:
     """A TCPStore rejects messages of more than 8 MiB, and DDP's buckets are larger."""
     store = make_store()
-    exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(2)]
+    exchanges = [StoreExchange(store, rank, range(2), timeout_s=60, offset_ns=int) for rank in range(2)]
     payloads = [bytes([rank + 1]) * size for rank in range(2)]
     keys_before = store.num_keys()
     for _ in range(3):
@@ -124,7 +129,7 @@ def test_ranks_of_a_large_group_ask_the_store_less_often(monkeypatch: pytest.Mon
     """GIVEN 64 ranks, eight times as many as may poll at the full rate, THEN the pauses of 50, 100 and 200 us become eight
     times as long."""
     store, members = HashStore(), list(range(64))
-    exchanges = [StoreExchange(store, rank, 64, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in members]
+    exchanges = [StoreExchange(store, rank, range(64), timeout_s=60, offset_ns=int) for rank in members]
     message, pauses_us = RankMessage(0, "all_reduce", 8, "float32"), list[int]()
     pending = [each.post("all", members, message) for each in exchanges[:63]]
 
@@ -141,7 +146,7 @@ def test_ranks_of_a_large_group_ask_the_store_less_often(monkeypatch: pytest.Mon
 def test_the_first_of_many_ranks_reads_the_messages_for_all() -> None:
     """GIVEN nine ranks THEN the store receives nine messages and one combined message, and each rank gets all nine."""
     store = HashStore()
-    exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(9)]
+    exchanges = [StoreExchange(store, rank, range(9), timeout_s=60, offset_ns=int) for rank in range(9)]
     members = list(range(9))
     pending = [each.post("all", members, RankMessage(each.rank, "all_reduce", 8, "float32")) for each in exchanges]
     before = store.num_keys()
@@ -154,7 +159,7 @@ def test_the_first_of_many_ranks_reads_the_messages_for_all() -> None:
 def test_ranks_read_messages_themselves_after_the_first_rank_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store = HashStore()
-    exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(9)]
+    exchanges = [StoreExchange(store, rank, range(9), timeout_s=60, offset_ns=int) for rank in range(9)]
     members = list(range(9))
     pending = [each.post("all", members, RankMessage(each.rank, "all_reduce", 8, "float32")) for each in exchanges]
     exchanges[0].leave(failed=True)
@@ -166,7 +171,7 @@ def test_other_ranks_read_messages_themselves_if_the_first_rank_waits_elsewhere(
     reads next."""
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store, members = HashStore(), list(range(9))
-    exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in members]
+    exchanges = [StoreExchange(store, rank, range(9), timeout_s=60, offset_ns=int) for rank in members]
     pending = [each.post("all", members, RankMessage(each.rank, "all_reduce", 8, "float32")) for each in exchanges]
     assert [message.arrived_ns for message in pending[4].messages()] == members
 
@@ -174,7 +179,7 @@ def test_other_ranks_read_messages_themselves_if_the_first_rank_waits_elsewhere(
 def test_a_timeout_names_all_missing_ranks_after_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store, members = HashStore(), list(range(64))
-    exchanges = [StoreExchange(store, rank, 64, timeout_s=0.2, clock=RecordedClock(), offset_ns=int) for rank in members]
+    exchanges = [StoreExchange(store, rank, range(64), timeout_s=0.2, offset_ns=int) for rank in members]
     # GIVEN 64 ranks of which all but 40 and 41 have posted
     message = RankMessage(0, "all_reduce", 8, "float32")
     pending = [each.post("all", members, message) for each in exchanges if each.rank not in (40, 41)]
@@ -229,7 +234,7 @@ def test_the_first_rank_waits_at_exit_for_the_others_unless_it_failed(
 ) -> None:
     """GIVEN two ranks WHEN one rank ends before the other THEN only rank 0 waits, because it may host the store."""
     monkeypatch.setattr(store_exchange, "SHUTDOWN_GRACE_S", 0.01)
-    exchange = StoreExchange(HashStore(), rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
+    exchange = StoreExchange(HashStore(), rank, range(2), timeout_s=60, offset_ns=int)
     exchange.leave(failed=failed)
     exchange.leave(failed=failed)  # only the first call counts
     assert capsys.readouterr().err.count("trace: rank 0 ended before rank 1: these ranks did not end within 0.01 s\n") == waits
@@ -240,7 +245,7 @@ def test_the_last_rank_to_exit_waits_for_no_other_rank(
 ) -> None:
     monkeypatch.setattr(store_exchange, "SHUTDOWN_GRACE_S", 0.0)
     store = HashStore()
-    ranks = [StoreExchange(store, rank, 3, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(3)]
+    ranks = [StoreExchange(store, rank, range(3), timeout_s=60, offset_ns=int) for rank in range(3)]
     for exchange in reversed(ranks):
         exchange.leave(failed=False)
     assert capsys.readouterr().err == ""
@@ -250,7 +255,7 @@ def test_pauses_of_the_first_rank_grow_while_it_waits_at_exit(monkeypatch: pytes
     """GIVEN rank 1 ends 9 s after rank 0 THEN the pauses of rank 0 grow to 9 s / 64 = 0.14 s, so rank 0 polls a few hundred
     times."""
     store, passed_s, pauses_s = HashStore(), [0.0], list[float]()
-    first, second = (StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in (0, 1))
+    first, second = (StoreExchange(store, rank, range(2), timeout_s=60, offset_ns=int) for rank in (0, 1))
 
     def pause(seconds: float) -> None:
         pauses_s.append(seconds)
@@ -267,7 +272,7 @@ def test_pauses_of_the_first_rank_grow_while_it_waits_at_exit(monkeypatch: pytes
 @pytest.mark.parametrize("call", ["check", "multi_get"])
 def test_the_error_names_the_operation_if_the_process_with_the_store_ends(call: str) -> None:
     message = RankMessage(0, "all_reduce", 8, "float32")
-    exchange = StoreExchange(HashStore(), 0, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
+    exchange = StoreExchange(HashStore(), 0, range(2), timeout_s=60, offset_ns=int)
     pending = exchange.post("all", [0, 1], message)
     exchange._store = Mock(**{f"{call}.side_effect": DistNetworkError("Connection reset by peer")})
     with pytest.raises(RuntimeError, match="waits for all_reduce, but the group's key-value store is gone"):
@@ -285,7 +290,7 @@ def test_a_waiting_rank_rarely_looks_for_missing_ranks(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(StoreExchange, "_missing_members", looks)
     message = RankMessage(0, "all_reduce", 8, "float32")
-    exchange = StoreExchange(HashStore(), 0, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
+    exchange = StoreExchange(HashStore(), 0, range(2), timeout_s=60, offset_ns=int)
     assert not exchange._await(["never"], PendingExchange(exchange, "all", 0, [0, 1], message))
     assert all(after - before >= 0.02 for before, after in pairwise([0.0, *looks_s]))
 
@@ -294,7 +299,7 @@ def test_a_poll_waits_for_the_messages_and_reports_missing_ranks(monkeypatch: py
     """GIVEN rank 0 polls for 3 s at most WHEN rank 1 posts after 2 s THEN the poll ends. WHEN rank 1 has ended THEN the poll
     raises an error at the first check, one second after the first poll."""
     store, passed_s = HashStore(), [0.0]
-    first, second = (StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in (0, 1))
+    first, second = (StoreExchange(store, rank, range(2), timeout_s=60, offset_ns=int) for rank in (0, 1))
     message = RankMessage(0, "all_reduce", 8, "float32")
 
     def pause(seconds: float) -> None:
@@ -319,7 +324,7 @@ def test_a_poll_waits_for_the_messages_and_reports_missing_ranks(monkeypatch: py
 def test_a_poll_ends_after_the_timeout_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a timeout of 10 s THEN polls wait for 9 s, and not for 11 s."""
     passed_s = [0.0]
-    exchange = StoreExchange(HashStore(), 0, 2, timeout_s=10, clock=RecordedClock(), offset_ns=int)
+    exchange = StoreExchange(HashStore(), 0, range(2), timeout_s=10, offset_ns=int)
     monkeypatch.setattr(store_exchange, "perf_counter_ns", lambda: int(passed_s[0] * 1e9))
     pending = exchange.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32"))
     for passed_s[0] in (0.0, 4.0, 9.0):
@@ -337,7 +342,7 @@ def test_time_in_which_a_missing_rank_is_busy_does_not_count(
     do not count. At most 60 s do not count, so a rank that loops forever ends the wait, too."""
     passed_s, store = [0.0], HashStore()
     detectors = [DeadlockDetector(store, rank) for rank in (0, 1)]
-    exchange = StoreExchange(store, 0, 2, 10, RecordedClock(), offset_ns=int, deadlocks=detectors[0])
+    exchange = StoreExchange(store, 0, range(2), 10, offset_ns=int, deadlocks=detectors[0])
     monkeypatch.setattr(store_exchange, "perf_counter_ns", lambda: int(passed_s[0] * 1e9))
     monkeypatch.setattr(store_exchange, "_processor_ns", lambda _: int(min(passed_s[0], busy_until_s) * 1e9))
     pending = exchange.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32"))
@@ -362,9 +367,7 @@ def test_a_process_that_computes_uses_the_processor() -> None:
 def test_errors_of_a_subgroup_name_the_ranks_of_the_default_group() -> None:
     """GIVEN a group of ranks 5 and 7 that disagree THEN the errors name ranks 5 and 7."""
     store = HashStore()
-    fifth, seventh = (
-        StoreExchange(store, rank, 2, 60, RecordedClock(), offset_ns=int, global_ranks=[5, 7]) for rank in (0, 1)
-    )
+    fifth, seventh = (StoreExchange(store, rank, [5, 7], timeout_s=60, offset_ns=int) for rank in (0, 1))
     pending = fifth.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32"))
     seventh.post("all", [0, 1], RankMessage(0, "all_reduce", 12, "float32"))
     with pytest.raises(RuntimeError, match=r"^rank 7 of the group called .* of 3 .*, but rank 5 called .* of 2 "):
@@ -378,7 +381,7 @@ def test_a_killed_rank_is_named_with_the_operation_of_the_waiting_rank(monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(os, "getpid", lambda: process.pid)
         detectors.append(DeadlockDetector(store, 1))
-    exchange = StoreExchange(store, 0, 2, 60, RecordedClock(), offset_ns=int, deadlocks=detectors[0])
+    exchange = StoreExchange(store, 0, range(2), 60, offset_ns=int, deadlocks=detectors[0])
     assert detectors[0].ended([0]) == []
     process.wait()
     monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.0)
@@ -394,8 +397,7 @@ def test_an_error_names_the_ranks_that_create_different_groups_at_the_same_place
     """GIVEN each pair of four ranks creates only its own group, so both groups have the same name and the same keys."""
     store = HashStore()
     first, second = (
-        StoreExchange(store, place, 2, 60, RecordedClock(), int, global_ranks=ranks, group_name="1")
-        for place, ranks in ((0, [0, 1]), (1, [2, 3]))
+        StoreExchange(store, place, ranks, 60, int, group_name="1") for place, ranks in ((0, [0, 1]), (1, [2, 3]))
     )
     pending = first.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32", group="ranks 0, 1"))
     second.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32", group="ranks 2, 3"))
