@@ -46,6 +46,11 @@ class GraphOutputs:
         self._step = 0
         self._awaits_backward = False
 
+    @property
+    def launches_no_graph(self) -> bool:
+        """True while PyTorch runs a function without its CUDA graph, or captures the graph."""
+        return self._fewest_calls < _LAUNCHES
+
     def begin_call(self, key: Hashable, *, is_backward: bool) -> None:
         """Mark overwritten outputs if a step begins. `key` identifies the called graph."""
         from torch._dynamo.mutation_guard import GenerationTracker  # imported late, because only compiled code needs Dynamo
@@ -66,7 +71,7 @@ class GraphOutputs:
     def end_call(self, results: Iterable[TorchAny], inputs: frozenset[int], *, is_backward: bool, trains: bool) -> None:
         """Remember all outputs that use memory other than the inputs' memory. `inputs` contains the ids of the inputs'
         allocations."""
-        if self._fewest_calls < _LAUNCHES:
+        if self.launches_no_graph:
             made = {one.allocation for one in results if isinstance(one, VirtualTensor) and id(one.allocation) not in inputs}
             self._outputs += [(weakref.ref(allocation), is_backward) for allocation in made]
         if trains:

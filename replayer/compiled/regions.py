@@ -92,6 +92,8 @@ class RegionGraph:
         given = _memory_of(inputs if outputs else ())
         if outputs:
             outputs.begin_call((self, sizes), is_backward=self._is_backward)
+            if outputs.launches_no_graph:
+                gpu().blas.clear()
         with gpu().steps.open_ranges(*self._ranges):
             if computing() or not len(regions):
                 results = self._run(inputs)
@@ -123,7 +125,8 @@ class RegionGraph:
                 if not _crosses(signature):
                     launches.launch(signature, device)
             return results, kept
-        memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, kept)
+        stream, workspaces = here.current.stream(device).number, here.blas.kept_bytes(device)
+        memory = RegionMemory(here.devices[device].allocator, stream, kept, workspaces)
         copied = self._copied_inputs(inputs) if recorded.launches_graph else frozenset()
         with without_kernels, memory.uncounted(workspaces=recorded.launches_graph):
             results = self._run(inputs)

@@ -71,6 +71,10 @@ class BlasWorkspaces:
             return _configured_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG"), self.default_bytes[device])
         return self._chosen_bytes
 
+    def kept_bytes(self, device: int) -> tuple[int, ...]:
+        """Return the sizes of the workspaces that PyTorch keeps on a device."""
+        return (self.size_bytes(device), self.lt_bytes) if self.kept else ()
+
     def choose(self, size_bytes: int | None) -> None:
         """Set the size of new cuBLAS workspaces. None restores the default."""
         self._chosen_bytes = size_bytes

@@ -52,7 +52,11 @@ class _RegionHandle(AllocationHandle):
 class RegionMemory:
     _next: ClassVar[int] = _FIRST_ADDRESS
 
-    def __init__(self, allocator: TensorAllocator, stream: int, kept: Sequence[AllocationHandle] = ()) -> None:
+    def __init__(
+        self, allocator: TensorAllocator, stream: int, kept: Sequence[AllocationHandle] = (), workspaces: Iterable[int] = ()
+    ) -> None:
+        """`workspaces` contains the sizes of cuBLAS workspaces, which the run allocates without this class."""
+        self._workspaces = tuple(workspaces)
         self._allocator = allocator
         self._stream = stream
         self._alive: dict[int, _RegionHandle] = {}
@@ -101,6 +105,8 @@ class RegionMemory:
         for size_bytes, block, outlives, _op in requests:
             if size_bytes > 0:
                 taker = _best(self._alive.values(), size_bytes) if outlives else None
+                if outlives and taker is None and any(_fits(workspace, size_bytes) for workspace in self._workspaces):
+                    continue
                 made = self._allocator.malloc(size_bytes if taker is None else taker.size_bytes, self._stream)
                 assert made is not None
                 if taker is not None:
@@ -138,6 +144,11 @@ def _rounded(size_bytes: int) -> int:
 
 
 def _best(handles: Iterable[Handle], block_bytes: int) -> Handle | None:
-    smallest = block_bytes - (SMALL_BYTES if block_bytes > SMALL_BYTES else 0)
-    fitting = (one for one in handles if smallest <= _rounded(one.size_bytes) <= block_bytes)
+    fitting = (one for one in handles if _fits(one.size_bytes, block_bytes))
     return max(fitting, key=lambda one: one.size_bytes, default=None)
+
+
+def _fits(size_bytes: int, block_bytes: int) -> bool:
+    """Return True if PyTorch may use a block of the given size for a request. PyTorch leaves up to 1 MiB of a block unused."""
+    smallest = block_bytes - (SMALL_BYTES if block_bytes > SMALL_BYTES else 0)
+    return smallest <= _rounded(size_bytes) <= block_bytes

@@ -12,6 +12,7 @@ import traces
 from tests.replayer.compiled.handmade_recording import SCRIPT, STEP_US, Events, backward, forward, recording
 from tests.replayer.compiled.replaying import timeline_of
 from traces.compiled.regions import region_calls
+from traces.model.machine import Machine
 from traces.model.run import RECORDER
 from traces.model.trace import NONE, Origin, Phases, StepKind, Trace
 from tui.commands.replay_library import ReplaySource, source_of
@@ -352,6 +353,23 @@ def test_adding_to_the_gradients_of_an_earlier_cuda_graph_raises() -> None:
 def test_outputs_of_a_cuda_graph_are_valid_while_a_backward_pass_is_pending() -> None:
     script = LAUNCHES_GRAPHS.format(steps=3, after="kept.append(loss.mean())")
     replay_script(script + "sum(kept).backward()", recording(graphs=True))
+
+
+def test_warming_up_and_capturing_a_cuda_graph_frees_cublas_workspaces() -> None:
+    """GIVEN a matrix product before each call of a compiled function WHEN PyTorch runs the function once for warm-up, captures
+    its CUDA graph in the second call, and then launches the graph THEN the first two calls free the workspace of 8.125 MiB."""
+    script = LAUNCHES_GRAPHS.format(steps=0, after="") + """
+x, held = torch.ones(16, 8, device="cuda"), []
+for _ in range(4):
+    x @ x.t()
+    before = torch.cuda.memory_allocated()
+    compiled(x).mean().backward()
+    model.zero_grad()
+    held.append(before - torch.cuda.memory_allocated() >= 8519680)
+assert held == [True, True, False, False], held
+"""
+    machine = Machine(torch="2.13.0+cu126", cuda="12.6")
+    replay_script(script, replace(recording(graphs=True), machines={0: machine}))
 
 
 CAPTURES = """

@@ -107,6 +107,16 @@ def test_cublas_workspaces_count_as_memory_except_in_cuda_graphs() -> None:
     assert allocated(device) == 512
 
 
+def test_a_recorded_cublas_workspace_is_not_allocated_a_second_time() -> None:
+    """GIVEN a recorded call that left a cuBLAS workspace of 8 MiB and a block of 512 bytes WHEN a run that allocates its own
+    workspaces takes the recorded blocks THEN the device has only the block of 512 bytes."""
+    device = allocator()
+    memory = RegionMemory(device, 0, workspaces=(8 * MIB,))
+    memory.play([BlockRequest(8 * MIB, 0, True, 1), BlockRequest(512, 1, True, 1)])
+    assert allocated(device) == 512
+    assert len(memory.end()) == 1
+
+
 def test_other_threads_allocate_memory_while_a_thread_runs_a_compiled_function() -> None:
     """GIVEN a thread inside `uncounted` WHEN another thread allocates and frees 512 bytes THEN the device counts them, and a
     second compiled function waits until the first one has ended."""
