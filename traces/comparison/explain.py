@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from traces.analyses.idle import REASONS, IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison.changed_ops import KERNEL_KINDS, ChangeLists, NameChange, Replacement, op_key
-from traces.comparison.comparison_figures import Both, Comparison, Reason
+from traces.comparison.comparison_figures import Both, Comparison, PhaseError, Reason
 from traces.comparison.fused_ops import FusedOps
-from traces.comparison.thresholds import NEGLIGIBLE_SHARE
+from traces.comparison.thresholds import LEAST_REASON, NEGLIGIBLE_SHARE
 from traces.figures.pace import DEVICE
 from traces.figures.spread import relative_error
 from traces.figures.stage_times import StageError
@@ -86,10 +86,11 @@ def largest_reason(comparison: Comparison) -> Reason | None:
         delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
     elif abs(delta_ns) <= small_ns:
         delta_ns = 0
-    least_ns = comparison.tolerance * abs(delta_ns)
+    least_ns = LEAST_REASON * abs(delta_ns)
     alike = [of for of in reasons if of.delta_ns * delta_ns > 0 and abs(of.delta_ns) >= least_ns and not of.phase]
     most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
-    if most is not None and most.what in comparison.phases and gpu_sets_step_time(comparison):
+    phase = comparison.phases.get(most.what) if most is not None else None
+    if most is not None and phase is not None and (gpu_sets_step_time(comparison) or _longer_wait_ns(phase)):
         ops = [reason for reason in alike if reason.names and abs(reason.delta_ns) >= abs(most.delta_ns) / 2]
         most = max(ops, key=lambda reason: abs(reason.delta_ns), default=most)
     return most
@@ -112,7 +113,7 @@ def slow_steps_sentence(comparison: Comparison) -> str:
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
     error = comparison.figures[comparison.judged].error
     hidden = not comparison.steps.has_means and error is not None and abs(error) <= comparison.tolerance
-    least = max(comparison.tolerance, comparison.steps.noise)
+    least = max(comparison.tolerance, comparison.steps.average_noise or 0)
     if not hidden or len(means) < 2 or abs(relative_error(*means) or 0) <= least:
         return ""
     return f"But the average step, which includes single slow steps, differs: {_ms(means[0])} -> {_ms(means[1])}."
@@ -183,11 +184,18 @@ def _phases(comparison: Comparison) -> Iterator[Reason]:
     for name, phase in comparison.phases.items():
         word = f"waiting for data ({name})" if name == "loader" else name
         before, after = phase.recorded_median_ns, phase.replayed_median_ns
-        waits_ns = (phase.wait_replayed_median_ns or 0) - (phase.wait_recorded_median_ns or 0)
         of_waits = ""
-        if abs(waits_ns) >= abs(after - before) / 2 and waits_ns * (after - before) > 0:
+        if waits_ns := _longer_wait_ns(phase):
             of_waits = f": its wait for the GPU is {_ms(abs(waits_ns))} {'longer' if waits_ns > 0 else 'shorter'}"
         yield _reason(name, before or None, after or None, "", f"{word}", f"on the host{of_waits}")
+
+
+def _longer_wait_ns(phase: PhaseError) -> int:
+    """Return how much longer the second trace waits for the GPU in a phase, or 0 if this explains less than half of the
+    difference."""
+    waits_ns = (phase.wait_replayed_median_ns or 0) - (phase.wait_recorded_median_ns or 0)
+    delta_ns = (phase.replayed_median_ns or 0) - (phase.recorded_median_ns or 0)
+    return waits_ns if abs(waits_ns) >= abs(delta_ns) / 2 and waits_ns * delta_ns > 0 else 0
 
 
 def _parts(comparison: Comparison) -> Iterator[Reason]:

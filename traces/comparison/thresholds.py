@@ -272,6 +272,10 @@ NEGLIGIBLE_NS = 1000  # ns per step
 # chosen: step times of any program vary by more than this
 NEGLIGIBLE_SHARE = 0.002  # share of a step
 
+# `trace diff` names the largest reason only if the reason explains at least this share of the difference
+# chosen: a smaller effect does not explain a difference
+LEAST_REASON = 0.05  # share of the difference
+
 # the app lists a change of a phase's host time only if the change is at least this large
 # chosen: a few calls of Python
 LEAST_PHASE_NS = 20_000  # ns

@@ -12,6 +12,7 @@ import pytest
 from tests.replayer.compiled.handmade_recording import recording as compiled_recording
 from tests.traces.figures.test_pace import Work, a_trace
 from tests.traces.handmade import data_parallel, phase_grained, training
+from tests.traces.kineto import test_eras as eras
 from tests.traces.kineto.test_odd_files import call, imported, kernel, span
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import RankLateness
@@ -135,6 +136,39 @@ def test_the_largest_reason_is_an_op_that_explains_at_least_half_of_its_phase(op
     small = replace(found, delta_ns=-100_000, reasons=[Reason("forward", -4_900, 4_900, 0, "", "")])
     with patch.object(explain_module, "explain", return_value=small):
         assert explain_module.largest_reason(comparison) is None
+
+
+def synchronized(kernel_us: int) -> Trace:
+    """Return a trace of 3 steps that launch 4 kernels in 80 us and then wait for the GPU."""
+    events, begin_us = [], 0
+    for step in range(3):
+        done_us = begin_us
+        for launch in range(4):
+            number, at_us = 10 * step + launch + 1, begin_us + 20 * launch
+            starts_us = max(at_us + 5, done_us)
+            done_us = starts_us + kernel_us
+            name = "aten::mm" if launch else "aten::relu"
+            events += [eras.op(name, at_us, 10), eras.call(number, at_us + 1), eras.kernel(number, starts_us, kernel_us)]
+        end_us = max(begin_us + 82, done_us + 1)
+        wait = eras.call(10 * step + 9, begin_us + 80, end_us - begin_us - 80)
+        mark = eras.op(f"ProfilerStep#{step}", begin_us, end_us - begin_us, cat="user_annotation")
+        events += [wait | {"name": "cudaDeviceSynchronize"}, mark]
+        begin_us = end_us
+    return eras.imported(events)
+
+
+def test_the_largest_reason_is_the_slower_op_and_not_the_hosts_wait_for_the_op() -> None:
+    """GIVEN kernels of 10 us in A, where the host limits the pace, and of 100 us in B, where the host waits."""
+    found = compare(synchronized(10), synchronized(100))
+    assert [pace and pace.limit for pace in found.paces] == ["host", "device"]
+    assert found.largest_reason is not None and found.largest_reason.what == "op aten::mm"
+    assert found.largest_reason.delta_ns == 3 * 90_000
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.05, 1.5])
+def test_the_tolerance_does_not_decide_which_reason_is_the_largest(tolerance: float) -> None:
+    found = compare(synchronized(10), synchronized(100), tolerance)
+    assert found.largest_reason is not None and found.largest_reason.what == "op aten::mm"
 
 
 def test_explain_compares_the_copies_that_do_not_overlap_with_compute() -> None:
@@ -400,7 +434,7 @@ def test_explain_mentions_a_single_slow_step_even_if_medians_are_equal() -> None
     assert explain(found).headline == f"Both steps take 100.0 µs. {text}"
     # WHEN the average steps differ by less than the tolerance or the noise THEN nothing is said
     assert slow_steps_sentence(replace(found, tolerance=0.31)) == ""
-    assert slow_steps_sentence(replace(found, steps=replace(found.steps, noise_floor=0.31))) == ""
+    assert slow_steps_sentence(replace(found, steps=replace(found.steps, average_noise=0.31))) == ""
     quarter = compare(training(steps=5), training(steps=5, jitter_us=(0, 0, 0, 0, 125)))
     assert slow_steps_sentence(replace(quarter, tolerance=0.25)) == ""
     # WHEN the medians are equal THEN they are within any tolerance
