@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
+from traces.figures.measure import launch_phase_names
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.eras import TsUnit, era, external_ids_are_ops
 from traces.kineto.structure.annotations import phase_of_annotation
@@ -348,6 +349,15 @@ def test_ops_that_create_a_batch_do_not_form_a_phase() -> None:
     # A module call that raises an exception launches nothing, but begins the forward pass in a running script.
     failed = [op("nn.Module: Linear_0", 2, 12, cat="user_annotation"), op("aten::linear", 8, 5)]
     assert phases_of(*failed, *copying, *forward) == [("other", 8), ("forward", 100)]
+
+
+def test_a_copy_that_seems_to_end_after_the_next_launch_begins_ends_before_the_launch() -> None:
+    """GIVEN a copy from 20 to 29 us, and a graph launch at 28 us, because times are rounded."""
+    copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
+    graph = [call(2, 28, 10) | {"name": "cudaGraphLaunch"}, kernel(2, 40, 5)]
+    mark = op("ProfilerStep#5", 0, 100, cat="user_annotation")
+    trace = imported([mark, op("aten::copy_", 20, 9), call(1, 21), copy, *graph])
+    assert launch_phase_names(trace).tolist() == ["h2d", "forward"]
 
 
 def test_a_conversion_that_returns_its_input_does_not_begin_the_forward_pass() -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from traces.kineto.spans.spans import RankTables
@@ -17,6 +19,7 @@ from traces.script.phase_rule import FORWARD, PhaseSplitter, Segment
 def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strings: Strings) -> Phases:
     if not len(steps) or not len(tables.host):
         return Phases.empty()
+    events = _without_overlaps(events)
     starts = [event.start_ns for event in events]
     markers = Markers(tables.host, tables.device)
     splitter = PhaseSplitter()
@@ -38,6 +41,15 @@ def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strin
             )
         )
     return Phases.concatenated(parts)
+
+
+def _without_overlaps(events: list[StepEvent]) -> list[StepEvent]:
+    """Rounded times of a file may end an event of the main thread just after the next event begins."""
+    found = list(events)
+    for place, (event, following) in enumerate(pairwise(events)):
+        if event.on_main and following.on_main and event.start_ns < following.start_ns < event.end_ns < following.end_ns:
+            found[place] = event._replace(end_ns=following.start_ns)
+    return found
 
 
 def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
