@@ -228,7 +228,7 @@ def require_device(args: Sequence[TorchAny], kwargs: Kwargs, device_type: str) -
 
 def check_generator(args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     if type(_generator_in(args, kwargs)) is Generator:
-        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        tensors = [value for value in (*args, kwargs.get("out")) if isinstance(value, torch.Tensor)]
         device = tensors[0].device if tensors else kwargs.get("device")
         require_device(args, kwargs, torch.device(device).type if device is not None else torch.get_default_device().type)
 

@@ -53,6 +53,19 @@ def autocast(call: Callable[[], Any]) -> Any:
         return call()
 
 
+def deterministic(call: Callable[[], Any]) -> Any:
+    torch.use_deterministic_algorithms(True)
+    try:
+        return call()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def deterministic_backward(call: Callable[[torch.Tensor], torch.Tensor], data: torch.Tensor) -> None:
+    result = call(data.requires_grad_())
+    deterministic(result.sum().backward)
+
+
 class _OnTheCpu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -83,8 +96,8 @@ def _names() -> dict[str, Any]:
         parameter.grad = torch.ones_like(parameter)
     names: dict[str, Any] = {**host, **{name.upper(): tensor.cuda() for name, tensor in host.items()}, **parameters}
     names |= {"c1": torch.arange(4.0), "cg": torch.Generator(), "gg": torch.Generator("cuda")}
-    helpers = {each.__name__: each for each in (without_cudnn, with_flash, autocast, returns_cpu_gradient)}
-    return names | helpers | {"torch": torch, "nn": nn, "F": F, "np": numpy}
+    helpers = (without_cudnn, with_flash, autocast, deterministic, deterministic_backward, returns_cpu_gradient)
+    return names | {each.__name__: each for each in helpers} | {"torch": torch, "nn": nn, "F": F, "np": numpy}
 
 
 def outcome(expression: str) -> str:

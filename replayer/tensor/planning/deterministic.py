@@ -60,8 +60,8 @@ def _scatter_reduce(_data: object, _dim: object, _index: object, _source: object
     return "scatter_reduce_cuda_prod_" if reduce == "prod" else ""
 
 
-def _scatter(_data: object, _dim: object, index: torch.Tensor, _source: object, reduce: str = "") -> str:
-    return "scatter_reduce_cuda_kernel" if reduce == "multiply" and index.dim() > 1 else ""
+def _scatter(_data: object, _dim: object, _index: object, source: object, reduce: str = "") -> str:
+    return "scatter_reduce_cuda_kernel" if reduce == "multiply" and isinstance(source, torch.Tensor) else ""
 
 
 def _nll_loss2d(_scores: object, _labels: object, _weight: object, reduction: int, *_: object) -> str:

@@ -496,9 +496,9 @@ _RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON
     "convolution": _convolution,
     "native_batch_norm": _batch_norm,
 }
-# Ops that accept tensors with overlapping elements (tested with PyTorch 2.11 on an NVIDIA H100)
+# Ops that accept tensors with overlapping elements, in PyTorch 2.11 on an NVIDIA H100 and in 2.14 on the simulated device
 _MAY_OVERLAP = frozenset(
-    "fill_ full zero_ _foreach_zero_ zeros index_fill_ index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_"
-    " triu triu_ eye linspace logspace avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
+    "fill_ full zero_ _foreach_zero_ zeros ones index_fill_ index_put_ _index_put_impl_ record_stream tril tril_ triu triu_"
+    " eye avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ sum amax linalg_vector_norm".split()
 )
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

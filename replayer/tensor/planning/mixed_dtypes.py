@@ -146,11 +146,7 @@ def _batch_norm(
     if not data.numel():
         return
     if not batch_norm_by_cudnn(data, weight, bias, mean, training):
-        accumulates = torch.float64 if data.dtype is torch.float64 else torch.float32
-        for name, tensor in (("weight", weight), ("bias", bias)):
-            if data.is_floating_point() and tensor is not None and tensor.dtype not in (data.dtype, accumulates):
-                found = f"{scalar_type(accumulates)} but got {scalar_type(tensor.dtype)}"
-                raise RuntimeError(f"Expected {name} to have type {found}")  # native/cuda/Normalization.cu
+        _native_batch_norm(data, weight, bias)
         return
     if data.dtype is not torch.float16 and weight is not None and weight.dtype is not data.dtype:
         raise RuntimeError(
@@ -161,9 +157,14 @@ def _batch_norm(
         _refuse_in_cudnn(data, f"TensorDescriptor does not support {scalar_type(data.dtype)}")
 
 
-def _batch_norm_legit(data: torch.Tensor, *arguments: TorchAny) -> None:
+def _native_batch_norm(data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
+    """See ATen/native/cuda/Normalization.cu."""
     _require_accumulate_type(data)
-    _batch_norm(data, *arguments)
+    accumulates = torch.float64 if data.dtype is torch.float64 else torch.float32
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if data.is_floating_point() and tensor is not None and tensor.dtype not in (data.dtype, accumulates):
+            found = f"{scalar_type(accumulates)} but got {scalar_type(tensor.dtype)}"
+            raise RuntimeError(f"Expected {name} to have type {found}")
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
@@ -511,15 +512,15 @@ _PUT = "Index put requires the source and destination dtypes match, got {} for t
 _SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _require_bool = partial(_one_of, (torch.bool,), "masked_fill only supports boolean masks, but got dtype {}", 1)
-_MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
 _LRS = ("default", "tensor_lr")  # the learning rate is a number or a tensor
 _WITH_SCALARS = "addcmul addcmul_ addcdiv addcdiv_"
 _ADAM = "fused_adam_kernel_cuda", ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs?")
-_ADAGRAD = "fused_adagrad_kernel_cuda", ("params", "grads", "state_sums")
+_ADAGRAD = "fused_adagrad_kernel_cuda"
 _RULES: dict[Op, Callable[..., None]] = {
     **{getattr(_aten._fused_adam_, kind): partial(_fused_optimizer, *_ADAM) for kind in _LRS},
     **{getattr(_aten._fused_adamw_, kind): partial(_fused_optimizer, *_ADAM) for kind in _LRS},
-    **{getattr(_aten._fused_adagrad_, kind): partial(_fused_optimizer, *_ADAGRAD) for kind in _LRS},
+    _aten._fused_adagrad_.default: partial(_fused_optimizer, _ADAGRAD, ("params", "grads", "state_sums")),
+    _aten._fused_adagrad_.tensor_lr: partial(_fused_optimizer, _ADAGRAD, ("params", "grads")),
     **{getattr(_aten, f"_foreach_{name}").Tensor: _scalars_on_host for name in _WITH_SCALARS.split()},
     **{getattr(_aten._fused_sgd_, kind): _fused_sgd for kind in _LRS},
     _aten.as_strided.default: _as_strided,
@@ -529,7 +530,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten._batch_norm_with_update.default: lambda data, weight, bias, mean, *_: _batch_norm(
         data, weight, bias, mean, None, True
     ),
-    _aten._native_batch_norm_legit.default: _batch_norm_legit,
+    _aten._native_batch_norm_legit.default: _native_batch_norm,
     _aten.sparse_sampled_addmm.default: _sampled_addmm,
     _aten.linalg_cross.default: partial(_same, 1, 0, "Found dtype {} but expected {}", scalar_type),
     _aten.masked_scatter.default: partial(_masked_scatter, in_place=False),
@@ -547,7 +548,10 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten.aminmax.out: _aminmax,
     _aten._scaled_dot_product_flash_attention.default: _flash_attention,
     _aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
-    **dict.fromkeys(_MEDIANS, partial(_none_of, _COMPLEX, " Sort does not support complex dtypes on CPU")),
+    **dict.fromkeys(
+        (_aten.median.default, _aten.nanmedian.default),
+        partial(_none_of, _COMPLEX, " Sort does not support complex dtypes on CPU"),
+    ),
     _aten._flash_attention_forward.default: partial(_one_of, HALVES, "FlashAttention only support fp16 and bf16 data type", 0),
     _aten._efficient_attention_forward.default: partial(
         _one_of, (torch.float32, *HALVES), "Only fp32, half & bf16 supported at the moment", 0
